@@ -1,0 +1,1 @@
+//! Log batches: see `docs/FORMAT.md`.

@@ -1,0 +1,105 @@
+//! Blocks, addresses and where the fixed structures lie.
+
+use crate::FormatError;
+
+/// Size of a block, the unit of allocation and of data checksums.
+pub const BLOCK_BYTES: usize = 4096;
+/// The format version written by this program.
+pub const FORMAT_VERSION: u32 = 1;
+/// Size of a tree node unless mkfs is told otherwise.
+pub const NODE_BYTES_DEFAULT: u32 = 16 * 1024;
+
+/// Number of a block on the device.
+pub type BlockAddr = u64;
+
+/// A run of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockRun {
+    /// First block.
+    pub start: BlockAddr,
+    /// Number of blocks; at least one in anything stored.
+    pub blocks: u64,
+}
+
+impl BlockRun {
+    /// A run of `blocks` from `start`.
+    pub fn new(start: BlockAddr, blocks: u64) -> Self {
+        Self { start, blocks }
+    }
+    /// First block after the run.
+    pub fn end(self) -> BlockAddr {
+        self.start + self.blocks
+    }
+    /// Byte offset of the first block.
+    pub fn offset_bytes(self) -> u64 {
+        self.start * BLOCK_BYTES as u64
+    }
+    /// Length in bytes.
+    pub fn len_bytes(self) -> u64 {
+        self.blocks * BLOCK_BYTES as u64
+    }
+}
+
+/// Sizes of one image, fixed at mkfs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Blocks of the device that belong to the filesystem.
+    pub total_blocks: u64,
+    /// Size of a tree node in bytes: a power of two from 4 KiB to 64 KiB.
+    pub node_bytes: u32,
+}
+
+impl Geometry {
+    /// Blocks at the start that hold no data: boot area, superblock slots, room for a multi-mount block.
+    pub const HEAD_BLOCKS: u64 = 64;
+    /// Blocks at the end that hold the second copies of the superblock slots.
+    pub const TAIL_BLOCKS: u64 = 16;
+    /// Smallest filesystem, in blocks (16 MiB).
+    pub const MIN_BLOCKS: u64 = 4096;
+
+    /// Checks the sizes of untrusted input.
+    pub fn check(self) -> Result<Self, FormatError> {
+        let structure = "superblock";
+        if !self.node_bytes.is_power_of_two() || !(4096..=65536).contains(&self.node_bytes) {
+            return Err(FormatError::Field { structure, field: "node size" });
+        }
+        if self.total_blocks < Self::MIN_BLOCKS || self.total_blocks > u64::MAX / BLOCK_BYTES as u64 / 2 {
+            return Err(FormatError::Field { structure, field: "size" });
+        }
+        Ok(self)
+    }
+
+    /// Blocks of one tree node.
+    pub fn node_blocks(self) -> u64 {
+        u64::from(self.node_bytes) / BLOCK_BYTES as u64
+    }
+
+    /// The blocks that may be allocated.
+    pub fn usable(self) -> BlockRun {
+        BlockRun::new(Self::HEAD_BLOCKS, self.total_blocks - Self::HEAD_BLOCKS - Self::TAIL_BLOCKS)
+    }
+
+    /// True when the whole run may be allocated; for addresses read from the device.
+    pub fn contains(self, run: BlockRun) -> bool {
+        let usable = self.usable();
+        run.blocks > 0
+            && run.start >= usable.start
+            && run.start.checked_add(run.blocks).is_some_and(|end| end <= usable.end())
+    }
+
+    /// Where the two copies of superblock slot 0 or 1 lie.
+    pub fn superblock_copies(self, slot: usize) -> [BlockAddr; 2] {
+        Self::superblock_copies_for(self.total_blocks, slot)
+    }
+
+    /// The same from the device size alone, for a device whose superblocks are not read yet.
+    pub fn superblock_copies_for(total_blocks: u64, slot: usize) -> [BlockAddr; 2] {
+        let slot = slot as u64 & 1;
+        [16 + 16 * slot, total_blocks - 16 + 8 * slot]
+    }
+
+    /// Largest value that an item may have, so that four fit a node of any size.
+    pub fn max_value_bytes(self) -> usize {
+        self.node_bytes as usize / 4 - 64
+    }
+}

@@ -1,0 +1,20 @@
+//! Everything Syncline puts on a device, byte by byte, and nothing else. `docs/FORMAT.md` tells the same in prose.
+//!
+//! All integers are little-endian and of fixed width. Every structure is decoded from untrusted bytes: a decoder
+//! checks each value that indexes, sizes or repeats something before it is used.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+mod checksum;
+mod error;
+mod key;
+mod layout;
+pub mod superblock;
+
+pub use checksum::{Crc, block_checksums, crc};
+pub use error::FormatError;
+pub use key::{KEY_BYTES, Key, Kind, ObjectId};
+pub use layout::{BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT};
+
+/// Random 128-bit name of one stretch of the log between two recoveries (rule R3).
+pub type Epoch = [u8; 16];

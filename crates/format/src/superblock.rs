@@ -1,0 +1,311 @@
+//! The superblock: where everything starts. Two slots, written in turn, each kept twice, far apart.
+
+use crate::{BLOCK_BYTES, BlockAddr, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc};
+
+/// First bytes of a superblock.
+pub const MAGIC: [u8; 8] = *b"SYNCLINE";
+
+/// Pointer to a tree node or a space page: address and the checksum its bytes must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pointer {
+    /// First block.
+    pub addr: BlockAddr,
+    /// CRC32C of the whole structure.
+    pub checksum: Crc,
+}
+
+/// Root of the item tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TreeRoot {
+    /// The root node.
+    pub node: Pointer,
+    /// Height: 0 when the root is a leaf.
+    pub level: u8,
+}
+
+/// Root of the radix tree of space map pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceRoot {
+    /// The root page.
+    pub page: Pointer,
+    /// Height: 0 when the root is a bitmap page.
+    pub level: u8,
+}
+
+/// Where the log goes on after this superblock's checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogStart {
+    /// Address at which the next batch will be written.
+    pub addr: BlockAddr,
+    /// Sequence number it will have.
+    pub seq: u64,
+    /// Header checksum of the batch before it, which it must name.
+    pub prev: Crc,
+    /// First block of the segment that holds `addr`.
+    pub segment: BlockAddr,
+}
+
+/// A decoded superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Name of the filesystem.
+    pub uuid: [u8; 16],
+    /// Human-readable name, UTF-8, zero-padded.
+    pub label: [u8; 64],
+    /// Sizes fixed at mkfs.
+    pub geometry: Geometry,
+    /// Number of the checkpoint this superblock ends; grows by one each time and jumps at recovery.
+    pub generation: u64,
+    /// Log epoch that batches after this superblock carry (rule R3).
+    pub epoch: Epoch,
+    /// The item tree.
+    pub tree: TreeRoot,
+    /// The space map.
+    pub space: SpaceRoot,
+    /// Where replay starts.
+    pub log: LogStart,
+    /// Blocks of one log segment.
+    pub log_segment_blocks: u64,
+    /// Least object id never handed out.
+    pub next_object: ObjectId,
+    /// Sequence of the newest transaction included.
+    pub op_seq: u64,
+    /// Blocks in use according to the space map.
+    pub used_blocks: u64,
+    /// Objects that exist.
+    pub objects: u64,
+    /// Seed of the directory name hash.
+    pub hash_seed: [u8; 16],
+    /// Creation time, nanoseconds since the epoch.
+    pub created_ns: u64,
+    /// 1 when the log was empty and no orphan existed as this was written by an unmount.
+    pub clean: bool,
+}
+
+// Field offsets; the header checksum covers everything after itself to the end of the block.
+const CHECKSUM: usize = 8;
+const VERSION: usize = 12;
+const FIXED_END: usize = 320;
+const _: () =
+    assert!(FIXED_END <= 512, "a superblock's meaning lies within one 512-byte sector, so it is never torn");
+
+impl Superblock {
+    /// The bytes of the superblock's block.
+    pub fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        block[..8].copy_from_slice(&MAGIC);
+        let mut out = Writer { block: &mut block, at: VERSION };
+        out.u32(FORMAT_VERSION);
+        out.bytes(&self.uuid);
+        out.bytes(&self.label);
+        out.u64(self.geometry.total_blocks);
+        out.u32(self.geometry.node_bytes);
+        out.u32(u32::from(self.clean));
+        out.u64(self.generation);
+        out.bytes(&self.epoch);
+        out.pointer(self.tree.node, self.tree.level);
+        out.pointer(self.space.page, self.space.level);
+        out.u64(self.log.addr);
+        out.u64(self.log.seq);
+        out.u64(self.log.segment);
+        out.u64(self.log_segment_blocks);
+        out.u32(self.log.prev);
+        out.u32(0);
+        out.u64(self.next_object);
+        out.u64(self.op_seq);
+        out.u64(self.used_blocks);
+        out.u64(self.objects);
+        out.bytes(&self.hash_seed);
+        out.u64(self.created_ns);
+        debug_assert!(out.at <= FIXED_END);
+        let checksum = crc(&block[VERSION..]);
+        block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    /// Reads a superblock from untrusted bytes.
+    pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
+        let structure = "superblock";
+        let block: &[u8; BLOCK_BYTES] = block.try_into().map_err(|_| FormatError::Truncated { structure })?;
+        if block[..8] != MAGIC {
+            return Err(FormatError::Magic { structure });
+        }
+        let mut input = Reader { block, at: CHECKSUM };
+        let checksum = input.u32();
+        if crc(&block[VERSION..]) != checksum {
+            return Err(FormatError::Checksum { structure });
+        }
+        let version = input.u32();
+        if version != FORMAT_VERSION {
+            return Err(FormatError::Version { found: version, supported: FORMAT_VERSION });
+        }
+        let uuid = input.bytes();
+        let label = input.bytes();
+        let geometry = Geometry { total_blocks: input.u64(), node_bytes: input.u32() }.check()?;
+        let clean = input.u32() == 1;
+        let generation = input.u64();
+        let epoch = input.bytes();
+        let (node, level) = input.pointer();
+        let tree = TreeRoot { node, level };
+        let (page, level) = input.pointer();
+        let space = SpaceRoot { page, level };
+        let mut log = LogStart { addr: input.u64(), seq: input.u64(), segment: input.u64(), prev: 0 };
+        let log_segment_blocks = input.u64();
+        log.prev = input.u32();
+        input.u32();
+        let superblock = Self {
+            uuid,
+            label,
+            geometry,
+            generation,
+            epoch,
+            tree,
+            space,
+            log,
+            log_segment_blocks,
+            next_object: input.u64(),
+            op_seq: input.u64(),
+            used_blocks: input.u64(),
+            objects: input.u64(),
+            hash_seed: input.bytes(),
+            created_ns: input.u64(),
+            clean,
+        };
+        superblock.check()
+    }
+
+    /// Refuses values that a superblock with a right checksum can't have.
+    fn check(self) -> Result<Self, FormatError> {
+        use crate::BlockRun;
+        let field = |field| FormatError::Field { structure: "superblock", field };
+        let geometry = self.geometry;
+        if self.tree.level > 16
+            || !geometry.contains(BlockRun::new(self.tree.node.addr, geometry.node_blocks()))
+        {
+            return Err(field("tree root"));
+        }
+        if self.space.level > 4 || !geometry.contains(BlockRun::new(self.space.page.addr, 1)) {
+            return Err(field("space root"));
+        }
+        let segment = BlockRun::new(self.log.segment, self.log_segment_blocks);
+        if !geometry.contains(segment) || self.log.addr < segment.start || self.log.addr >= segment.end() {
+            return Err(field("log start"));
+        }
+        if self.generation > u64::MAX / 2 || self.log.seq > u64::MAX / 2 || self.op_seq > u64::MAX / 2 {
+            return Err(field("generation"));
+        }
+        if self.next_object > u64::MAX / 2 || self.used_blocks > geometry.total_blocks {
+            return Err(field("counter"));
+        }
+        Ok(self)
+    }
+}
+
+struct Writer<'a> {
+    block: &'a mut [u8; BLOCK_BYTES],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.block[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+    fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+    fn pointer(&mut self, pointer: Pointer, level: u8) {
+        self.u64(pointer.addr);
+        self.u32(pointer.checksum);
+        self.u32(u32::from(level));
+    }
+}
+
+struct Reader<'a> {
+    block: &'a [u8; BLOCK_BYTES],
+    at: usize,
+}
+
+impl Reader<'_> {
+    /// The next `N` bytes; every call's position is a constant below the block size.
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.block[self.at..self.at + N]);
+        self.at += N;
+        bytes
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+    fn pointer(&mut self) -> (Pointer, u8) {
+        let pointer = Pointer { addr: self.u64(), checksum: self.u32() };
+        (pointer, self.u32().min(255) as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Superblock {
+        Superblock {
+            uuid: [7; 16],
+            label: [0; 64],
+            geometry: Geometry { total_blocks: 4096, node_bytes: 16384 },
+            generation: 3,
+            epoch: [9; 16],
+            tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 1 },
+            space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
+            log: LogStart { addr: 205, seq: 12, prev: 77, segment: 200 },
+            log_segment_blocks: 64,
+            next_object: 1000,
+            op_seq: 55,
+            used_blocks: 20,
+            objects: 3,
+            hash_seed: [1; 16],
+            created_ns: 1,
+            clean: true,
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_itself() {
+        let superblock = sample();
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let block = sample().encode();
+        for bit in (0..FIXED_END * 8).step_by(7) {
+            let mut bad = block;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut block = sample().encode();
+        block[VERSION] = 9;
+        let checksum = crc(&block[VERSION..]);
+        block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(Superblock::decode(&block), Err(FormatError::Version { found: 9, supported: 1 }));
+    }
+
+    #[test]
+    fn impossible_values_are_refused_even_with_a_right_checksum() {
+        let mut superblock = sample();
+        superblock.log.addr = 10_000_000;
+        assert!(matches!(Superblock::decode(&superblock.encode()), Err(FormatError::Field { .. })));
+        let mut superblock = sample();
+        superblock.tree.node.addr = 4090;
+        assert!(matches!(Superblock::decode(&superblock.encode()), Err(FormatError::Field { .. })));
+    }
+}
