@@ -1,0 +1,94 @@
+//! What can go wrong in the filesystem, and the one table that turns it into an errno.
+
+use syncline_store::StoreError;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FsError {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("file exists")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotDirectory,
+    /// EISDIR
+    #[error("is a directory")]
+    IsDirectory,
+    /// ENOTEMPTY
+    #[error("directory not empty")]
+    NotEmpty,
+    /// EINVAL
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// ENAMETOOLONG
+    #[error("name too long")]
+    NameTooLong,
+    /// EFBIG
+    #[error("file too large")]
+    TooLarge,
+    /// EMLINK
+    #[error("too many links")]
+    TooManyLinks,
+    /// EPERM
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// EACCES
+    #[error("permission denied")]
+    AccessDenied,
+    /// EXDEV
+    #[error("cross-device link")]
+    CrossDevice,
+    /// ENODATA
+    #[error("no such attribute")]
+    NoAttribute,
+    /// ERANGE
+    #[error("result does not fit the buffer")]
+    Range,
+    /// E2BIG
+    #[error("argument list too long")]
+    ListTooLong,
+    /// ENXIO
+    #[error("no data or hole past this offset")]
+    NoSuchAddress,
+    /// EOPNOTSUPP
+    #[error("operation not supported")]
+    NotSupported,
+    /// ESTALE: the kernel named an inode that does not exist.
+    #[error("stale file handle")]
+    Stale,
+    /// ENOSPC, EROFS, EIO, by what the store said.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl FsError {
+    /// The errno for this error. (Numbers of Linux; this is the only place that knows them.)
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotPermitted => 1,
+            Self::NotFound => 2,
+            Self::NoSuchAddress => 6,
+            Self::ListTooLong => 7,
+            Self::AccessDenied => 13,
+            Self::Exists => 17,
+            Self::CrossDevice => 18,
+            Self::NotDirectory => 20,
+            Self::IsDirectory => 21,
+            Self::Invalid(_) => 22,
+            Self::TooLarge => 27,
+            Self::TooManyLinks => 31,
+            Self::Range => 34,
+            Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
+            Self::NoAttribute => 61,
+            Self::NotSupported => 95,
+            Self::Stale => 116,
+            Self::Store(StoreError::NoSpace) => 28,
+            Self::Store(StoreError::ReadOnly { .. }) => 30,
+            Self::Store(_) => 5,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The words that callers of the filesystem use.
+
+/// Inode number; equals the object id in the store. The root directory is 1.
+pub type Ino = u64;
+
+/// Number of the root directory.
+pub const ROOT: Ino = 1;
+
+/// A moment: seconds since 1970 (may be negative) and nanoseconds below 1,000,000,000.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds.
+    pub nanoseconds: u32,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum FileType {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+/// Attributes as `stat` shows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub file_type: FileType,
+    /// Permission bits, with setuid, setgid and sticky (07777).
+    pub permissions: u16,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// 512-byte units allocated.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Filesystem user id.
+    pub uid: u32,
+    /// Filesystem group id.
+    pub gid: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This moment.
+    To(Timestamp),
+}
+
+/// Attributes to change; what is `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttributes {
+    /// Permission bits (07777).
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncate.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time, if the caller insists (FUSE's FATTR_CTIME); otherwise now.
+    pub ctime: Option<Timestamp>,
+    /// Clear setuid and setgid as for a write by an unprivileged user (FATTR_KILL_SUIDGID).
+    pub kill_privileges: bool,
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RenameFlags {
+    /// RENAME_NOREPLACE
+    pub no_replace: bool,
+    /// RENAME_EXCHANGE
+    pub exchange: bool,
+}
+
+/// How setxattr treats an existing value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Create or replace.
+    Set,
+    /// XATTR_CREATE
+    Create,
+    /// XATTR_REPLACE
+    Replace,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectoryEntry {
+    /// The name: bytes other than NUL and '/'.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub ino: Ino,
+    /// What that is.
+    pub file_type: FileType,
+    /// Pass this to go on after this entry; stable while the directory changes. 63 bits.
+    pub cookie: u64,
+}
+
+/// Figures of the whole filesystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statfs {
+    /// Blocks of 4096 bytes in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub free: u64,
+    /// Blocks free to ordinary users (less the reserve).
+    pub available: u64,
+    /// Objects that exist.
+    pub objects: u64,
+    /// Objects that could still be created (an estimate from free space).
+    pub objects_free: u64,
+}
