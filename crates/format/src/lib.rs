@@ -7,8 +7,11 @@
 pub mod batch;
 mod checksum;
 mod error;
+pub mod items;
 mod key;
 mod layout;
+pub mod node;
+pub mod space;
 pub mod superblock;
 
 pub use checksum::{Crc, block_checksums, crc};
