@@ -34,6 +34,35 @@ pub enum FileType {
     BlockDevice,
 }
 
+impl FileType {
+    /// The file type bits of a mode, shifted down by 12; also `d_type`.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Fifo => 0o01,
+            Self::CharDevice => 0o02,
+            Self::Directory => 0o04,
+            Self::BlockDevice => 0o06,
+            Self::Regular => 0o10,
+            Self::Symlink => 0o12,
+            Self::Socket => 0o14,
+        }
+    }
+
+    /// The inverse of [`FileType::number`].
+    pub fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0o01 => Self::Fifo,
+            0o02 => Self::CharDevice,
+            0o04 => Self::Directory,
+            0o06 => Self::BlockDevice,
+            0o10 => Self::Regular,
+            0o12 => Self::Symlink,
+            0o14 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
 /// Attributes as `stat` shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {

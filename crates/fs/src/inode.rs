@@ -1,0 +1,192 @@
+//! An inode in memory, and how it becomes an item.
+
+use crate::data::DataState;
+use crate::types::{Attributes, FileType, Ino, Timestamp};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use syncline_format::items::inode::{InodeItem, MODE_PERMISSIONS, Target, Time};
+use syncline_format::items::xattr::ChunkRef;
+use syncline_format::{FormatError, Key, Kind};
+use syncline_store::{OpSeq, Transaction};
+
+/// An inode in memory. Whoever holds an `Arc` of it keeps it from leaving the cache.
+pub(crate) struct Inode {
+    pub ino: Ino,
+    /// Never changes.
+    pub file_type: FileType,
+    /// The inode's lease: directory changes, attribute changes and data changes (write, truncate, write-back commit,
+    /// fsync's own submission) hold it for writing, reads for reading. May be held across awaits. Several leases are
+    /// taken in the order of inode numbers, after the rename lease.
+    pub lease: async_lock::RwLock<()>,
+    /// Never held across an await. Changed only by holders of the lease for writing, but for `opens`, `data`'s
+    /// bookkeeping of writes in flight, and the access time.
+    pub state: parking_lot::Mutex<InodeState>,
+    /// Second chance of the cache.
+    pub(crate) referenced: AtomicBool,
+}
+
+pub(crate) struct InodeState {
+    /// As callers see it: size, mtime and blocks may be ahead of the disk.
+    pub attr: Attributes,
+    pub meta: Meta,
+    /// Dirty data, and the disk's view of size, mtime and inline data.
+    pub data: DataState,
+    /// Open handles.
+    pub opens: u32,
+    /// Newest operation that touched this inode's existence or names; fdatasync needs it durable.
+    pub name_op: OpSeq,
+    /// The removal of an inode without names has begun (or is over): it can't be opened any more.
+    pub removing: bool,
+}
+
+/// What the inode item holds beside attributes and data. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Meta {
+    pub flags: u32,
+    pub generation: u64,
+    /// Parent of a directory, else 0.
+    pub parent: Ino,
+    pub next_chunk: u64,
+    pub xattr_items: u32,
+    pub xattr_list_bytes: u32,
+    pub target: Option<LinkTarget>,
+    /// Small xattrs: names and values.
+    pub xattrs: Arc<Vec<(Bytes, Bytes)>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum LinkTarget {
+    Here(Bytes),
+    Chunks(ChunkRef),
+}
+
+/// The file as the disk has it: what the inode item must carry (rules.md, "Files").
+pub(crate) struct DiskView<'a> {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub blocks: u64,
+    pub inline: Option<&'a [u8]>,
+}
+
+impl Inode {
+    pub(crate) fn new(state: InodeState) -> Arc<Self> {
+        Arc::new(Self {
+            ino: state.attr.ino,
+            file_type: state.attr.file_type,
+            lease: async_lock::RwLock::new(()),
+            state: parking_lot::Mutex::new(state),
+            referenced: AtomicBool::new(true),
+        })
+    }
+
+    /// Key of the inode item.
+    pub(crate) fn key(ino: Ino) -> Key {
+        Key::new(ino, Kind::Inode, 0)
+    }
+}
+
+impl InodeState {
+    /// A new inode's state.
+    pub(crate) fn new(attr: Attributes, meta: Meta) -> Self {
+        let data = DataState::new(&attr);
+        Self { attr, meta, data, opens: 0, name_op: OpSeq::default(), removing: false }
+    }
+
+    /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the
+    /// marks of an inode that comes (back) into the cache start there, at worst one flush too careful.
+    pub(crate) fn decode(ino: Ino, value: &Bytes, last_op: OpSeq) -> Result<Self, FormatError> {
+        let item = InodeItem::decode(value)?;
+        let file_type = FileType::from_number((item.mode >> 12) as u8)
+            .ok_or(FormatError::Field { structure: "inode", field: "file type" })?;
+        let attr = Attributes {
+            ino,
+            file_type,
+            permissions: item.mode & MODE_PERMISSIONS,
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: item.rdev,
+            size: item.size,
+            blocks: item.blocks,
+            atime: item.atime.into(),
+            mtime: item.mtime.into(),
+            ctime: item.ctime.into(),
+            btime: item.btime.into(),
+        };
+        let own = |bytes: &[u8]| value.slice_ref(bytes);
+        let meta = Meta {
+            flags: item.flags,
+            generation: item.generation,
+            parent: item.parent,
+            next_chunk: item.next_chunk,
+            xattr_items: item.xattr_items,
+            xattr_list_bytes: item.xattr_list_bytes,
+            target: item.target.map(|target| match target {
+                Target::Here(bytes) => LinkTarget::Here(own(bytes)),
+                Target::Chunks(chunks) => LinkTarget::Chunks(chunks),
+            }),
+            xattrs: Arc::new(item.xattrs.iter().map(|(name, value)| (own(name), own(value))).collect()),
+        };
+        let data = DataState::load(&attr, item.data.map(own), last_op);
+        Ok(Self { attr, meta, data, opens: 0, name_op: last_op, removing: false })
+    }
+
+    /// The inode item's value.
+    pub(crate) fn encode(&self) -> Bytes {
+        encode(&self.attr, &self.meta, &self.data)
+    }
+
+    /// Puts the inode item into a transaction.
+    pub(crate) fn put(&self, transaction: &mut Transaction) {
+        transaction.put(Inode::key(self.attr.ino), self.encode());
+    }
+}
+
+/// The inode item for these attributes, with the size, mtime, blocks and inline data that are on disk: a chmod of a file
+/// with dirty data must not let the logged size run ahead of the logged data.
+pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes {
+    let disk = match attr.file_type {
+        FileType::Regular => data.disk_view(attr),
+        _ => DiskView { size: attr.size, mtime: attr.mtime, blocks: attr.blocks, inline: None },
+    };
+    let item = InodeItem {
+        mode: (u16::from(attr.file_type.number()) << 12) | (attr.permissions & MODE_PERMISSIONS),
+        flags: meta.flags,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: disk.size,
+        blocks: disk.blocks,
+        generation: meta.generation,
+        parent: meta.parent,
+        atime: attr.atime.into(),
+        mtime: disk.mtime.into(),
+        ctime: attr.ctime.into(),
+        btime: attr.btime.into(),
+        next_chunk: meta.next_chunk,
+        xattr_items: meta.xattr_items,
+        xattr_list_bytes: meta.xattr_list_bytes,
+        data: disk.inline,
+        target: meta.target.as_ref().map(|target| match target {
+            LinkTarget::Here(bytes) => Target::Here(bytes),
+            LinkTarget::Chunks(chunks) => Target::Chunks(*chunks),
+        }),
+        xattrs: meta.xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
+    };
+    item.encode().into()
+}
+
+impl From<Time> for Timestamp {
+    fn from(time: Time) -> Self {
+        Self { seconds: time.seconds, nanoseconds: time.nanoseconds }
+    }
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        // A caller's nanoseconds come from a system call and may be anything.
+        Self { seconds: time.seconds, nanoseconds: time.nanoseconds.min(999_999_999) }
+    }
+}

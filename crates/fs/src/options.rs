@@ -1,0 +1,45 @@
+//! What may be chosen at mount.
+
+use crate::runtime::{Clock, SystemClock};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When reads change the access time (in memory; it reaches the disk with the next change of the inode).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AccessTime {
+    /// Only by explicit request.
+    Never,
+    /// When it is not later than the last change, or a day old.
+    #[default]
+    Relative,
+}
+
+/// Choices at mount; every one has a default that suits.
+#[derive(Clone)]
+pub struct Options {
+    /// Most dirty bytes in memory before writers wait. Default 256 MiB; at least 1 MiB.
+    pub dirty_bytes_max: u64,
+    /// Dirty bytes at which background write-back starts. Default 32 MiB; at most `dirty_bytes_max`.
+    pub writeback_start_bytes: u64,
+    /// Age at which dirty data is written back. Default 5 s.
+    pub writeback_age: Duration,
+    /// Inodes kept in memory when nobody uses them. Default 65536.
+    pub cached_inodes_max: usize,
+    /// The clock. Default: the system's.
+    pub clock: Arc<dyn Clock>,
+    /// Access times. Default relative.
+    pub access_time: AccessTime,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dirty_bytes_max: 256 << 20,
+            writeback_start_bytes: 32 << 20,
+            writeback_age: Duration::from_secs(5),
+            cached_inodes_max: 65536,
+            clock: Arc::new(SystemClock),
+            access_time: AccessTime::default(),
+        }
+    }
+}

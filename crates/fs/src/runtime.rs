@@ -1,0 +1,66 @@
+//! What the filesystem asks of the program around it: the time, and somebody to run background tasks.
+
+use crate::types::Timestamp;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A background task.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs background tasks to their end.
+pub trait Spawn: Send + Sync + 'static {
+    /// Starts `task`; it runs beside the caller.
+    fn spawn(&self, task: Task);
+
+    /// Ends after `duration`.
+    fn sleep(&self, duration: Duration) -> Task;
+}
+
+/// Tells the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The present.
+    fn now(&self) -> Timestamp;
+}
+
+/// The system's clock.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Timestamp {
+                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                nanoseconds: since.subsec_nanos(),
+            },
+            // A clock before 1970 is not worth a failing operation.
+            Err(_) => Timestamp::default(),
+        }
+    }
+}
+
+/// A clock that stands still until it is moved, so that a seeded run is the same each time.
+#[derive(Default, Debug)]
+pub struct ManualClock {
+    now_ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock that shows `now_ns` nanoseconds since 1970.
+    pub fn at(now_ns: u64) -> Self {
+        Self { now_ns: AtomicU64::new(now_ns) }
+    }
+    /// Moves it forward.
+    pub fn advance(&self, by_ns: u64) {
+        self.now_ns.fetch_add(by_ns, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        Timestamp { seconds: (now_ns / 1_000_000_000) as i64, nanoseconds: (now_ns % 1_000_000_000) as u32 }
+    }
+}
