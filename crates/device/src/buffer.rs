@@ -1,4 +1,236 @@
 //! Memory that a device can read into and write from directly.
 
-/// Zeroed bytes, aligned to 4096, a multiple of 4096 long.
-pub struct AlignedBuf(());
+use crate::BLOCK_BYTES;
+use bytes::Bytes;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Bytes at an address that is a multiple of 4096, a multiple of 4096 long: what direct I/O asks for.
+///
+/// New ones are zeroed. Dropping one keeps its memory for the next of the same common size on this thread.
+pub struct AlignedBuf {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: an AlignedBuf owns its memory alone, exactly as a Vec<u8> does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared references only read the memory.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// A zeroed buffer of `len_bytes`, rounded up to a multiple of 4096.
+    pub fn zeroed(len_bytes: usize) -> Self {
+        let mut buf = Self::recycled(len_bytes);
+        if buf.1 {
+            buf.0.fill(0);
+        }
+        buf.0
+    }
+
+    /// A buffer of `len_bytes`, rounded up to a multiple of 4096, that holds whatever bytes an earlier buffer of this
+    /// process held. For reads, which fill it whole or fail.
+    pub fn for_read(len_bytes: usize) -> Self {
+        Self::recycled(len_bytes).0
+    }
+
+    /// A copy of `bytes`, padded with zeros to a multiple of 4096.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut buf = Self::for_read(bytes.len());
+        let (head, padding) = buf.split_at_mut(bytes.len());
+        head.copy_from_slice(bytes);
+        padding.fill(0);
+        buf
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// True when it holds no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// The same memory as shared bytes, without a copy.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    /// A buffer and whether it was used before (and so needs clearing).
+    fn recycled(len_bytes: usize) -> (Self, bool) {
+        let len_bytes =
+            len_bytes.checked_next_multiple_of(BLOCK_BYTES).expect("a buffer length fits in memory");
+        if len_bytes == 0 {
+            return (Self { start: dangling(), len_bytes }, false);
+        }
+        if let Some(start) = cached_class(len_bytes).and_then(take_cached) {
+            return (Self { start, len_bytes }, true);
+        }
+        let layout = layout(len_bytes);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        (Self { start, len_bytes }, false)
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len_bytes == 0 {
+            return;
+        }
+        if let Some(class) = cached_class(self.len_bytes)
+            && keep_cached(class, self.start)
+        {
+            return;
+        }
+        // SAFETY: allocated in `recycled` with this very layout, and nobody else owns it.
+        unsafe { dealloc(self.start.as_ptr(), layout(self.len_bytes)) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `len_bytes` bytes that were initialised when they were allocated.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for AlignedBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl From<AlignedBuf> for Bytes {
+    fn from(buf: AlignedBuf) -> Bytes {
+        buf.into_bytes()
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len_bytes)
+    }
+}
+
+fn layout(len_bytes: usize) -> Layout {
+    Layout::from_size_align(len_bytes, BLOCK_BYTES)
+        .expect("4096 is a power of two and the length fits in memory")
+}
+
+/// An aligned address that is never read.
+fn dangling() -> NonNull<u8> {
+    #[repr(align(4096))]
+    struct Block;
+    const { assert!(align_of::<Block>() == BLOCK_BYTES) };
+    NonNull::<Block>::dangling().cast()
+}
+
+/// Sizes kept for reuse: a block, a tree node, a write of the usual size.
+const CACHED_SIZES_BYTES: [usize; 3] = [4096, 16 << 10, 64 << 10];
+/// How many of each a thread keeps.
+const CACHED_EACH: usize = 16;
+
+struct Cache([Vec<NonNull<u8>>; 3]);
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        for (class, kept) in self.0.iter_mut().enumerate() {
+            for start in kept.drain(..) {
+                // SAFETY: `keep_cached` took ownership of an allocation of this class's layout.
+                unsafe { dealloc(start.as_ptr(), layout(CACHED_SIZES_BYTES[class])) }
+            }
+        }
+    }
+}
+
+thread_local! {
+    static CACHE: RefCell<Cache> = const { RefCell::new(Cache([const { Vec::new() }; 3])) };
+}
+
+fn cached_class(len_bytes: usize) -> Option<usize> {
+    CACHED_SIZES_BYTES.iter().position(|&size| size == len_bytes)
+}
+
+fn take_cached(class: usize) -> Option<NonNull<u8>> {
+    CACHE.try_with(|cache| cache.borrow_mut().0[class].pop()).ok().flatten()
+}
+
+/// True when the cache took the memory over.
+fn keep_cached(class: usize, start: NonNull<u8>) -> bool {
+    let kept = CACHE.try_with(|cache| {
+        let list = &mut cache.borrow_mut().0[class];
+        let room = list.len() < CACHED_EACH;
+        if room {
+            list.push(start);
+        }
+        room
+    });
+    // An error means that the thread is ending and its cache is gone.
+    kept.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_rounded_up_and_zeroed_even_when_reused() {
+        for len in [0, 1, 4096, 4097, 16 << 10, 64 << 10, 1 << 20] {
+            for _ in 0..3 {
+                let mut buf = AlignedBuf::zeroed(len);
+                assert_eq!(buf.len(), len.next_multiple_of(4096));
+                assert_eq!(buf.as_ptr() as usize % 4096, 0);
+                assert!(buf.iter().all(|&byte| byte == 0), "a reused buffer of {len} bytes was not cleared");
+                buf.fill(0xa5);
+            }
+        }
+    }
+
+    #[test]
+    fn copies_are_padded_with_zeros() {
+        drop({
+            let mut dirty = AlignedBuf::zeroed(4096);
+            dirty.fill(0xff);
+            dirty
+        });
+        let copy = AlignedBuf::copy_from(b"hello");
+        assert_eq!(&copy[..5], b"hello");
+        assert!(copy[5..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn bytes_share_the_memory() {
+        let buf = AlignedBuf::copy_from(b"shared");
+        let address = buf.as_ptr();
+        let bytes = buf.into_bytes();
+        assert_eq!(bytes.as_ptr(), address);
+        assert_eq!(bytes.len(), 4096);
+    }
+
+    #[test]
+    fn buffers_may_be_dropped_on_another_thread() {
+        let buf = AlignedBuf::copy_from(b"elsewhere");
+        std::thread::spawn(move || assert_eq!(&buf[..9], b"elsewhere")).join().unwrap();
+    }
+}

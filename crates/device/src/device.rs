@@ -1,9 +1,10 @@
 //! The device trait: completion-driven, object-safe, small.
 
-use crate::{AlignedBuf, DeviceError};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Operation, oneshot};
 use bytes::Bytes;
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// Called exactly once when an operation ends, on whichever thread saw it end. It must not block.
 pub type Completion<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
@@ -11,7 +12,8 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 /// A block store that takes operations and answers through completions.
 ///
 /// An operation starts when the method is called, not when somebody waits for it, and it runs to its end whatever
-/// becomes of the caller. Offsets and lengths are multiples of 4096 bytes and lie inside the device.
+/// becomes of the caller. Offsets and lengths are multiples of 4096 bytes and lie inside the device; anything else is
+/// answered with an error.
 pub trait Device: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4096.
     fn size_bytes(&self) -> u64;
@@ -29,12 +31,90 @@ pub trait Device: Send + Sync + 'static {
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>);
 }
 
-/// The same operations as futures, for those who wait for one operation at a time.
+/// A device operation somebody waits for.
+pub type DeviceFuture<T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + Send>>;
+
+/// The same operations as futures, for those who wait for one operation at a time. The operation starts at the call;
+/// dropping the future forgets the answer and cancels nothing.
 pub trait DeviceExt: Device {
     /// Reads `len_bytes` at `offset`.
-    fn read_at(&self, offset: u64, len_bytes: usize) -> Pin<Box<dyn Future<Output = Result<AlignedBuf, DeviceError>> + Send>>;
+    fn read_at(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
+        if !(len_bytes as u64).is_multiple_of(BLOCK_BYTES as u64) || len_bytes as u64 > self.size_bytes() {
+            // Refused before any memory is set aside: the length may come from a damaged image.
+            let error = DeviceError::out_of_range(Operation::Read, offset, len_bytes as u64);
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        let (future, done) = operation(Operation::Read);
+        self.read(offset, AlignedBuf::for_read(len_bytes), done);
+        Box::pin(future)
+    }
+
     /// Writes one run of buffers.
-    fn write_at(&self, offset: u64, bufs: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+    fn write_at(&self, offset: u64, bufs: Vec<Bytes>) -> DeviceFuture<()> {
+        let (future, done) = operation(Operation::Write);
+        self.write(offset, bufs, done);
+        Box::pin(future)
+    }
+
     /// Flushes.
-    fn flush_all(&self) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+    fn flush_all(&self) -> DeviceFuture<()> {
+        let (future, done) = operation(Operation::Flush);
+        self.flush(done);
+        Box::pin(future)
+    }
+
+    /// Discards a range.
+    fn discard_at(&self, offset: u64, len_bytes: u64) -> DeviceFuture<()> {
+        let (future, done) = operation(Operation::Discard);
+        self.discard(offset, len_bytes, done);
+        Box::pin(future)
+    }
+}
+
+impl<D: Device + ?Sized> DeviceExt for D {}
+
+/// A future and the completion that resolves it.
+pub(crate) fn operation<T: Send + 'static>(operation: Operation) -> (OperationFuture<T>, Completion<T>) {
+    let (sender, receiver) = oneshot::channel();
+    (OperationFuture { receiver, operation }, Box::new(move |result| sender.send(result)))
+}
+
+/// Waits for a completion.
+pub(crate) struct OperationFuture<T> {
+    receiver: oneshot::Receiver<Result<T, DeviceError>>,
+    operation: Operation,
+}
+
+impl<T> Future for OperationFuture<T> {
+    type Output = Result<T, DeviceError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let operation = self.operation;
+        Pin::new(&mut self.receiver)
+            .poll(context)
+            .map(|answer| answer.unwrap_or(Err(DeviceError::Abandoned { operation })))
+    }
+}
+
+/// Checks that a range is made of whole blocks and lies inside the device.
+pub(crate) fn check_range(
+    operation: Operation,
+    size_bytes: u64,
+    offset: u64,
+    len_bytes: u64,
+) -> Result<(), DeviceError> {
+    let block = BLOCK_BYTES as u64;
+    let aligned = offset.is_multiple_of(block) && len_bytes.is_multiple_of(block);
+    let inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+    if aligned && inside { Ok(()) } else { Err(DeviceError::out_of_range(operation, offset, len_bytes)) }
+}
+
+/// Checks the buffers of a write, and adds up their length.
+pub(crate) fn check_write(size_bytes: u64, offset: u64, bufs: &[Bytes]) -> Result<u64, DeviceError> {
+    let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+    check_range(Operation::Write, size_bytes, offset, len_bytes)?;
+    if bufs.iter().any(|buf| !buf.len().is_multiple_of(BLOCK_BYTES)) {
+        return Err(DeviceError::out_of_range(Operation::Write, offset, len_bytes));
+    }
+    Ok(len_bytes)
 }

@@ -1,5 +1,7 @@
 //! Why a device operation failed.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What was being done.
@@ -28,13 +30,19 @@ pub enum DeviceError {
         /// How much, in bytes.
         len_bytes: u64,
         /// What the operating system said.
-        source: Arc<std::io::Error>,
+        source: Arc<io::Error>,
     },
     /// A write had completed, but a flush failed before one covered it; only writing it again can help (rule R6).
-    #[error("a flush failed after this write completed: {source}")]
+    #[error("a flush failed before it covered this write: {source}")]
     Poisoned {
         /// What the failed flush said.
-        source: Arc<std::io::Error>,
+        source: Arc<io::Error>,
+    },
+    /// The device dropped an operation without an answer; whether it took place is unknown.
+    #[error("{operation:?} was dropped without an answer")]
+    Abandoned {
+        /// What was being done.
+        operation: Operation,
     },
     /// The image or block device could not be opened.
     #[error("cannot open {path}: {source}")]
@@ -42,7 +50,15 @@ pub enum DeviceError {
         /// The path as given.
         path: String,
         /// What the operating system said.
-        source: Arc<std::io::Error>,
+        source: Arc<io::Error>,
+    },
+    /// An image could not be made.
+    #[error("cannot create {path}: {source}")]
+    Create {
+        /// The path as given.
+        path: String,
+        /// What the operating system said.
+        source: Arc<io::Error>,
     },
     /// Another process holds the image (promise P7).
     #[error("{path} is in use by another process: unmount it first")]
@@ -50,4 +66,50 @@ pub enum DeviceError {
         /// The path as given.
         path: String,
     },
+    /// There is something at the path, and the caller did not say that it may be overwritten.
+    #[error("{path} is not empty: overwriting it must be forced")]
+    NotEmpty {
+        /// The path as given.
+        path: String,
+    },
+}
+
+impl DeviceError {
+    /// The operating system's error, where there was one.
+    pub fn io_error(&self) -> Option<&Arc<io::Error>> {
+        match self {
+            Self::Io { source, .. }
+            | Self::Poisoned { source }
+            | Self::Open { source, .. }
+            | Self::Create { source, .. } => Some(source),
+            Self::Abandoned { .. } | Self::InUse { .. } | Self::NotEmpty { .. } => None,
+        }
+    }
+
+    /// An operation that the operating system refused.
+    pub fn io(operation: Operation, offset: u64, len_bytes: u64, source: io::Error) -> Self {
+        Self::Io { operation, offset, len_bytes, source: Arc::new(source) }
+    }
+
+    pub(crate) fn out_of_range(operation: Operation, offset: u64, len_bytes: u64) -> Self {
+        let reason = "the range is not made of whole blocks inside the device";
+        Self::io(operation, offset, len_bytes, io::Error::new(io::ErrorKind::InvalidInput, reason))
+    }
+
+    pub(crate) fn open(path: &Path, source: io::Error) -> Self {
+        Self::Open { path: path.display().to_string(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn create(path: &Path, source: io::Error) -> Self {
+        Self::Create { path: path.display().to_string(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn in_use(path: &Path) -> Self {
+        Self::InUse { path: path.display().to_string() }
+    }
+
+    /// The source to hand on to those whose durability depended on a flush that failed with this error.
+    pub(crate) fn poison_source(&self) -> Arc<io::Error> {
+        self.io_error().cloned().unwrap_or_else(|| Arc::new(io::Error::other(self.to_string())))
+    }
 }

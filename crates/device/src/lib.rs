@@ -1,18 +1,44 @@
-//! The device under Syncline: reads, writes, flushes and discards, several in flight, and the flush tracker.
+//! The device under Syncline: reads, writes, flushes and discards, several in flight, the flush tracker, and the
+//! threads that all of this runs on.
 //!
 //! The device promises exactly this and nothing more: when a flush returns successfully, every write that completed
 //! before the flush was *submitted* is persistent. Before that any subset of the writes may be, in any order, torn
 //! at any 512-byte boundary.
+//!
+//! Three layers. [`Device`] is what the engine sees; [`FileDevice`] and [`MemoryDevice`] are the real ones.
+//! [`FlushTracker`] shares flushes. [`Worker`] is a thread with one io_uring that carries the I/O its tasks start, so
+//! that a request is served on one CPU without a hand-over; other threads' I/O goes to a ring of its own, and where
+//! io_uring is barred to a small pool of threads.
 
 mod buffer;
+mod descriptors;
 mod device;
 mod error;
+mod file;
+mod mailbox;
+mod memory;
+mod oneshot;
+mod pool;
+mod reactor;
+mod request;
+mod ring;
+mod spawn;
+mod threads;
 mod tracker;
+mod worker;
 
+pub use async_executor::Task;
 pub use buffer::AlignedBuf;
-pub use device::{Completion, Device, DeviceExt};
+pub use device::{Completion, Device, DeviceExt, DeviceFuture};
 pub use error::{DeviceError, Operation};
-pub use tracker::{FlushCover, FlushTracker, Ticket, WriteHandle};
+pub use file::{FileDevice, OpenOptions, Use};
+pub use io_uring;
+pub use mailbox::Sleep;
+pub use memory::MemoryDevice;
+pub use spawn::{Background, Spawn};
+pub use threads::{allowed_cpus, block_on, pin_to_cpu};
+pub use tracker::{Durability, FlushCover, FlushTracker, Ticket, TrackerCounters, WriteHandle, WriteHook};
+pub use worker::{CurrentWorker, Readiness, Worker, WorkerHandle, WorkerOptions};
 
 /// Alignment of every address, length and buffer that reaches a device.
 pub const BLOCK_BYTES: usize = 4096;

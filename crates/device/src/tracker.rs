@@ -1,12 +1,36 @@
 //! The flush tracker: every completed write takes a ticket, and a flush covers the tickets taken before it started.
+//!
+//! Why it is right. Tickets are taken in the completions of writes, under the one lock. A flush's cover is the newest
+//! ticket, read under that lock before the device is asked; so each covered write completed before the flush was
+//! submitted (rule R4). At most one flush is on its way, so flushes end in the order in which they were submitted, and
+//! the ledger's settled mark only grows. Requests that the flush on its way does not cover gather for the next one,
+//! which its completion submits: the tracker drives itself, and dropping a waiter drops nothing but an answer.
 
-use crate::{Device, DeviceError};
+mod counters;
+mod ledger;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use counters::TrackerCounters;
+pub use write::{WriteHandle, WriteHook};
+
+use crate::oneshot::{self, Receiver, Sender};
+use crate::{AlignedBuf, Device, DeviceError, DeviceExt, DeviceFuture, Operation};
 use bytes::Bytes;
+use counters::Counters;
+use ledger::{Fate, Ledger};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 /// Position of a completed write in the order of completions. A flush that was submitted when the newest ticket was
-/// `t` makes every ticket up to `t` durable (rule R4).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+/// `t` makes every ticket up to `t` durable (rule R4). The default, zero, stands for "nothing was written" and is
+/// always durable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
 /// How a ticket became durable.
@@ -14,57 +38,297 @@ pub struct Ticket(pub u64);
 pub enum FlushCover {
     /// A flush that had already completed covered it: no device operation.
     Elided,
-    /// A flush that another caller had asked for, not yet submitted, covers it.
+    /// A flush that another caller had asked for covers it.
     Joined,
     /// This caller's own flush.
     Issued,
 }
 
-/// A write on its way; clones refer to the same write.
-#[derive(Clone)]
-pub struct WriteHandle(());
-
-impl WriteHandle {
-    /// Waits for the write to complete; its ticket, or why it failed.
-    pub async fn wait(&self) -> Result<Ticket, DeviceError> {
-        todo!()
-    }
-    /// The outcome if it is known already.
-    pub fn outcome(&self) -> Option<Result<Ticket, DeviceError>> {
-        todo!()
-    }
-    /// Runs `hook` once when the write ends (at once when it already has). It must not block.
-    pub fn on_end(&self, _hook: Box<dyn FnOnce(&Result<Ticket, DeviceError>) + Send>) {
-        todo!()
-    }
+/// Counts writes and flushes of one device and shares flushes among those who need one.
+pub struct FlushTracker {
+    shared: Arc<Shared>,
 }
 
-/// Counts writes and flushes of one device and shares flushes among those who need one.
-pub struct FlushTracker(());
+struct Shared {
+    device: Arc<dyn Device>,
+    state: Mutex<State>,
+    counters: Counters,
+    /// Flushes that have failed. A write notes it when it starts: see `WriteCompletion::finish`.
+    failures: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    ledger: Ledger,
+    in_flight: Option<InFlight>,
+    /// Those who need a flush that has yet to be submitted.
+    gathered: Vec<Waiter>,
+    /// Somebody is inside `Shared::drive`; whoever else would call it may leave the work to them.
+    driving: bool,
+    /// What the newest failed flush said.
+    last_failure: Option<Arc<std::io::Error>>,
+}
+
+/// The flush on its way.
+struct InFlight {
+    cover: Ticket,
+    waiters: Vec<Waiter>,
+}
+
+/// Somebody who needs a flush.
+struct Waiter {
+    answer: Sender<Result<FlushCover, DeviceError>>,
+    cover: FlushCover,
+    need: Need,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Any flush that covers one's ticket.
+    Ticket,
+    /// A flush submitted after one asked, whatever the tickets say.
+    FreshFlush,
+}
 
 impl FlushTracker {
     /// A tracker over `device`; all of the device's writes and flushes must go through it.
-    pub fn new(_device: Arc<dyn Device>) -> Arc<Self> {
-        todo!()
+    pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
+        let shared = Shared {
+            device,
+            state: Mutex::default(),
+            counters: Counters::default(),
+            failures: AtomicU64::new(0),
+        };
+        Arc::new(Self { shared: Arc::new(shared) })
     }
+
     /// The device underneath.
     pub fn device(&self) -> &Arc<dyn Device> {
-        todo!()
+        &self.shared.device
     }
-    /// Starts a write.
-    pub fn write(&self, _offset: u64, _bufs: Vec<Bytes>) -> WriteHandle {
-        todo!()
+
+    /// Starts a write. A write that fails has no ticket. One that was on its way while a flush failed fails as
+    /// poisoned even if the device took it: what the failed flush did to it is unknown (rule R6).
+    pub fn write(&self, offset: u64, bufs: Vec<Bytes>) -> WriteHandle {
+        let handle = WriteHandle::new();
+        let counters = &self.shared.counters;
+        counters.writes.add(1);
+        counters.write_bytes.add(bufs.iter().map(|buf| buf.len() as u64).sum());
+        let mut completion = WriteCompletion {
+            shared: self.shared.clone(),
+            handle: Some(handle.clone()),
+            failures_at_start: self.shared.failures.load(Ordering::Acquire),
+        };
+        self.shared.device.write(offset, bufs, Box::new(move |result| completion.finish(result)));
+        handle
     }
+
+    /// Starts a read; it is only counted here.
+    pub fn read(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
+        self.shared.counters.reads.add(1);
+        self.shared.counters.read_bytes.add(len_bytes as u64);
+        self.shared.device.read_at(offset, len_bytes)
+    }
+
     /// Ticket of the newest completed write.
     pub fn newest_ticket(&self) -> Ticket {
-        todo!()
+        self.shared.state.lock().ledger.newest()
     }
+
     /// True when a completed flush covers `ticket`.
-    pub fn is_durable(&self, _ticket: Ticket) -> bool {
-        todo!()
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Durable)
     }
-    /// Returns at once when a completed flush covers `ticket`, joins a flush not yet submitted, or issues one.
-    pub async fn make_durable(self: &Arc<Self>, _ticket: Ticket) -> Result<FlushCover, DeviceError> {
-        todo!()
+
+    /// Returns at once when a completed flush covers `ticket`, joins a flush that will, or issues one. The flush is on
+    /// its way when this returns; the future only waits for it.
+    pub fn make_durable(self: &Arc<Self>, ticket: Ticket) -> Durability {
+        let mut state = self.shared.state.lock();
+        debug_assert!(ticket <= state.ledger.newest(), "tickets come from completed writes");
+        match state.ledger.fate(ticket) {
+            Fate::Durable => {
+                self.shared.counters.flushes_elided.add(1);
+                return Durability::known(Ok(FlushCover::Elided));
+            }
+            Fate::Poisoned(source) => return Durability::known(Err(DeviceError::Poisoned { source })),
+            Fate::Open => {}
+        }
+        if let Some(flight) = state.in_flight.as_mut().filter(|flight| ticket <= flight.cover) {
+            let (waiter, durability) = waiter(FlushCover::Joined, Need::Ticket);
+            flight.waiters.push(waiter);
+            self.shared.counters.flushes_joined.add(1);
+            return durability;
+        }
+        self.gather(state, Need::Ticket)
+    }
+
+    /// Flushes whatever the tickets say: for recovery, which trusts no cache of an earlier life.
+    pub fn flush_now(self: &Arc<Self>) -> Durability {
+        self.gather(self.shared.state.lock(), Need::FreshFlush)
+    }
+
+    /// What went through so far.
+    pub fn counters(&self) -> TrackerCounters {
+        self.shared.counters.snapshot()
+    }
+
+    /// Joins those who wait for the next flush, and submits it if none is on its way.
+    fn gather(&self, mut state: parking_lot::MutexGuard<'_, State>, need: Need) -> Durability {
+        let cover = if state.gathered.is_empty() { FlushCover::Issued } else { FlushCover::Joined };
+        if cover == FlushCover::Joined {
+            self.shared.counters.flushes_joined.add(1);
+        }
+        let (waiter, durability) = waiter(cover, need);
+        state.gathered.push(waiter);
+        drop(state);
+        Shared::drive(&self.shared);
+        durability
+    }
+}
+
+impl Shared {
+    /// Submits a flush whenever somebody needs one and none is on its way.
+    ///
+    /// A device may complete a flush inside the call that submits it. `driving` turns what would be recursion into
+    /// turns of this loop: the completion leaves the next flush to us, and we look again under the lock.
+    fn drive(shared: &Arc<Self>) {
+        let mut state = shared.state.lock();
+        if state.driving {
+            return;
+        }
+        state.driving = true;
+        while state.in_flight.is_none() && !state.gathered.is_empty() {
+            // The cover is fixed before the device is asked (rule R4).
+            let flight =
+                InFlight { cover: state.ledger.newest(), waiters: std::mem::take(&mut state.gathered) };
+            state.in_flight = Some(flight);
+            drop(state);
+            shared.counters.flushes_issued.add(1);
+            let mut completion = FlushCompletion(Some(shared.clone()));
+            shared.device.flush(Box::new(move |result| completion.finish(result)));
+            state = shared.state.lock();
+        }
+        state.driving = false;
+    }
+
+    /// Settles what the flush on its way decided; those to answer, with the answer each gets.
+    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<(Waiter, Result<(), DeviceError>)> {
+        let mut state = self.state.lock();
+        let flight = state.in_flight.take().expect("only the one flush on its way ends here");
+        match result {
+            Ok(()) => {
+                state.ledger.flush_succeeded(flight.cover);
+                flight.waiters.into_iter().map(|waiter| (waiter, Ok(()))).collect()
+            }
+            Err(error) => {
+                let source = error.poison_source();
+                // Under the lock, so that a write's completion sees both or neither.
+                self.failures.fetch_add(1, Ordering::Release);
+                self.counters.flushes_failed.add(1);
+                state.last_failure = Some(source.clone());
+                state.ledger.flush_failed(source.clone());
+                // Those who gathered for the next flush hold tickets that are lost now too (rule R6).
+                let (lost, fresh) = std::mem::take(&mut state.gathered)
+                    .into_iter()
+                    .partition(|waiter| waiter.need == Need::Ticket);
+                state.gathered = fresh;
+                if let Some(first) = state.gathered.first_mut() {
+                    first.cover = FlushCover::Issued;
+                }
+                let lost: Vec<Waiter> = lost;
+                let answer = || Err(DeviceError::Poisoned { source: source.clone() });
+                flight.waiters.into_iter().chain(lost).map(|waiter| (waiter, answer())).collect()
+            }
+        }
+    }
+}
+
+/// Ends one write, even if the device drops its completion unanswered.
+struct WriteCompletion {
+    shared: Arc<Shared>,
+    handle: Option<WriteHandle>,
+    failures_at_start: u64,
+}
+
+impl WriteCompletion {
+    fn finish(&mut self, result: Result<(), DeviceError>) {
+        let Some(handle) = self.handle.take() else { return };
+        let outcome = result.and_then(|()| self.take_ticket());
+        if outcome.is_err() {
+            self.shared.counters.writes_failed.add(1);
+        }
+        handle.end(outcome);
+    }
+
+    /// A write that was on its way while a flush failed may have reached a cache before that failure and been dropped
+    /// with it, although we hear of its completion only now: a later flush would prove nothing about it (rule R6).
+    fn take_ticket(&self) -> Result<Ticket, DeviceError> {
+        let mut state = self.shared.state.lock();
+        if self.shared.failures.load(Ordering::Acquire) == self.failures_at_start {
+            return Ok(state.ledger.take_ticket());
+        }
+        let source = state.last_failure.clone().expect("a flush that failed left its reason");
+        Err(DeviceError::Poisoned { source })
+    }
+}
+
+impl Drop for WriteCompletion {
+    fn drop(&mut self) {
+        self.finish(Err(DeviceError::Abandoned { operation: Operation::Write }));
+    }
+}
+
+/// Ends one flush, even if the device drops its completion unanswered, and submits the next.
+struct FlushCompletion(Option<Arc<Shared>>);
+
+impl FlushCompletion {
+    fn finish(&mut self, result: Result<(), DeviceError>) {
+        let Some(shared) = self.0.take() else { return };
+        let answers = shared.settle(&result);
+        // The next flush first: those who are woken may take their time.
+        Shared::drive(&shared);
+        for (waiter, answer) in answers {
+            let cover = waiter.cover;
+            waiter.answer.send(answer.map(|()| cover));
+        }
+    }
+}
+
+impl Drop for FlushCompletion {
+    fn drop(&mut self) {
+        self.finish(Err(DeviceError::Abandoned { operation: Operation::Flush }));
+    }
+}
+
+/// Waits until a ticket is durable or lost. Dropping it cancels the wait and nothing else.
+#[must_use = "durable only when this says so"]
+pub struct Durability(Inner);
+
+enum Inner {
+    Known(Option<Result<FlushCover, DeviceError>>),
+    Waiting(Receiver<Result<FlushCover, DeviceError>>),
+}
+
+impl Durability {
+    fn known(answer: Result<FlushCover, DeviceError>) -> Self {
+        Self(Inner::Known(Some(answer)))
+    }
+}
+
+fn waiter(cover: FlushCover, need: Need) -> (Waiter, Durability) {
+    let (answer, receiver) = oneshot::channel();
+    (Waiter { answer, cover, need }, Durability(Inner::Waiting(receiver)))
+}
+
+impl Future for Durability {
+    type Output = Result<FlushCover, DeviceError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Known(answer) => Poll::Ready(answer.take().expect("polled again after its end")),
+            Inner::Waiting(receiver) => Pin::new(receiver)
+                .poll(context)
+                .map(|answer| answer.unwrap_or(Err(DeviceError::Abandoned { operation: Operation::Flush }))),
+        }
     }
 }

@@ -1,0 +1,142 @@
+//! Image files and block devices.
+
+mod create;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use crate::device::{check_range, check_write};
+use crate::request::{OpenFile, Request};
+use crate::{AlignedBuf, Completion, Device, DeviceError, Operation, reactor};
+use bytes::Bytes;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether to use something that not every system offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Use {
+    /// Where it works.
+    #[default]
+    Auto,
+    /// Not at all.
+    Never,
+}
+
+/// How to open an image or a block device. The default is for reading and writing, by the fastest way that works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Refuse to change anything. Others may read the image at the same time.
+    pub read_only: bool,
+    /// Whether to bypass the page cache.
+    pub direct: Use,
+    /// Whether to use io_uring rather than threads.
+    pub io_uring: Use,
+}
+
+/// An image file or a block device.
+///
+/// It is locked against every other process from before the first read until it is dropped (promise P7). Threads
+/// serve it, so open it after any fork.
+pub struct FileDevice {
+    file: Arc<OpenFile>,
+    size_bytes: u64,
+    options: OpenOptions,
+}
+
+impl FileDevice {
+    /// Opens an existing image file or block device.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
+        let path = path.as_ref();
+        let opened = open::open_existing(path, options)?;
+        Self::new(path, opened, options)
+    }
+
+    /// Makes an image file of `size_bytes` (rounded down to a multiple of 4096) that is allocated and written with
+    /// zeros whole, so that no later write can meet ENOSPC or the host's extent conversion for the first time. Takes
+    /// an existing file or block device as it is: a file is made `size_bytes` long, if a size is given, and written
+    /// with zeros; a block device keeps its contents.
+    ///
+    /// Without `force`, one whose first MiB holds anything but zeros is refused. `progress` hears how many bytes are
+    /// written so far.
+    pub fn create(
+        path: impl AsRef<Path>,
+        size_bytes: Option<u64>,
+        force: bool,
+        options: OpenOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Arc<Self>, DeviceError> {
+        let path = path.as_ref();
+        let options = OpenOptions { read_only: false, ..options };
+        let opened = create::create(path, size_bytes, force, options, progress)?;
+        Self::new(path, opened, options)
+    }
+
+    fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
+        let size_bytes = open::size_bytes(&opened).map_err(|source| DeviceError::open(path, source))?;
+        tracing::debug!(path = %path.display(), size_bytes, direct = opened.direct, "device opened");
+        Ok(Arc::new(Self { file: Arc::new(opened), size_bytes, options }))
+    }
+
+    /// True when I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.file.direct
+    }
+
+    /// True when it refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// True when it is a block device rather than a file.
+    pub fn is_block_device(&self) -> bool {
+        self.file.block_device
+    }
+
+    fn start(&self, request: Request) {
+        reactor::start(request, self.options.io_uring == Use::Auto);
+    }
+
+    fn check_writable(&self, operation: Operation, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        if self.options.read_only {
+            let source = io::Error::from_raw_os_error(libc::EROFS);
+            return Err(DeviceError::io(operation, offset, len_bytes, source));
+        }
+        Ok(())
+    }
+}
+
+impl Device for FileDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        match check_range(Operation::Read, self.size_bytes, offset, buf.len() as u64) {
+            Ok(()) => self.start(Request::read(self.file.clone(), offset, buf, done)),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        let checked = check_write(self.size_bytes, offset, &bufs)
+            .and_then(|len_bytes| self.check_writable(Operation::Write, offset, len_bytes));
+        match checked {
+            Ok(()) => self.start(Request::write(self.file.clone(), offset, bufs, done)),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn flush(&self, done: Completion<()>) {
+        self.start(Request::flush(self.file.clone(), done));
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        let checked = check_range(Operation::Discard, self.size_bytes, offset, len_bytes)
+            .and_then(|()| self.check_writable(Operation::Discard, offset, len_bytes));
+        match checked {
+            Ok(()) => self.start(Request::discard(self.file.clone(), offset, len_bytes, done)),
+            Err(error) => done(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Making images: allocated first, so that a lack of room shows early, then written whole.
+
+use super::open;
+use crate::file::{OpenOptions, Use};
+use crate::request::OpenFile;
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Zeros are written in pieces of this size.
+const PIECE_BYTES: u64 = 4 << 20;
+/// Where most filesystems and partition tables keep what they are known by.
+const LOOK_AT_BYTES: u64 = 1 << 20;
+
+/// Makes or takes over what is at `path`; see [`FileDevice::create`](super::FileDevice::create).
+pub(super) fn create(
+    path: &Path,
+    size_bytes: Option<u64>,
+    force: bool,
+    options: OpenOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<OpenFile, DeviceError> {
+    let size_bytes = size_bytes.map(|size| size - size % BLOCK_BYTES as u64);
+    match File::options().read(true).write(true).create_new(true).open(path) {
+        Ok(file) => {
+            let made = create_new(path, file, size_bytes, options, progress);
+            if made.is_err() {
+                // Half an image helps nobody. The first error is the one to tell.
+                let _ = fs::remove_file(path);
+            }
+            made
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            take_over(path, size_bytes, force, options, progress)
+        }
+        Err(error) => Err(DeviceError::create(path, error)),
+    }
+}
+
+fn create_new(
+    path: &Path,
+    file: File,
+    size_bytes: Option<u64>,
+    options: OpenOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<OpenFile, DeviceError> {
+    let failed = |source| DeviceError::create(path, source);
+    open::lock(path, &file, false)?;
+    let size_bytes = size_bytes
+        .filter(|&size| size > 0)
+        .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
+    allocate(&file, size_bytes).map_err(failed)?;
+    let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
+    write_zeros(&file, size_bytes, progress).map_err(failed)?;
+    sync_parent(path).map_err(failed)?;
+    Ok(OpenFile { file, direct, block_device: false })
+}
+
+fn take_over(
+    path: &Path,
+    size_bytes: Option<u64>,
+    force: bool,
+    options: OpenOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<OpenFile, DeviceError> {
+    let failed = |source| DeviceError::create(path, source);
+    let opened = open::open_existing(path, options)?;
+    if !force && holds_something(&opened).map_err(failed)? {
+        return Err(DeviceError::NotEmpty { path: path.display().to_string() });
+    }
+    let present = open::size_bytes(&opened).map_err(failed)?;
+    let size_bytes = size_bytes.unwrap_or(present);
+    if size_bytes == 0 {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is empty, and no size was given",
+        )));
+    }
+    if opened.block_device {
+        if size_bytes > present {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the block device is smaller than that",
+            )));
+        }
+        return Ok(opened);
+    }
+    opened.file.set_len(size_bytes).map_err(failed)?;
+    allocate(&opened.file, size_bytes).map_err(failed)?;
+    write_zeros(&opened.file, size_bytes, progress).map_err(failed)?;
+    sync_parent(path).map_err(failed)?;
+    Ok(opened)
+}
+
+/// True when something but zeros is near the start.
+fn holds_something(opened: &OpenFile) -> io::Result<bool> {
+    let size_bytes = open::size_bytes(opened)?.min(LOOK_AT_BYTES);
+    let mut buf = AlignedBuf::zeroed(size_bytes as usize);
+    opened.file.read_exact_at(&mut buf, 0)?;
+    Ok(buf.iter().any(|&byte| byte != 0))
+}
+
+fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
+    let size = libc::off_t::try_from(size_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    // SAFETY: no memory is passed.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // Then the zeros allocate it.
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => file.set_len(size_bytes),
+        _ => Err(error),
+    }
+}
+
+/// Writes zeros over all of it and makes them durable: extents that are allocated but unwritten would be converted
+/// by the host at a later flush of ours, and the flush would wait for its journal.
+fn write_zeros(file: &File, size_bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+    let zeros = AlignedBuf::zeroed(PIECE_BYTES.min(size_bytes) as usize);
+    let mut written = 0;
+    while written < size_bytes {
+        let piece = PIECE_BYTES.min(size_bytes - written);
+        file.write_all_at(&zeros[..piece as usize], written)?;
+        written += piece;
+        progress(written);
+    }
+    file.sync_all()
+}
+
+/// Makes the name durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}

@@ -1,0 +1,108 @@
+//! Opening: the lock first, then whether direct I/O works, then the size.
+
+use crate::file::{OpenOptions, Use};
+use crate::request::OpenFile;
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens, locks and probes something that exists.
+pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
+    let failed = |source| DeviceError::open(path, source);
+    let block_device = is_block_device(&fs::metadata(path).map_err(failed)?).map_err(failed)?;
+    let mut how = File::options();
+    how.read(true).write(!options.read_only);
+    if block_device {
+        // Only for block devices: there the kernel takes it as "no mounted filesystem and nobody else who asked".
+        how.custom_flags(libc::O_EXCL);
+    }
+    let file = how.open(path).map_err(|source| match source.raw_os_error() {
+        Some(libc::EBUSY) => DeviceError::in_use(path),
+        _ => failed(source),
+    })?;
+    // The path may have changed hands since we looked.
+    if is_block_device(&file.metadata().map_err(failed)?).map_err(failed)? != block_device {
+        return Err(failed(io::Error::other("it was replaced while being opened")));
+    }
+    lock(path, &file, options.read_only)?;
+    let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
+    Ok(OpenFile { file, direct, block_device })
+}
+
+/// Size in bytes, rounded down to whole blocks.
+pub(super) fn size_bytes(opened: &OpenFile) -> io::Result<u64> {
+    let size = if opened.block_device {
+        const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+        let mut size = 0u64;
+        // SAFETY: the kernel writes one u64 to `size`.
+        if unsafe { libc::ioctl(opened.file.as_raw_fd(), BLKGETSIZE64, &raw mut size) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        size
+    } else {
+        opened.file.metadata()?.len()
+    };
+    Ok(size - size % BLOCK_BYTES as u64)
+}
+
+fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
+    let kind = metadata.file_type();
+    if kind.is_block_device() || kind.is_file() {
+        return Ok(kind.is_block_device());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a regular file nor a block device"))
+}
+
+/// Locks the whole of it, for this open file description: the lock lasts as long as the file that does the I/O, and
+/// closing some other descriptor of the same image does not release it (promise P7).
+pub(super) fn lock(path: &Path, file: &File, shared: bool) -> Result<(), DeviceError> {
+    // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks demand.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = if shared { libc::F_RDLCK } else { libc::F_WRLCK } as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the kernel reads `range`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Err(DeviceError::in_use(path)),
+        // A filesystem without locks can't keep P7.
+        _ => Err(DeviceError::open(path, error)),
+    }
+}
+
+/// Turns direct I/O on if a real read works with it. The flag is changed on the open file, so that the lock stays.
+pub(super) fn enable_direct(path: &Path, file: &File) -> io::Result<bool> {
+    let why = match set_direct(file, true) {
+        Ok(()) => match file.read_at(&mut AlignedBuf::for_read(BLOCK_BYTES), 0) {
+            Ok(_) => return Ok(true),
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    if why.raw_os_error() != Some(libc::EINVAL) && why.raw_os_error() != Some(libc::EOPNOTSUPP) {
+        // A bad first block is no reason to change to the page cache without a word.
+        return Err(why);
+    }
+    set_direct(file, false)?;
+    tracing::debug!(path = %path.display(), "no direct I/O here: going through the page cache");
+    Ok(false)
+}
+
+fn set_direct(file: &File, on: bool) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = if on { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+    // SAFETY: no memory is passed.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,238 @@
+//! What a worker's thread waits with: a ring, or poll(2) and the thread pool. And the way to it from the outside: a
+//! device operation goes to the ring of the thread that starts it, or to a shared one.
+
+use crate::descriptors::Descriptors;
+use crate::mailbox::Mailbox;
+use crate::request::{Finished, Request};
+use crate::ring::{self, Event, RawDone, Ring};
+use crate::worker::{Current, Worker, WorkerOptions};
+use crate::{oneshot, pool};
+use io_uring::squeue;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The waiting part of a worker.
+pub(crate) struct Reactor {
+    pub(crate) mailbox: Arc<Mailbox>,
+    backend: Backend,
+    /// Operations at the pool whose completions are to be called here.
+    at_pool: Cell<usize>,
+    /// The mailbox takes nothing more.
+    closed: Cell<bool>,
+    /// Kept for its memory.
+    completed: RefCell<Vec<(u64, i32)>>,
+}
+
+enum Backend {
+    Ring(Box<RefCell<Ring>>),
+    Poll(RefCell<Descriptors>),
+}
+
+impl Reactor {
+    pub(crate) fn new(use_ring: bool) -> io::Result<Self> {
+        let mailbox = Mailbox::new()?;
+        let backend = if use_ring && ring::is_available() {
+            let mut ring = Ring::new(true)?;
+            ring.watch_event(mailbox.event_fd());
+            Backend::Ring(Box::new(RefCell::new(ring)))
+        } else {
+            Backend::Poll(RefCell::default())
+        };
+        Ok(Self {
+            mailbox,
+            backend,
+            at_pool: Cell::new(0),
+            closed: Cell::new(false),
+            completed: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn has_ring(&self) -> bool {
+        matches!(self.backend, Backend::Ring(_))
+    }
+
+    /// Starts a device operation.
+    pub(crate) fn start(&self, request: Request, ring_allowed: bool) {
+        match &self.backend {
+            Backend::Ring(ring) if ring_allowed && !request.needs_blocking_thread() => {
+                ring.borrow_mut().start(request);
+            }
+            _ => self.start_at_pool(request),
+        }
+    }
+
+    fn start_at_pool(&self, request: Request) {
+        if self.closed.get() {
+            return pool::start(request, None);
+        }
+        self.at_pool.set(self.at_pool.get() + 1);
+        pool::start(request, Some(self.mailbox.clone()));
+    }
+
+    /// Waits until `fd` is ready for `events`; the id serves to cancel it.
+    pub(crate) fn poll_fd(&self, fd: RawFd, events: u32, sender: oneshot::Sender<io::Result<u32>>) -> u64 {
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().poll(fd, events, sender),
+            Backend::Poll(descriptors) => descriptors.borrow_mut().watch(fd, events, sender),
+        }
+    }
+
+    /// Submits an entry as it is; gives it back when there is no ring.
+    pub(crate) fn raw(&self, entry: squeue::Entry128, done: RawDone) -> Result<(), RawDone> {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                ring.borrow_mut().raw(entry, done);
+                Ok(())
+            }
+            Backend::Poll(_) => Err(done),
+        }
+    }
+
+    pub(crate) fn cancel(&self, id: u64) {
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel(id),
+            Backend::Poll(descriptors) => descriptors.borrow_mut().cancel(id),
+        }
+    }
+
+    /// Device operations on their way whose completions this worker has yet to call.
+    pub(crate) fn in_flight(&self) -> usize {
+        let in_ring = match &self.backend {
+            Backend::Ring(ring) => ring.borrow().requests(),
+            Backend::Poll(_) => 0,
+        };
+        in_ring + self.at_pool.get()
+    }
+
+    /// Calls the completion of an operation that the pool carried out for us.
+    pub(crate) fn deliver(&self, finished: Finished) {
+        self.at_pool.set(self.at_pool.get() - 1);
+        finished.deliver();
+    }
+
+    /// Submits what is queued and calls the completions of what has ended. With `wait` it first sleeps until there is
+    /// such a thing, a wake-up, or the time (if any) is over.
+    pub(crate) fn turn(&self, wait: Option<Option<Duration>>) {
+        let wait = wait.filter(|_| self.mailbox.try_sleep());
+        let result = match &self.backend {
+            Backend::Ring(ring) => self.turn_ring(ring, wait),
+            Backend::Poll(descriptors) => self.turn_poll(descriptors, wait),
+        };
+        self.mailbox.awake();
+        // Neither fails for a reason that goes away (a bad descriptor of our own, no memory for the kernel's wait).
+        result.expect("the kernel waits for our own descriptors");
+    }
+
+    fn turn_ring(&self, ring: &RefCell<Ring>, wait: Option<Option<Duration>>) -> io::Result<()> {
+        let mut completed = self.completed.take();
+        {
+            let mut ring = ring.borrow_mut();
+            ring.enter(wait)?;
+            ring.completions(&mut completed);
+        }
+        for (id, result) in completed.drain(..) {
+            // The ring is free while a completion runs: it may start the next operation.
+            let event = ring.borrow_mut().complete(id, result);
+            match event {
+                Event::Finished(finished) => finished.deliver(),
+                Event::Elsewhere(request) => self.start_at_pool(request),
+                Event::Ready(sender, result) => sender.send(result),
+                Event::Raw(done, result) => done(result),
+                Event::Woken => {
+                    self.mailbox.clear_event();
+                    ring.borrow_mut().watch_event(self.mailbox.event_fd());
+                }
+                Event::Nothing => {}
+            }
+        }
+        self.completed.replace(completed);
+        Ok(())
+    }
+
+    fn turn_poll(
+        &self,
+        descriptors: &RefCell<Descriptors>,
+        wait: Option<Option<Duration>>,
+    ) -> io::Result<()> {
+        let time = wait.unwrap_or(Some(Duration::ZERO));
+        let (woken, ready) = descriptors.borrow_mut().wait(self.mailbox.event_fd(), time)?;
+        if woken {
+            self.mailbox.clear_event();
+        }
+        ready.into_iter().for_each(|(sender, result)| sender.send(result));
+        Ok(())
+    }
+
+    /// Takes nothing more from other threads, and ends every wait that is no device operation. Call it when no device
+    /// operation is on its way.
+    pub(crate) fn shut_down(&self) {
+        self.closed.set(true);
+        let post = self.mailbox.close();
+        post.finished.into_iter().for_each(|finished| self.deliver(finished));
+        post.requests.into_iter().for_each(|request| pool::start(request, None));
+        drop(post.tasks);
+        let Backend::Ring(ring) = &self.backend else { return };
+        ring.borrow_mut().cancel_others();
+        // A cancelled wait completes at once; one that takes longer than this hangs in a foreign driver. The watch of
+        // the event descriptor stays: it names no memory.
+        for _ in 0..100 {
+            if self.in_flight() == 0 && ring.borrow().others() <= 1 {
+                return;
+            }
+            self.turn(Some(Some(Duration::from_millis(10))));
+        }
+        while self.in_flight() > 0 {
+            self.turn(Some(None));
+        }
+        tracing::warn!("the kernel holds on to entries of a ring: their memory is left to it");
+        ring.borrow_mut().abandon();
+    }
+}
+
+/// Starts a device operation: on this thread's worker if it has one, on the shared ring or the pool otherwise.
+pub(crate) fn start(request: Request, ring_allowed: bool) {
+    if request.is_empty() {
+        return request.finish(Ok(())).deliver();
+    }
+    let Some(request) = Current::with(|current| match current {
+        Some(current) => {
+            current.reactor.start(request, ring_allowed);
+            None
+        }
+        None => Some(request),
+    }) else {
+        return;
+    };
+    let request = match shared().filter(|_| ring_allowed && !request.needs_blocking_thread()) {
+        Some(mailbox) => match mailbox.post_request(request) {
+            Ok(()) => return,
+            Err(request) => request,
+        },
+        None => request,
+    };
+    pool::start(request, None);
+}
+
+/// The worker for operations of threads that are none: one ring, one thread that submits and reaps. (A ring cannot
+/// simply be shared: the kernel cancels what a thread submitted when that thread ends, and no caller's end may take
+/// a write with it.)
+fn shared() -> Option<&'static Mailbox> {
+    static SHARED: OnceLock<Option<Arc<Mailbox>>> = OnceLock::new();
+    SHARED.get_or_init(|| ring::is_available().then(start_shared).flatten()).as_deref()
+}
+
+fn start_shared() -> Option<Arc<Mailbox>> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let serve = move || match Worker::new(WorkerOptions::default()) {
+        Ok(worker) => {
+            let _ = sender.send(worker.mailbox().clone());
+            worker.run(std::future::pending::<()>());
+        }
+        Err(error) => tracing::warn!(%error, "no shared ring: device I/O goes through threads"),
+    };
+    std::thread::Builder::new().name("syncline-io".into()).spawn(serve).ok()?;
+    receiver.recv().ok()
+}

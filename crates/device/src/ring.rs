@@ -1,0 +1,270 @@
+//! One io_uring and what is on its way in it.
+
+use crate::oneshot;
+use crate::request::{Finished, Request, Step};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Submission entries; more wait in `backlog`.
+const ENTRIES: u32 = 256;
+/// Completion entries: the kernel keeps what does not fit, but slowly.
+const COMPLETIONS: u32 = 4096;
+/// Marks completions that nobody waits for.
+const NOBODY: u64 = u64::MAX;
+
+/// Called with the result of an entry that was submitted as it is.
+pub(crate) type RawDone = Box<dyn FnOnce(i32)>;
+
+/// Who waits for an entry.
+enum Waiting {
+    Request(Request),
+    /// Waits until a descriptor is ready; can be cancelled.
+    Ready(oneshot::Sender<io::Result<u32>>),
+    /// The worker's own event descriptor.
+    Event,
+    /// Somebody else's entry; can be cancelled.
+    Raw(RawDone),
+}
+
+/// A place for one who waits. The generation tells a late cancel that the place has a new owner.
+struct Place {
+    generation: u32,
+    waiting: Option<Waiting>,
+}
+
+/// What a completed entry asks of the reactor.
+pub(crate) enum Event {
+    /// A device operation ended.
+    Finished(Finished),
+    /// The kernel would not do it without blocking.
+    Elsewhere(Request),
+    /// A descriptor is ready, or the wait for it failed.
+    Ready(oneshot::Sender<io::Result<u32>>, io::Result<u32>),
+    /// Another thread woke us.
+    Woken,
+    /// Somebody else's entry ended.
+    Raw(RawDone, i32),
+    /// Nothing more to do.
+    Nothing,
+}
+
+/// An io_uring with 128-byte entries, so that FUSE commands travel in it too.
+pub(crate) struct Ring {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Entries for which the submission queue had no room.
+    backlog: VecDeque<squeue::Entry128>,
+    /// Device operations on their way.
+    requests: usize,
+    /// Other entries on their way.
+    others: usize,
+}
+
+/// True when this kernel and sandbox let us have a ring with what we need of it.
+pub(crate) fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| match Ring::new(false) {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::debug!(%error, "no io_uring: device I/O goes through threads");
+            false
+        }
+    })
+}
+
+impl Ring {
+    /// A ring for this thread alone. `single_issuer` promises the kernel that no other thread will submit.
+    pub(crate) fn new(single_issuer: bool) -> io::Result<Self> {
+        let mut ring = if single_issuer { Self::build(true) } else { Self::build(false) };
+        if single_issuer && ring.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
+            // A kernel before 6.1 does not know the promise.
+            ring = Self::build(false);
+        }
+        let ring = ring?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's io_uring lacks timed waits",
+            ));
+        }
+        let (places, free, backlog) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(Self { ring, places, free, backlog, requests: 0, others: 0 })
+    }
+
+    fn build(single_issuer: bool) -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
+        if single_issuer {
+            // Completions are worked off when we ask for them, not by interrupting whatever runs.
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        }
+        builder.build(ENTRIES)
+    }
+
+    /// Device operations on their way.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Other entries on their way.
+    pub(crate) fn others(&self) -> usize {
+        self.others
+    }
+
+    pub(crate) fn start(&mut self, request: Request) {
+        let entry = request.entry();
+        self.requests += 1;
+        self.push(entry.into(), Waiting::Request(request));
+    }
+
+    /// Waits until `fd` is ready for `events`; the id serves to cancel it.
+    pub(crate) fn poll(&mut self, fd: RawFd, events: u32, sender: oneshot::Sender<io::Result<u32>>) -> u64 {
+        self.others += 1;
+        self.push(opcode::PollAdd::new(types::Fd(fd), events).build().into(), Waiting::Ready(sender))
+    }
+
+    /// Waits for wake-ups from other threads.
+    pub(crate) fn watch_event(&mut self, fd: RawFd) {
+        self.others += 1;
+        self.push(opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build().into(), Waiting::Event);
+    }
+
+    /// Submits an entry as it is, except for its user data.
+    pub(crate) fn raw(&mut self, entry: squeue::Entry128, done: RawDone) -> u64 {
+        self.others += 1;
+        self.push(entry, Waiting::Raw(done))
+    }
+
+    /// Gives up waiting for `id`, if it still waits.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        let place = self.places.get((id as u32) as usize);
+        if place.is_some_and(|place| u64::from(place.generation) == id >> 32 && place.waiting.is_some()) {
+            self.enqueue(cancel_entry(id));
+        }
+    }
+
+    /// Gives up everything but device operations and the watch of the event descriptor.
+    pub(crate) fn cancel_others(&mut self) {
+        let others: Vec<u64> = (0u32..)
+            .zip(&self.places)
+            .filter(|(_, place)| matches!(place.waiting, Some(Waiting::Ready(_) | Waiting::Raw(_))))
+            .map(|(index, place)| id_of(index, place.generation))
+            .collect();
+        others.into_iter().for_each(|id| self.enqueue(cancel_entry(id)));
+    }
+
+    fn push(&mut self, entry: squeue::Entry128, waiting: Waiting) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, waiting: None });
+            (self.places.len() - 1) as u32
+        });
+        let place = &mut self.places[index as usize];
+        // The highest generation is left out, so that no id is NOBODY.
+        place.generation = (place.generation + 1) & (u32::MAX >> 1);
+        place.waiting = Some(waiting);
+        let id = id_of(index, place.generation);
+        self.enqueue(entry.user_data(id));
+        id
+    }
+
+    fn enqueue(&mut self, entry: squeue::Entry128) {
+        self.backlog.push_back(entry);
+        self.refill();
+        if !self.backlog.is_empty() && self.ring.submit().is_ok() {
+            self.refill();
+        }
+    }
+
+    /// Moves entries from the backlog to the submission queue.
+    fn refill(&mut self) {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the memory that an entry of ours names is owned by its place until the kernel has completed it
+            // (requests own buffers and vectors on the heap, which do not move with the request); for foreign
+            // entries whoever submits them has promised the same.
+            if unsafe { queue.push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Submits what is queued, in one system call that also waits for the next completion if `wait` says so, at most
+    /// for the time given.
+    pub(crate) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
+        self.refill();
+        // Completions that are there already are news enough.
+        let wait = wait.filter(|_| self.ring.completion().is_empty() && self.backlog.is_empty());
+        let result = match wait {
+            None => self.ring.submit(),
+            Some(None) => self.ring.submit_and_wait(1),
+            Some(Some(time)) => {
+                let time = types::Timespec::from(time);
+                self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match result.map_err(|error| (error.raw_os_error(), error)) {
+            // Out of time, interrupted, or too many completions waiting for us: all of them mean "look again".
+            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Collects what has completed.
+    pub(crate) fn completions(&mut self, into: &mut Vec<(u64, i32)>) {
+        into.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+    }
+
+    /// Takes one completion into account.
+    pub(crate) fn complete(&mut self, id: u64, result: i32) -> Event {
+        if id == NOBODY {
+            return Event::Nothing;
+        }
+        let index = id as u32;
+        let Some(waiting) = self.places.get_mut(index as usize).and_then(|place| place.waiting.take()) else {
+            debug_assert!(false, "each entry completes once");
+            return Event::Nothing;
+        };
+        self.free.push(index);
+        let outcome = || u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+        if !matches!(waiting, Waiting::Request(_)) {
+            self.others -= 1;
+        }
+        match waiting {
+            Waiting::Request(request) => {
+                self.requests -= 1;
+                if result == -libc::EAGAIN {
+                    return Event::Elsewhere(request);
+                }
+                match request.advance(outcome().map(|moved| moved as usize)) {
+                    Step::Finished(finished) => Event::Finished(finished),
+                    Step::Again(request) => {
+                        self.start(request);
+                        Event::Nothing
+                    }
+                }
+            }
+            Waiting::Ready(sender) => Event::Ready(sender, outcome()),
+            Waiting::Event => Event::Woken,
+            Waiting::Raw(done) => Event::Raw(done, result),
+        }
+    }
+
+    /// Leaves memory to the kernel that it may still use: for entries that would not be cancelled.
+    pub(crate) fn abandon(&mut self) {
+        self.places.drain(..).for_each(std::mem::forget);
+    }
+}
+
+fn id_of(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+fn cancel_entry(id: u64) -> squeue::Entry128 {
+    squeue::Entry128::from(opcode::AsyncCancel::new(id).build()).user_data(NOBODY)
+}

@@ -1,0 +1,69 @@
+//! What went through a tracker.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Figures of one device since its tracker was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TrackerCounters {
+    /// Writes started.
+    pub writes: u64,
+    /// Bytes in them.
+    pub write_bytes: u64,
+    /// Writes that failed.
+    pub writes_failed: u64,
+    /// Reads started.
+    pub reads: u64,
+    /// Bytes asked for by them.
+    pub read_bytes: u64,
+    /// Flushes that the device was really asked for.
+    pub flushes_issued: u64,
+    /// Requests that rode on a flush another caller had asked for.
+    pub flushes_joined: u64,
+    /// Requests that needed no device operation, since a completed flush covered them.
+    pub flushes_elided: u64,
+    /// Flushes that failed.
+    pub flushes_failed: u64,
+}
+
+/// One counter.
+#[derive(Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) writes: Counter,
+    pub(super) write_bytes: Counter,
+    pub(super) writes_failed: Counter,
+    pub(super) reads: Counter,
+    pub(super) read_bytes: Counter,
+    pub(super) flushes_issued: Counter,
+    pub(super) flushes_joined: Counter,
+    pub(super) flushes_elided: Counter,
+    pub(super) flushes_failed: Counter,
+}
+
+impl Counters {
+    pub(super) fn snapshot(&self) -> TrackerCounters {
+        TrackerCounters {
+            writes: self.writes.get(),
+            write_bytes: self.write_bytes.get(),
+            writes_failed: self.writes_failed.get(),
+            reads: self.reads.get(),
+            read_bytes: self.read_bytes.get(),
+            flushes_issued: self.flushes_issued.get(),
+            flushes_joined: self.flushes_joined.get(),
+            flushes_elided: self.flushes_elided.get(),
+            flushes_failed: self.flushes_failed.get(),
+        }
+    }
+}
