@@ -1,1 +1,423 @@
+//! The tracker over a device whose completions the test calls by hand, in any order it likes.
 
+use super::*;
+use crate::MemoryDevice;
+use futures_lite::future::{block_on, poll_once};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::io;
+
+/// Keeps every operation until the test ends it.
+#[derive(Default)]
+struct HandDevice {
+    writes: Mutex<VecDeque<crate::Completion<()>>>,
+    flushes: Mutex<VecDeque<crate::Completion<()>>>,
+}
+
+impl Device for HandDevice {
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+    fn read(&self, _offset: u64, buf: AlignedBuf, done: crate::Completion<AlignedBuf>) {
+        done(Ok(buf));
+    }
+    fn write(&self, _offset: u64, _bufs: Vec<Bytes>, done: crate::Completion<()>) {
+        self.writes.lock().push_back(done);
+    }
+    fn flush(&self, done: crate::Completion<()>) {
+        self.flushes.lock().push_back(done);
+    }
+    fn discard(&self, _offset: u64, _len_bytes: u64, done: crate::Completion<()>) {
+        done(Ok(()));
+    }
+}
+
+fn broken(operation: Operation) -> DeviceError {
+    DeviceError::io(operation, 0, 4096, io::Error::from_raw_os_error(libc::EIO))
+}
+
+struct Bench {
+    device: Arc<HandDevice>,
+    tracker: Arc<FlushTracker>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let device = Arc::new(HandDevice::default());
+        Self { tracker: FlushTracker::new(device.clone()), device }
+    }
+
+    fn start_write(&self) -> WriteHandle {
+        self.tracker.write(0, vec![Bytes::from_static(&[0; 4096])])
+    }
+
+    /// Ends the oldest write.
+    fn end_write(&self, result: Result<(), DeviceError>) {
+        let done = self.device.writes.lock().pop_front().expect("a write is on its way");
+        done(result);
+    }
+
+    /// A write from start to end.
+    fn write(&self) -> Ticket {
+        let handle = self.start_write();
+        self.end_write(Ok(()));
+        block_on(handle.wait()).unwrap()
+    }
+
+    fn end_flush(&self, result: Result<(), DeviceError>) {
+        let done = self.device.flushes.lock().pop_front().expect("a flush is on its way");
+        done(result);
+    }
+
+    fn flushes_in_flight(&self) -> usize {
+        self.device.flushes.lock().len()
+    }
+}
+
+fn pending(durability: &mut Durability) -> bool {
+    block_on(poll_once(durability)).is_none()
+}
+
+#[test]
+fn issued_then_elided() {
+    let bench = Bench::new();
+    let ticket = bench.write();
+    assert_eq!(ticket, Ticket(1));
+    assert!(!bench.tracker.is_durable(ticket));
+    let mut durability = bench.tracker.make_durable(ticket);
+    assert!(pending(&mut durability));
+    assert_eq!(bench.flushes_in_flight(), 1, "the flush starts at the call, not at the first poll");
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(bench.tracker.make_durable(ticket)).unwrap(), FlushCover::Elided);
+    assert_eq!(bench.flushes_in_flight(), 0);
+    let counters = bench.tracker.counters();
+    assert_eq!((counters.flushes_issued, counters.flushes_joined, counters.flushes_elided), (1, 0, 1));
+    assert_eq!((counters.writes, counters.write_bytes), (1, 4096));
+}
+
+#[test]
+fn nothing_written_is_durable() {
+    let bench = Bench::new();
+    assert!(bench.tracker.is_durable(Ticket::default()));
+    assert_eq!(
+        block_on(bench.tracker.make_durable(bench.tracker.newest_ticket())).unwrap(),
+        FlushCover::Elided
+    );
+    assert_eq!(bench.flushes_in_flight(), 0);
+}
+
+#[test]
+fn one_that_the_flush_on_its_way_covers_joins_it() {
+    let bench = Bench::new();
+    let (first, second) = (bench.write(), bench.write());
+    let issued = bench.tracker.make_durable(second);
+    let joined = bench.tracker.make_durable(first);
+    assert_eq!(bench.flushes_in_flight(), 1);
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(issued).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(joined).unwrap(), FlushCover::Joined);
+    let counters = bench.tracker.counters();
+    assert_eq!((counters.flushes_issued, counters.flushes_joined), (1, 1));
+}
+
+/// Rule R4.
+#[test]
+fn a_write_that_completes_after_the_flush_was_submitted_is_not_covered() {
+    let bench = Bench::new();
+    let first = bench.write();
+    let late = bench.start_write();
+    let durability = bench.tracker.make_durable(first);
+    // The flush is on its way; now the other write completes.
+    bench.end_write(Ok(()));
+    let late = block_on(late.wait()).unwrap();
+    let mut late_durability = bench.tracker.make_durable(late);
+    assert_eq!(bench.flushes_in_flight(), 1, "one flush at a time");
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
+    assert!(!bench.tracker.is_durable(late), "the flush was submitted before the write completed");
+    assert!(pending(&mut late_durability));
+    assert_eq!(bench.flushes_in_flight(), 1, "the next flush starts from the completion of the one before");
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(late_durability).unwrap(), FlushCover::Issued);
+    assert!(bench.tracker.is_durable(late));
+}
+
+#[test]
+fn those_who_come_during_a_flush_share_the_next_one() {
+    let bench = Bench::new();
+    let first = bench.write();
+    let leading = bench.tracker.make_durable(first);
+    let gathered: Vec<Durability> = (0..5)
+        .map(|_| {
+            let ticket = bench.write();
+            bench.tracker.make_durable(ticket)
+        })
+        .collect();
+    bench.end_flush(Ok(()));
+    bench.end_flush(Ok(()));
+    assert_eq!(bench.flushes_in_flight(), 0);
+    assert_eq!(block_on(leading).unwrap(), FlushCover::Issued);
+    let covers: Vec<FlushCover> = gathered.into_iter().map(|one| block_on(one).unwrap()).collect();
+    assert_eq!(covers[0], FlushCover::Issued);
+    assert!(covers[1..].iter().all(|&cover| cover == FlushCover::Joined));
+    let counters = bench.tracker.counters();
+    assert_eq!((counters.flushes_issued, counters.flushes_joined), (2, 4));
+}
+
+/// Rule R6.
+#[test]
+fn a_failed_flush_poisons_what_is_not_durable_for_ever() {
+    let bench = Bench::new();
+    let durable = bench.write();
+    let durability = bench.tracker.make_durable(durable);
+    bench.end_flush(Ok(()));
+    block_on(durability).unwrap();
+
+    let covered = bench.write();
+    let rider = bench.tracker.make_durable(covered);
+    // Completed while the flush is on its way: lost with it, and so is the one who gathers for it.
+    let meanwhile = bench.write();
+    let gathered = bench.tracker.make_durable(meanwhile);
+    bench.end_flush(Err(broken(Operation::Flush)));
+    assert!(matches!(block_on(rider), Err(DeviceError::Poisoned { .. })));
+    assert!(matches!(block_on(gathered), Err(DeviceError::Poisoned { .. })));
+    assert_eq!(bench.flushes_in_flight(), 0, "a flush can't redeem them");
+
+    // A new write needs a flush of its own, and that one redeems nobody else.
+    let rewritten = bench.write();
+    assert!(rewritten > meanwhile);
+    let durability = bench.tracker.make_durable(rewritten);
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
+    assert!(bench.tracker.is_durable(durable));
+    for lost in [covered, meanwhile] {
+        assert!(!bench.tracker.is_durable(lost));
+        let answer = block_on(bench.tracker.make_durable(lost));
+        assert!(
+            matches!(answer, Err(DeviceError::Poisoned { source }) if source.raw_os_error() == Some(libc::EIO))
+        );
+    }
+    let counters = bench.tracker.counters();
+    assert_eq!((counters.flushes_issued, counters.flushes_failed), (3, 1));
+}
+
+/// Rule R6, its thin end: the kernel may have taken such a write into its cache, and dropped it with the failed flush,
+/// before we hear that it completed.
+#[test]
+fn a_write_on_its_way_during_a_failure_counts_as_failed() {
+    let bench = Bench::new();
+    let first = bench.write();
+    let on_its_way = bench.start_write();
+    let durability = bench.tracker.make_durable(first);
+    bench.end_flush(Err(broken(Operation::Flush)));
+    bench.end_write(Ok(()));
+    assert!(block_on(durability).is_err());
+    assert!(matches!(block_on(on_its_way.wait()), Err(DeviceError::Poisoned { .. })));
+    assert_eq!(bench.tracker.newest_ticket(), first);
+    assert_eq!(bench.tracker.counters().writes_failed, 1);
+}
+
+#[test]
+fn a_failed_write_takes_no_ticket() {
+    let bench = Bench::new();
+    let handle = bench.start_write();
+    bench.end_write(Err(broken(Operation::Write)));
+    assert!(matches!(block_on(handle.wait()), Err(DeviceError::Io { operation: Operation::Write, .. })));
+    assert_eq!(bench.tracker.newest_ticket(), Ticket(0));
+    assert_eq!(bench.tracker.counters().writes_failed, 1);
+}
+
+#[test]
+fn a_dropped_waiter_drops_no_flush() {
+    let bench = Bench::new();
+    let first = bench.write();
+    drop(bench.tracker.make_durable(first));
+    let second = bench.write();
+    let gathered = bench.tracker.make_durable(second);
+    let third = bench.write();
+    let last = bench.tracker.make_durable(third);
+    drop(gathered);
+    bench.end_flush(Ok(()));
+    assert!(bench.tracker.is_durable(first));
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(last).unwrap(), FlushCover::Joined);
+    assert!(bench.tracker.is_durable(second));
+}
+
+#[test]
+fn operations_that_the_device_forgets_resolve_their_waiters() {
+    let bench = Bench::new();
+    let first = bench.write();
+    let forgotten = bench.start_write();
+    let durability = bench.tracker.make_durable(first);
+    bench.device.writes.lock().clear();
+    bench.device.flushes.lock().clear();
+    assert!(matches!(
+        block_on(forgotten.wait()),
+        Err(DeviceError::Abandoned { operation: Operation::Write })
+    ));
+    assert!(matches!(block_on(durability), Err(DeviceError::Poisoned { .. })));
+    let next = bench.write();
+    let durability = bench.tracker.make_durable(next);
+    bench.end_flush(Ok(()));
+    assert!(block_on(durability).is_ok());
+}
+
+#[test]
+fn a_fresh_flush_is_real_even_when_everything_is_durable() {
+    let bench = Bench::new();
+    let durability = bench.tracker.flush_now();
+    assert_eq!(bench.flushes_in_flight(), 1);
+    // One that is asked for meanwhile may not ride on it: it was submitted before.
+    let second = bench.tracker.flush_now();
+    bench.end_flush(Err(broken(Operation::Flush)));
+    assert!(block_on(durability).is_err());
+    assert_eq!(bench.flushes_in_flight(), 1);
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(second).unwrap(), FlushCover::Issued);
+}
+
+#[test]
+fn hooks_run_once_and_late_ones_at_once() {
+    let bench = Bench::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let hook = |name: &'static str| -> WriteHook {
+        let seen = seen.clone();
+        Box::new(move |outcome| seen.lock().push((name, outcome.clone().unwrap())))
+    };
+    let handle = bench.start_write();
+    handle.on_end(hook("early"));
+    assert!(seen.lock().is_empty());
+    bench.end_write(Ok(()));
+    handle.on_end(hook("late"));
+    assert_eq!(*seen.lock(), [("early", Ticket(1)), ("late", Ticket(1))]);
+    assert_eq!(handle.outcome().unwrap().unwrap(), Ticket(1));
+}
+
+#[test]
+fn a_device_that_completes_at_once_needs_no_stack() {
+    let tracker = FlushTracker::new(MemoryDevice::new(1 << 20));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let write = tracker.write(0, vec![Bytes::from_static(&[1; 4096])]);
+                    let ticket = block_on(write.wait()).unwrap();
+                    block_on(tracker.make_durable(ticket)).unwrap();
+                    assert!(tracker.is_durable(ticket));
+                }
+            });
+        }
+    });
+    let counters = tracker.counters();
+    assert_eq!(counters.flushes_issued + counters.flushes_joined + counters.flushes_elided, 8000);
+    assert_eq!(block_on(tracker.read(0, 4096)).unwrap()[0], 1);
+    assert_eq!(tracker.counters().read_bytes, 4096);
+}
+
+/// What happens to the tracker in the random histories below.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    StartWrite,
+    EndWrite { place: usize, fails: bool },
+    MakeDurable { place: usize },
+    EndFlush { fails: bool },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        3 => Just(Happening::StartWrite),
+        3 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(place, fails)| Happening::EndWrite { place, fails }),
+        3 => any::<usize>().prop_map(|place| Happening::MakeDurable { place }),
+        2 => prop::bool::weighted(0.3).prop_map(|fails| Happening::EndFlush { fails }),
+    ]
+}
+
+/// A device as design.md describes it: a completed write lies in a volatile cache; a successful flush makes persistent
+/// what lay there when it was submitted; a failed one may drop all that lies there when it ends, and all that is on
+/// its way.
+#[derive(Default)]
+struct Model {
+    /// Writes by number: in the cache, persistent, or neither.
+    cached: Vec<u64>,
+    persistent: Vec<u64>,
+    on_its_way: Vec<(u64, WriteHandle)>,
+    flush_covers: Vec<u64>,
+    completed: Vec<(u64, Ticket)>,
+    dropped: Vec<u64>,
+}
+
+proptest! {
+    /// Whatever happens in whatever order: what the tracker calls durable is persistent on the worst device that keeps
+    /// the promise, and every waiter gets an answer.
+    #[test]
+    fn what_it_calls_durable_is_persistent(history in prop::collection::vec(happening(), 1..200)) {
+        let bench = Bench::new();
+        let mut model = Model::default();
+        let mut waiting: Vec<(u64, Durability)> = Vec::new();
+        let mut next_write = 0;
+        for happening in history {
+            let flying_before = bench.flushes_in_flight();
+            match happening {
+                Happening::StartWrite => {
+                    model.on_its_way.push((next_write, bench.start_write()));
+                    next_write += 1;
+                }
+                Happening::EndWrite { place, fails } if !model.on_its_way.is_empty() => {
+                    let place = place % model.on_its_way.len();
+                    let done = bench.device.writes.lock().remove(place).expect("in step with the model");
+                    let (number, handle) = model.on_its_way.remove(place);
+                    done(if fails { Err(broken(Operation::Write)) } else { Ok(()) });
+                    let outcome = handle.outcome().expect("it has ended");
+                    if !fails && !model.dropped.contains(&number) {
+                        model.cached.push(number);
+                    }
+                    if let Ok(ticket) = outcome {
+                        prop_assert!(!fails);
+                        model.completed.push((number, ticket));
+                    }
+                }
+                Happening::MakeDurable { place } if !model.completed.is_empty() => {
+                    let (number, ticket) = model.completed[place % model.completed.len()];
+                    waiting.push((number, bench.tracker.make_durable(ticket)));
+                }
+                Happening::EndFlush { fails } if flying_before > 0 => {
+                    if fails {
+                        model.dropped.extend(model.cached.drain(..));
+                        model.dropped.extend(model.on_its_way.iter().map(|(number, _)| *number));
+                        bench.end_flush(Err(broken(Operation::Flush)));
+                    } else {
+                        let covers = std::mem::take(&mut model.flush_covers);
+                        model.cached.retain(|number| !covers.contains(number));
+                        model.persistent.extend(covers);
+                        bench.end_flush(Ok(()));
+                    }
+                }
+                _ => {}
+            }
+            let submitted = (flying_before == 0 || matches!(happening, Happening::EndFlush { .. }))
+                && bench.flushes_in_flight() > 0;
+            if submitted {
+                model.flush_covers = model.cached.clone();
+            }
+            prop_assert!(bench.flushes_in_flight() <= 1);
+            for &(number, ticket) in &model.completed {
+                if bench.tracker.is_durable(ticket) {
+                    prop_assert!(model.persistent.contains(&number), "write {number} is called durable and is not");
+                }
+            }
+        }
+        while bench.flushes_in_flight() > 0 {
+            model.persistent.extend(model.cached.iter());
+            bench.end_flush(Ok(()));
+        }
+        for (number, durability) in waiting {
+            match block_on(poll_once(durability)) {
+                Some(Ok(_)) => prop_assert!(model.persistent.contains(&number)),
+                Some(Err(_)) => prop_assert!(!model.persistent.contains(&number)),
+                None => prop_assert!(false, "a waiter was forgotten"),
+            }
+        }
+    }
+}
