@@ -1,1 +1,27 @@
+//! The item tree: one immutable copy-on-write B+tree, whose nodes carry the checksums of their children.
+//!
+//! A [`Tree`] is the machinery (device, node cache); which tree it works on is said by a
+//! [`TreeRoot`](syncline_format::superblock::TreeRoot), a plain value. Readers of one root never see another: a merge
+//! writes new nodes to free space, keeps what is untouched by pointer and yields a new root, and nothing that the old
+//! root reaches is written over while anybody may read it (rule R2, upheld by whoever reuses the space).
+//!
+//! Every node read is checked three times over (promise P4): its bytes against the checksum in the pointer, its
+//! structure by [`Node::decode`](syncline_format::node::Node::decode), and its place: level and keys must be what the
+//! parent says. So a descent can't loop, and a scan can't go backwards, whatever an image holds.
 #![forbid(unsafe_code)]
+
+mod error;
+mod frame;
+mod levels;
+mod merge;
+mod scan;
+mod tree;
+mod walk;
+mod writer;
+
+pub use error::{MergeFailed, TreeError};
+pub use merge::Merged;
+pub use scan::Chunk;
+pub use tree::{Tree, TreeCounters};
+pub use walk::{Visitor, Walked};
+pub use writer::{Allocate, WrittenRun};
