@@ -1,1 +1,33 @@
+//! The free space of one image: allocation, frees that wait until they are safe, and the map on the device.
+//!
+//! Two bitmaps lie in memory. *Named* is the persistent truth: a bit is set when a committed transaction or a
+//! checkpoint's own structure names the block. *Live* are the blocks that must not be handed out now: the named
+//! ones, those allocated but not named yet, the log, and those freed but not reusable yet. A block freed in
+//! generation g becomes reusable when a superblock of at least g is durable and every pin taken before that has
+//! ended (rule R2).
+//!
+//! A checkpoint takes a [`FrozenMap`], applies its own node runs to it, persists it, and ends with
+//! [`Space::superblock_durable`] or [`Space::checkpoint_failed`].
 #![forbid(unsafe_code)]
+
+mod bits;
+mod bounds;
+mod error;
+mod frozen;
+mod live;
+mod load;
+mod named;
+mod pages;
+mod pending;
+mod persist;
+mod pins;
+mod policy;
+mod space;
+
+pub use error::SpaceError;
+pub use frozen::FrozenMap;
+pub use persist::{Persisted, WrittenRun};
+pub use pins::Pin;
+pub use policy::Class;
+pub use space::{Space, SpaceCounters};
+pub use syncline_format::space::MAX_BLOCKS;

@@ -1,0 +1,124 @@
+//! Reading the space map of an image. Every byte is untrusted.
+
+use crate::SpaceError;
+use crate::named::{BitPage, NamedMap, SharedPage};
+use crate::pages::PageTable;
+use crate::space::Space;
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, FlushTracker};
+use syncline_format::space::{Entry, MAX_BLOCKS, PageId, decode_bitmap, decode_index, pages_at, root_level};
+use syncline_format::superblock::SpaceRoot;
+use syncline_format::{BLOCK_BYTES, FormatError, Geometry};
+
+/// Pages read by one device operation, at most.
+const PAGES_PER_READ: usize = 64;
+/// Reads in flight at a time.
+const READS_IN_FLIGHT: usize = 16;
+
+impl Space {
+    /// Reads the map that a superblock points to. Everything it does not name may be handed out; the log is
+    /// reserved by whoever walks it.
+    pub async fn load(
+        tracker: &Arc<FlushTracker>,
+        geometry: Geometry,
+        root: SpaceRoot,
+    ) -> Result<Arc<Self>, SpaceError> {
+        if geometry.total_blocks > MAX_BLOCKS {
+            return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
+        }
+        let expected = root_level(geometry);
+        if root.level != expected {
+            return Err(SpaceError::RootLevel { found: root.level, expected });
+        }
+        let mut loader = Loader::new(geometry);
+        let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
+        // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
+        while !wanted.is_empty() {
+            wanted = loader.read_level(tracker, wanted).await?;
+        }
+        loader.finish()
+    }
+}
+
+/// A page of a level, and the pointer that leads to it.
+type Wanted = (PageId, Entry);
+
+struct Loader {
+    geometry: Geometry,
+    pages: Vec<SharedPage>,
+    table: PageTable,
+    below: Vec<Wanted>,
+}
+
+impl Loader {
+    fn new(geometry: Geometry) -> Self {
+        let pages = vec![None; pages_at(geometry, 0) as usize];
+        Self { geometry, pages, table: PageTable::empty(geometry), below: Vec::new() }
+    }
+
+    /// Reads the pages of one level; those of the next.
+    async fn read_level(
+        &mut self,
+        tracker: &Arc<FlushTracker>,
+        mut wanted: Vec<Wanted>,
+    ) -> Result<Vec<Wanted>, SpaceError> {
+        wanted.sort_unstable_by_key(|(_, entry)| entry.page.addr);
+        let together = |a: &Wanted, b: &Wanted| a.1.page.addr.checked_add(1) == Some(b.1.page.addr);
+        let runs: Vec<&[Wanted]> =
+            wanted.chunk_by(together).flat_map(|run| run.chunks(PAGES_PER_READ)).collect();
+        for batch in runs.chunks(READS_IN_FLIGHT) {
+            // A read starts when it is asked for, so the whole batch is on its way before the first is waited for.
+            let reads = batch.iter().map(|run| {
+                let offset = run[0].1.page.addr.saturating_mul(BLOCK_BYTES as u64);
+                tracker.read(offset, run.len() * BLOCK_BYTES)
+            });
+            for (read, run) in reads.collect::<Vec<_>>().into_iter().zip(batch) {
+                self.take_run(&read.await?, run)?;
+            }
+        }
+        Ok(std::mem::take(&mut self.below))
+    }
+
+    fn take_run(&mut self, bytes: &AlignedBuf, run: &[Wanted]) -> Result<(), SpaceError> {
+        for (block, (id, entry)) in bytes.chunks_exact(BLOCK_BYTES).zip(run) {
+            self.take_page(block, *id, *entry).map_err(|source| SpaceError::Corrupt {
+                page: *id,
+                addr: entry.page.addr,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn take_page(&mut self, block: &[u8], id: PageId, entry: Entry) -> Result<(), FormatError> {
+        let used = if id.level == 0 {
+            let (words, used) = decode_bitmap(block, self.geometry, id.index, entry.page)?;
+            self.pages[id.index as usize] = Some(Arc::new(BitPage::new(*words)));
+            used
+        } else {
+            let (entries, used) = decode_index(block, self.geometry, id, entry.page)?;
+            let children = entries.into_iter().enumerate().filter(|(_, entry)| !entry.is_null());
+            self.below.extend(children.map(|(slot, entry)| (id.child(slot), entry)));
+            used
+        };
+        // The superblock's pointer carries no count; its own field is compared by the store.
+        if id != self.table.root() && used != u64::from(entry.used) {
+            return Err(FormatError::Field { structure: "space page", field: "count of used blocks" });
+        }
+        self.table.set(id, entry);
+        Ok(())
+    }
+
+    /// Checks what concerns all pages together.
+    fn finish(self) -> Result<Arc<Space>, SpaceError> {
+        let named = NamedMap::new(self.pages);
+        for (page, entry) in self.table.iter() {
+            let addr = entry.page.addr;
+            if !named.is_named(addr) {
+                // It would be handed out, and the map overwritten while it is in use (rule R2).
+                return Err(SpaceError::OwnPageFree { page, addr });
+            }
+        }
+        Ok(Space::with_map(self.geometry, named, self.table))
+    }
+}

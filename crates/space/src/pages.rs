@@ -1,0 +1,57 @@
+//! Where the pages of the map lie on the device.
+
+use syncline_format::Geometry;
+use syncline_format::space::{CHILDREN, Entry, PageId, pages_at, root_level};
+
+/// The pointer to each page, by level and index.
+pub(crate) struct PageTable {
+    levels: Vec<Vec<Entry>>,
+}
+
+impl PageTable {
+    /// A table without a page.
+    pub(crate) fn empty(geometry: Geometry) -> Self {
+        let count = |level| pages_at(geometry, level) as usize;
+        Self {
+            levels: (0..=root_level(geometry)).map(|level| vec![Entry::default(); count(level)]).collect(),
+        }
+    }
+
+    /// The root's place.
+    pub(crate) fn root(&self) -> PageId {
+        PageId { level: self.levels.len() as u8 - 1, index: 0 }
+    }
+
+    /// The pointer to a page.
+    pub(crate) fn get(&self, id: PageId) -> Entry {
+        self.levels[usize::from(id.level)][id.index as usize]
+    }
+
+    /// Replaces the pointer to a page; the one before.
+    pub(crate) fn set(&mut self, id: PageId, entry: Entry) -> Entry {
+        std::mem::replace(&mut self.levels[usize::from(id.level)][id.index as usize], entry)
+    }
+
+    /// Undoes changes, newest first.
+    pub(crate) fn restore(&mut self, replaced: Vec<(PageId, Entry)>) {
+        replaced.into_iter().rev().for_each(|(id, entry)| {
+            self.set(id, entry);
+        });
+    }
+
+    /// The pointers that an index page holds.
+    pub(crate) fn children(&self, id: PageId) -> &[Entry] {
+        let level = &self.levels[usize::from(id.level) - 1];
+        let first = id.index as usize * CHILDREN;
+        &level[first..level.len().min(first + CHILDREN)]
+    }
+
+    /// All pages that exist.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageId, Entry)> + '_ {
+        self.levels.iter().enumerate().flat_map(|(level, entries)| {
+            let id = move |index| PageId { level: level as u8, index: index as u64 };
+            let entries = entries.iter().enumerate().map(move |(index, entry)| (id(index), *entry));
+            entries.filter(|(_, entry)| !entry.is_null())
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! Where blocks of each kind are placed.
+
+use crate::live::LiveMap;
+use syncline_format::{BlockAddr, BlockRun, Geometry};
+
+/// What blocks are for; each kind is placed apart from the others while there is room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// File data.
+    Data,
+    /// Tree nodes and pages of the space map.
+    Node,
+    /// Log segments.
+    Log,
+}
+
+/// How far behind a hint a run of the full size still counts as near it, in blocks (16 MiB).
+const NEAR_BLOCKS: u64 = 4096;
+
+/// One part of the image in sixteen is preferred for nodes, one for the log.
+const PARTS: u64 = 16;
+
+/// A next-fit cursor for each class, in a region that the class prefers and the others enter last.
+pub(crate) struct Placement {
+    usable: BlockRun,
+    nodes: Region,
+    log: Region,
+    data: Region,
+}
+
+struct Region {
+    run: BlockRun,
+    cursor: BlockAddr,
+}
+
+impl Region {
+    fn new(start: BlockAddr, end: BlockAddr) -> Self {
+        Self { run: BlockRun::new(start, end - start), cursor: start }
+    }
+}
+
+impl Placement {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let usable = geometry.usable();
+        let part = usable.blocks / PARTS;
+        let log = usable.start + part;
+        let data = log + part;
+        Self {
+            usable,
+            nodes: Region::new(usable.start, log),
+            log: Region::new(log, data),
+            data: Region::new(data, usable.end()),
+        }
+    }
+
+    /// Takes one run of `want` blocks, or the longest there is when none is as long but one has `min`.
+    pub(crate) fn allocate(
+        &mut self,
+        live: &mut LiveMap,
+        class: Class,
+        want: u64,
+        min: u64,
+        near: Option<BlockAddr>,
+    ) -> Option<BlockRun> {
+        let min = min.max(1);
+        let want = want.max(min).min(self.usable.blocks);
+        if min > want {
+            return None;
+        }
+        let run = self
+            .near(live, want, near)
+            .or_else(|| self.next(live, class, want))
+            .or_else(|| self.longest(live, want, min))?;
+        live.set(run);
+        Some(run)
+    }
+
+    /// A run of the full size right at the hint or a little behind it. The cursor stays: others come after it.
+    fn near(&self, live: &mut LiveMap, want: u64, near: Option<BlockAddr>) -> Option<BlockRun> {
+        let near = near.filter(|near| (self.usable.start..self.usable.end()).contains(near))?;
+        let end = (near + NEAR_BLOCKS).min(self.usable.end());
+        live.find(near, end, want).map(|start| BlockRun::new(start, want))
+    }
+
+    /// A run of the full size from the class's cursor on, in its region first.
+    fn next(&mut self, live: &mut LiveMap, class: Class, want: u64) -> Option<BlockRun> {
+        let usable = self.usable;
+        let region = match class {
+            Class::Data => &mut self.data,
+            Class::Node => &mut self.nodes,
+            Class::Log => &mut self.log,
+        };
+        let found = live
+            .find(region.cursor, region.run.end(), want)
+            .or_else(|| live.find(region.run.start, region.cursor, want));
+        if let Some(start) = found {
+            let run = BlockRun::new(start, want);
+            region.cursor = if run.end() < region.run.end() { run.end() } else { region.run.start };
+            return Some(run);
+        }
+        // What is left elsewhere: behind the region first, so that data enters the regions before it last.
+        live.find(region.run.end(), usable.end(), want)
+            .or_else(|| live.find(usable.start, region.run.start, want))
+            .map(|start| BlockRun::new(start, want))
+    }
+
+    /// The longest run there is, when it has at least `min` blocks but fewer than `want`.
+    fn longest(&self, live: &mut LiveMap, want: u64, min: u64) -> Option<BlockRun> {
+        loop {
+            // Each search that fails lowers the bound to below what it looked for.
+            let blocks = live.longest_bound().min(want);
+            if blocks < min {
+                return None;
+            }
+            if let Some(start) = live.find(self.usable.start, self.usable.end(), blocks) {
+                return Some(BlockRun::new(start, blocks));
+            }
+        }
+    }
+}

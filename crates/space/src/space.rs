@@ -1,0 +1,270 @@
+//! The free space of one image: what may be handed out, what is named, what waits.
+
+use crate::bits::{blocks_of, clip, push_bits, sorted_and_joined};
+use crate::frozen::{FrozenMap, InFlight};
+use crate::live::LiveMap;
+use crate::named::{Change, NamedMap};
+use crate::pages::PageTable;
+use crate::pending::Pending;
+use crate::pins::{Pin, Pins};
+use crate::policy::{Class, Placement};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use syncline_format::space::MAX_BLOCKS;
+use syncline_format::{BlockAddr, BlockRun, Geometry};
+
+/// Runs made reusable under one lock, so that others get in between.
+const RUNS_PER_LOCK: usize = 1024;
+
+/// How much space there is, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceCounters {
+    /// Blocks that can be allocated at all.
+    pub total: u64,
+    /// Blocks that can be allocated now.
+    pub free: u64,
+    /// Blocks freed or held, not reusable yet.
+    pub pending_free: u64,
+    /// Blocks that something committed names.
+    pub named: u64,
+}
+
+/// The free space of one image. All of it is plain code under one short lock, but for `load` and `persist`.
+///
+/// Runs are cut to the blocks that the geometry lets be allocated: a caller who passes one read from a device can
+/// corrupt nothing outside them.
+pub struct Space {
+    geometry: Geometry,
+    state: Mutex<State>,
+    pins: Pins,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) live: LiveMap,
+    pub(crate) named: NamedMap,
+    pub(crate) pending: Pending,
+    pub(crate) placement: Placement,
+    pub(crate) table: PageTable,
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+impl Space {
+    /// The space of a new image: all free.
+    ///
+    /// # Panics
+    /// When the image has more than [`MAX_BLOCKS`] blocks.
+    pub fn format(geometry: Geometry) -> Arc<Self> {
+        assert!(geometry.total_blocks <= MAX_BLOCKS, "mkfs refuses images that can't be managed");
+        Self::with_map(geometry, NamedMap::empty(geometry), PageTable::empty(geometry))
+    }
+
+    /// The space of an image with this map, of which everything unnamed may be handed out.
+    pub(crate) fn with_map(geometry: Geometry, named: NamedMap, table: PageTable) -> Arc<Self> {
+        let mut live = LiveMap::new(geometry);
+        named.words().for_each(|(word, bits)| live.set_word(word, bits));
+        let state = State {
+            live,
+            named,
+            pending: Pending::default(),
+            placement: Placement::new(geometry),
+            table,
+            in_flight: None,
+        };
+        Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
+    }
+
+    /// The sizes of the image.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Allocates up to `want` blocks as one run, near `near` or else where blocks of `class` are placed. A run
+    /// shorter than asked is the longest there is, and has at least `min` blocks; `None` when there is none.
+    pub fn allocate(&self, class: Class, want: u64, min: u64, near: Option<BlockAddr>) -> Option<BlockRun> {
+        let state = &mut *self.lock();
+        state.placement.allocate(&mut state.live, class, want, min, near)
+    }
+
+    /// Takes what is free of a run, for instance to discard it: nobody else gets these parts until `give_back`.
+    pub fn claim_free(&self, run: BlockRun) -> Vec<BlockRun> {
+        let Some(run) = self.clip(run) else { return Vec::new() };
+        let state = &mut *self.lock();
+        let parts = state.live.free_parts(run);
+        parts.iter().for_each(|part| state.live.set(*part));
+        parts
+    }
+
+    /// Gives back blocks that were allocated, claimed or reserved, and never named: they are reusable at once. No
+    /// write to them may be in flight (rule R2).
+    pub fn give_back(&self, run: BlockRun) {
+        let Some(run) = self.clip(run) else { return };
+        let state = &mut *self.lock();
+        let parts = state.named.unnamed_parts(run);
+        debug_assert_eq!(parts, [run], "what is given back was never named");
+        state.live.clear(&parts);
+    }
+
+    /// Keeps a run from being handed out: log segments, and blocks that replayed batches name.
+    pub fn reserve_live(&self, run: BlockRun) {
+        let Some(run) = self.clip(run) else { return };
+        self.lock().live.set(run);
+    }
+
+    /// A committed transaction names the run.
+    pub fn name(&self, run: BlockRun) {
+        let Some(run) = self.clip(run) else { return };
+        let state = &mut *self.lock();
+        state.live.set(run);
+        state.named.change(run, Change::Name);
+    }
+
+    /// A transaction committed in `generation` frees the run. Blocks of it that are not named stay as they are.
+    pub fn unname(&self, run: BlockRun, generation: u64) {
+        let Some(run) = self.clip(run) else { return };
+        let state = &mut *self.lock();
+        let freed = state.named.change(run, Change::Unname);
+        state.pending.add(generation, freed);
+    }
+
+    /// Lets a run that is live but not named go as soon as a superblock of `generation` is durable: a log segment
+    /// that will not be needed then.
+    pub fn hold(&self, run: BlockRun, generation: u64) {
+        let Some(run) = self.clip(run) else { return };
+        let state = &mut *self.lock();
+        let parts = state.named.unnamed_parts(run);
+        parts.iter().for_each(|part| state.live.set(*part));
+        state.pending.add(generation, parts);
+    }
+
+    /// Freezes the named blocks for the checkpoint of `generation`. Called under the store's commit lock; costs one
+    /// pointer for each page that changed since the last freeze.
+    ///
+    /// # Panics
+    /// When the checkpoint before is still in flight, which the rules forbid.
+    pub fn freeze(self: &Arc<Self>, generation: u64) -> FrozenMap {
+        let state = &mut *self.lock();
+        assert!(state.in_flight.is_none(), "no second freeze before the first one's superblock is durable");
+        state.in_flight = Some(InFlight::new(generation));
+        FrozenMap::new(Arc::clone(self), generation, state.named.freeze(), state.named.used())
+    }
+
+    /// The checkpoint failed: everything done through `frozen` is undone, the node runs it named and unnamed
+    /// included, and what it was to write is left to the next one.
+    ///
+    /// What it named is not reusable before a later superblock is durable: its writes, its superblock even, may still
+    /// reach the device.
+    pub fn checkpoint_failed(&self, frozen: FrozenMap) {
+        let generation = frozen.generation();
+        let state = &mut *self.lock();
+        let Some(mut in_flight) = state.in_flight.take_if(|flight| flight.generation == generation) else {
+            return;
+        };
+        for (change, run) in in_flight.take_changes() {
+            match change {
+                Change::Name => {
+                    let parts = state.named.change(run, Change::Unname);
+                    state.pending.add(generation, parts);
+                }
+                Change::Unname => {
+                    state.named.change(run, Change::Name);
+                }
+            }
+        }
+        state.table.restore(in_flight.replaced);
+        state.named.mark_dirty(frozen.into_pages());
+        state.named.thaw();
+    }
+
+    /// A superblock of `generation` is durable: releases what was freed up to it. Returns what became reusable.
+    pub fn superblock_durable(&self, generation: u64) -> Vec<BlockRun> {
+        self.superblock_durable_with(generation, |_| {})
+    }
+
+    /// The same; `forget` sees the blocks before anybody can get them, to drop them from caches.
+    pub fn superblock_durable_with(
+        &self,
+        generation: u64,
+        forget: impl FnOnce(&[BlockRun]),
+    ) -> Vec<BlockRun> {
+        let mut state = self.lock();
+        if let Some(done) = state.in_flight.take_if(|flight| flight.generation <= generation) {
+            state.pending.add(done.generation, done.into_freed());
+            state.named.thaw();
+        }
+        state.pending.release(generation);
+        drop(state);
+        self.collect_with(forget)
+    }
+
+    /// Keeps blocks released from now on from being reused while the pin lives. For readers that hold addresses.
+    pub fn pin(&self) -> Pin {
+        self.pins.pin()
+    }
+
+    /// Makes reusable what only pins kept, where they ended; returns it.
+    pub fn collect(&self) -> Vec<BlockRun> {
+        self.collect_with(|_| {})
+    }
+
+    /// The same; `forget` sees the blocks before anybody can get them.
+    pub fn collect_with(&self, forget: impl FnOnce(&[BlockRun])) -> Vec<BlockRun> {
+        let ready = self.lock().pending.collect(&self.pins);
+        if ready.is_empty() {
+            return ready;
+        }
+        let ready = sorted_and_joined(ready);
+        forget(&ready);
+        for runs in ready.chunks(RUNS_PER_LOCK) {
+            let state = &mut *self.lock();
+            let cleared = state.live.clear(runs);
+            debug_assert_eq!(cleared, blocks_of(runs), "a block waits in one place only");
+            state.pending.reused(blocks_of(runs));
+        }
+        ready
+    }
+
+    /// True when something committed names the block.
+    pub fn is_named(&self, block: BlockAddr) -> bool {
+        self.clip(BlockRun::new(block, 1)).is_some() && self.lock().named.is_named(block)
+    }
+
+    /// Everything that is named, in order of address: for checks of the whole image, not for every day.
+    pub fn named_runs(&self) -> Vec<BlockRun> {
+        let state = self.lock();
+        let mut runs = Vec::new();
+        state.named.words().for_each(|(word, bits)| push_bits(&mut runs, word, bits));
+        runs
+    }
+
+    /// The blocks in which the pages of the map itself lie, in order of address.
+    pub fn map_runs(&self) -> Vec<BlockRun> {
+        let pages = self.lock().table.iter().map(|(_, entry)| BlockRun::new(entry.page.addr, 1)).collect();
+        sorted_and_joined(pages)
+    }
+
+    /// Blocks that can be allocated now.
+    pub fn free_blocks(&self) -> u64 {
+        self.lock().live.free()
+    }
+
+    /// How much space there is.
+    pub fn counters(&self) -> SpaceCounters {
+        let state = self.lock();
+        let freed_in_flight = state.in_flight.as_ref().map_or(0, InFlight::freed_blocks);
+        SpaceCounters {
+            total: self.geometry.usable().blocks,
+            free: state.live.free(),
+            pending_free: state.pending.blocks() + freed_in_flight,
+            named: state.named.used(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    pub(crate) fn clip(&self, run: BlockRun) -> Option<BlockRun> {
+        clip(run, self.geometry.usable())
+    }
+}
