@@ -34,12 +34,18 @@ enum Backend {
 impl Reactor {
     pub(crate) fn new(use_ring: bool) -> io::Result<Self> {
         let mailbox = Mailbox::new()?;
-        let backend = if use_ring && ring::is_available() {
-            let mut ring = Ring::new(true)?;
-            ring.watch_event(mailbox.event_fd());
-            Backend::Ring(Box::new(RefCell::new(ring)))
-        } else {
-            Backend::Poll(RefCell::default())
+        let ring = if use_ring && ring::is_available() { Ring::new(true).map(Some) } else { Ok(None) };
+        let backend = match ring {
+            Ok(Some(mut ring)) => {
+                ring.watch_event(mailbox.event_fd());
+                Backend::Ring(Box::new(RefCell::new(ring)))
+            }
+            Ok(None) => Backend::Poll(RefCell::default()),
+            Err(error) => {
+                // One ring more than the limits on memory or descriptors allow: slower beats not at all.
+                tracing::warn!(%error, "no ring for this worker: its I/O goes through threads");
+                Backend::Poll(RefCell::default())
+            }
         };
         Ok(Self {
             mailbox,

@@ -79,3 +79,78 @@ impl Drop for Background {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceExt, FileDevice, OpenOptions, Use, block_on};
+    use bytes::Bytes;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn tasks_and_sleeps_run_in_the_background() {
+        for io_uring in [Use::Auto, Use::Never] {
+            let background = Background::start(WorkerOptions { io_uring }).unwrap();
+            let (sender, receiver) = oneshot::channel();
+            let sleep = background.sleep(Duration::from_millis(5));
+            background.spawn(Box::pin(async move {
+                sleep.await;
+                sender.send(std::thread::current().name().map(str::to_owned));
+            }));
+            assert_eq!(block_on(receiver), Some(Some("syncline-background".to_owned())));
+            // A sleep that is awaited elsewhere.
+            block_on(background.sleep(Duration::from_millis(5)));
+        }
+    }
+
+    #[test]
+    fn a_drop_waits_for_the_io_of_its_tasks() {
+        for io_uring in [Use::Auto, Use::Never] {
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("image");
+            let options = OpenOptions { io_uring, ..Default::default() };
+            let device = FileDevice::create(path, Some(1 << 20), false, options, &mut |_| {}).unwrap();
+            let background = Background::start(WorkerOptions { io_uring }).unwrap();
+            let ended = Arc::new(AtomicUsize::new(0));
+            let (sender, receiver) = oneshot::channel();
+            let (writing, counting) = (device.clone(), ended.clone());
+            background.spawn(Box::pin(async move {
+                for at in 0..64 {
+                    let counting = counting.clone();
+                    let done = move |_| {
+                        counting.fetch_add(1, Ordering::SeqCst);
+                    };
+                    crate::Device::write(
+                        &*writing,
+                        at * 4096,
+                        vec![Bytes::from(vec![9; 4096])],
+                        Box::new(done),
+                    );
+                }
+                sender.send(());
+                std::future::pending::<()>().await;
+            }));
+            block_on(receiver).unwrap();
+            drop(background);
+            assert_eq!(ended.load(Ordering::SeqCst), 64);
+            assert!(block_on(device.read_at(0, 64 * 4096)).unwrap().iter().all(|&byte| byte == 9));
+        }
+    }
+
+    #[test]
+    fn the_last_reference_may_go_in_one_of_its_own_tasks() {
+        let background = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+        let (sender, receiver) = oneshot::channel();
+        let own = background.clone();
+        let (go, gone) = oneshot::channel::<()>();
+        background.spawn(Box::pin(async move {
+            gone.await;
+            drop(own);
+            sender.send(());
+        }));
+        drop(background);
+        go.send(());
+        assert_eq!(block_on(receiver), Some(()));
+    }
+}

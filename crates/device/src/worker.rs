@@ -1,5 +1,8 @@
 //! A thread that runs tasks and the I/O they start: one executor, one ring, no hand-over to other threads.
 
+#[cfg(test)]
+mod tests;
+
 use crate::file::Use;
 use crate::mailbox::{MAIN, Mailbox, POST, ReasonWaker, SendTask, Sleep, TASKS};
 use crate::oneshot;

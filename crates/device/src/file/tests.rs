@@ -1,1 +1,321 @@
+//! Real files, with and without io_uring, with and without direct I/O, on disk and on tmpfs.
 
+use super::*;
+use crate::{DeviceExt, block_on};
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// Every way to open a file.
+fn ways() -> Vec<OpenOptions> {
+    let uses = [Use::Auto, Use::Never];
+    uses.iter()
+        .flat_map(|&direct| uses.map(|io_uring| OpenOptions { read_only: false, direct, io_uring }))
+        .collect()
+}
+
+/// A directory on disk (as far as the machine has one for temporary files), and one on tmpfs.
+fn places() -> Vec<TempDir> {
+    let mut places = vec![tempfile::tempdir().unwrap()];
+    if Path::new("/dev/shm").is_dir() {
+        places.push(tempfile::tempdir_in("/dev/shm").unwrap());
+    }
+    places
+}
+
+fn make(path: &Path, size_bytes: u64, options: OpenOptions) -> Arc<FileDevice> {
+    FileDevice::create(path, Some(size_bytes), false, options, &mut |_| {}).unwrap()
+}
+
+/// One MiB image in a directory of its own.
+fn image() -> (TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("image");
+    drop(make(&path, MIB, OpenOptions::default()));
+    (place, path)
+}
+
+fn pattern(seed: usize, len_bytes: usize) -> Vec<u8> {
+    (0..len_bytes).map(|at| ((at / 512) * 31 + at + seed * 7) as u8).collect()
+}
+
+#[test]
+fn what_was_written_is_read_back_whichever_way() {
+    for place in places() {
+        for (number, options) in ways().into_iter().enumerate() {
+            let path = place.path().join(format!("image{number}"));
+            let device = make(&path, MIB, options);
+            let data = pattern(number, 64 << 10);
+            // Pieces of several sizes; some at addresses that direct I/O refuses.
+            let mut padded = vec![0; 80];
+            padded.extend_from_slice(&data[..20 << 10]);
+            let crooked = Bytes::from(padded).slice(80..);
+            let bufs = vec![
+                crooked.slice(..4096),
+                crooked.slice(4096..),
+                AlignedBuf::copy_from(&data[20 << 10..60 << 10]).into_bytes(),
+                Bytes::from(data[60 << 10..].to_vec()),
+            ];
+            block_on(device.write_at(8192, bufs)).unwrap();
+            block_on(device.flush_all()).unwrap();
+            let read = block_on(device.read_at(4096, 72 << 10)).unwrap();
+            assert!(read[..4096].iter().all(|&byte| byte == 0), "{options:?}");
+            assert_eq!(&read[4096..][..64 << 10], data, "{options:?}");
+            assert!(read[68 << 10..].iter().all(|&byte| byte == 0), "{options:?}");
+            block_on(device.discard_at(8192, 64 << 10)).unwrap();
+            block_on(device.read_at(0, MIB as usize)).unwrap();
+            drop(device);
+            assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
+        }
+    }
+}
+
+#[test]
+fn a_write_of_more_pieces_than_one_call_takes_is_continued() {
+    let (_place, path) = image();
+    for options in ways() {
+        // Small files cannot hold 4 KiB a piece here, so the image is made larger.
+        let big = path.with_extension("big");
+        let device = FileDevice::create(&big, Some(16 * MIB), true, options, &mut |_| {}).unwrap();
+        let data = pattern(3, 2500 * 4096);
+        let whole = AlignedBuf::copy_from(&data).into_bytes();
+        let bufs: Vec<Bytes> = (0..2500).map(|at| whole.slice(at * 4096..(at + 1) * 4096)).collect();
+        block_on(device.write_at(4096, bufs)).unwrap();
+        assert_eq!(&block_on(device.read_at(4096, data.len())).unwrap()[..], data);
+    }
+}
+
+#[test]
+fn many_operations_from_many_threads() {
+    let place = tempfile::tempdir().unwrap();
+    for (number, options) in ways().into_iter().enumerate() {
+        let device = make(&place.path().join(number.to_string()), 8 * MIB, options);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let device = &device;
+                scope.spawn(move || {
+                    let start = thread * 2 * MIB;
+                    let block = |at: u64| pattern((thread * 1000 + at) as usize, 4096);
+                    let writes: Vec<_> = (0..200)
+                        .map(|at| device.write_at(start + at * 4096, vec![Bytes::from(block(at))]))
+                        .collect();
+                    writes.into_iter().for_each(|write| block_on(write).unwrap());
+                    block_on(device.flush_all()).unwrap();
+                    let reads: Vec<_> = (0..200).map(|at| device.read_at(start + at * 4096, 4096)).collect();
+                    for (at, read) in reads.into_iter().enumerate() {
+                        assert_eq!(&block_on(read).unwrap()[..], block(at as u64));
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_write_outlives_its_caller() {
+    let (_place, path) = image();
+    for options in ways() {
+        let device = FileDevice::open(&path, options).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in 0..64 {
+                    drop(device.write_at(at * 4096, vec![Bytes::from(vec![0xee; 4096])]));
+                }
+            });
+        });
+        // The device goes too; what was started ends nevertheless, and the lock lasts until then.
+        drop(device);
+        let device = loop {
+            match FileDevice::open(&path, options) {
+                Err(DeviceError::InUse { .. }) => std::thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        let read = block_on(device.read_at(0, 64 * 4096)).unwrap();
+        assert!(read.iter().all(|&byte| byte == 0xee), "{options:?}");
+        block_on(device.write_at(0, vec![Bytes::from(vec![0; 64 * 4096])])).unwrap();
+    }
+}
+
+#[test]
+fn the_end_of_a_truncated_file_is_an_error_and_never_zeros() {
+    let (_place, path) = image();
+    for options in ways() {
+        fs::File::options().write(true).open(&path).unwrap().set_len(MIB).unwrap();
+        let device = FileDevice::open(&path, options).unwrap();
+        // In the midst of a block: what is left of that block is not all of it.
+        fs::File::options().write(true).open(&path).unwrap().set_len(MIB / 2 + 100).unwrap();
+        for (offset, len) in [(MIB / 2 - 4096, 16384), (MIB / 2, 4096), (MIB - 4096, 4096)] {
+            match block_on(device.read_at(offset, len)) {
+                Err(DeviceError::Io { source, .. }) => {
+                    assert_eq!(source.kind(), io::ErrorKind::UnexpectedEof, "{options:?}")
+                }
+                other => panic!("{options:?}: {other:?}"),
+            }
+        }
+        block_on(device.read_at(0, (MIB / 2) as usize)).unwrap();
+    }
+}
+
+#[test]
+fn ranges_that_are_crooked_or_outside_are_refused() {
+    let (_place, path) = image();
+    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    assert!(block_on(device.read_at(MIB, 4096)).is_err());
+    assert!(block_on(device.read_at(512, 4096)).is_err());
+    assert!(block_on(device.read_at(0, usize::MAX - 4095)).is_err());
+    assert!(block_on(device.write_at(MIB - 4096, vec![Bytes::from(vec![0; 8192])])).is_err());
+    assert!(block_on(device.write_at(0, vec![Bytes::from(vec![0; 100])])).is_err());
+    assert!(block_on(device.discard_at(MIB, 4096)).is_err());
+    block_on(device.write_at(0, Vec::new())).unwrap();
+    assert!(block_on(device.read_at(MIB, 0)).unwrap().is_empty());
+}
+
+#[test]
+fn a_read_only_device_changes_nothing() {
+    let (_place, path) = image();
+    let device = FileDevice::open(&path, OpenOptions { read_only: true, ..Default::default() }).unwrap();
+    let is_refusal = |result: Result<(), DeviceError>| {
+        result.unwrap_err().io_error().unwrap().raw_os_error() == Some(libc::EROFS)
+    };
+    assert!(is_refusal(block_on(device.write_at(0, vec![Bytes::from(vec![1; 4096])]))));
+    assert!(is_refusal(block_on(device.discard_at(0, 4096))));
+    assert!(block_on(device.read_at(0, 4096)).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let (_place, path) = image();
+    let reading = OpenOptions { read_only: true, ..Default::default() };
+    let writer = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let is_in_use = |options| matches!(FileDevice::open(&path, options), Err(DeviceError::InUse { .. }));
+    assert!(is_in_use(OpenOptions::default()));
+    assert!(is_in_use(reading));
+    assert!(matches!(
+        FileDevice::create(&path, None, true, OpenOptions::default(), &mut |_| {}),
+        Err(DeviceError::InUse { .. })
+    ));
+    // Closing another descriptor of the same file must not release the lock, as a classic one would be.
+    drop(fs::File::open(&path).unwrap());
+    assert!(is_in_use(reading));
+    drop(writer);
+    let (first, second) =
+        (FileDevice::open(&path, reading).unwrap(), FileDevice::open(&path, reading).unwrap());
+    assert!(is_in_use(OpenOptions::default()));
+    drop((first, second));
+    FileDevice::open(&path, OpenOptions::default()).unwrap();
+}
+
+const CHILD_PATH: &str = "SYNCLINE_TEST_LOCKED_IMAGE";
+
+/// Only with the variable set is this more than an empty test: the one below runs it in a process of its own.
+#[test]
+fn child_of_the_lock_test() {
+    if let Some(path) = std::env::var_os(CHILD_PATH) {
+        let answer = FileDevice::open(PathBuf::from(path), OpenOptions::default());
+        assert!(matches!(answer, Err(DeviceError::InUse { .. })), "the other process holds it");
+    }
+}
+
+#[test]
+fn another_process_is_kept_out() {
+    let (_place, path) = image();
+    let run_child = || {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "file::tests::child_of_the_lock_test"])
+            .env(CHILD_PATH, &path)
+            .output()
+            .unwrap()
+    };
+    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let output = run_child();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    drop(device);
+    assert!(!run_child().status.success(), "nobody holds it any more, so the child gets it");
+}
+
+#[test]
+fn a_new_image_is_allocated_and_written_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("new");
+    let mut heard = Vec::new();
+    let device = FileDevice::create(&path, Some(9 * MIB + 4095), false, OpenOptions::default(), &mut |at| {
+        heard.push(at)
+    })
+    .unwrap();
+    assert_eq!(device.size_bytes(), 9 * MIB);
+    assert_eq!(heard, [4 * MIB, 8 * MIB, 9 * MIB]);
+    let metadata = fs::metadata(&path).unwrap();
+    assert!(metadata.blocks() * 512 >= 9 * MIB);
+    drop(device);
+
+    // All zeros: taken without force, at its own size or another.
+    drop(FileDevice::create(&path, None, false, OpenOptions::default(), &mut |_| {}).unwrap());
+    fs::File::options().write(true).open(&path).unwrap().write_all(b"somebody's superblock").unwrap();
+    let refused = FileDevice::create(&path, Some(2 * MIB), false, OpenOptions::default(), &mut |_| {});
+    assert!(matches!(refused, Err(DeviceError::NotEmpty { .. })));
+    let device = FileDevice::create(&path, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {}).unwrap();
+    assert_eq!(device.size_bytes(), 2 * MIB);
+    assert!(block_on(device.read_at(0, 2 * MIB as usize)).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn an_image_that_cannot_be_made_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("huge");
+    for size in [None, Some(0), Some(100), Some(1 << 62), Some(u64::MAX)] {
+        let failed = FileDevice::create(&path, size, false, OpenOptions::default(), &mut |_| {});
+        assert!(matches!(failed, Err(DeviceError::Create { .. })), "{size:?}");
+        assert!(!path.exists(), "{size:?}");
+    }
+    let missing = FileDevice::open(place.path().join("missing"), OpenOptions::default());
+    assert!(matches!(missing, Err(DeviceError::Open { .. })));
+    assert!(matches!(FileDevice::open(place.path(), OpenOptions::default()), Err(DeviceError::Open { .. })));
+}
+
+/// A loop device over a file, as long as this lives.
+struct Loop(String);
+
+impl Loop {
+    /// `None` where the machine or the user may not have one.
+    fn attach(path: &Path) -> Option<Self> {
+        let output =
+            std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output().ok()?;
+        output.status.success().then(|| Self(String::from_utf8(output.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_taken_as_it_is_and_held_alone() {
+    let (_place, path) = image();
+    let Some(attached) = Loop::attach(&path) else {
+        eprintln!("no loop device here: not tested");
+        return;
+    };
+    for options in ways() {
+        let device = FileDevice::open(&attached.0, options).unwrap();
+        assert!(device.is_block_device());
+        assert_eq!(device.size_bytes(), MIB);
+        let again = FileDevice::open(&attached.0, options);
+        assert!(matches!(again, Err(DeviceError::InUse { .. })));
+        let data = AlignedBuf::copy_from(&pattern(5, 64 << 10)).into_bytes();
+        block_on(device.write_at(MIB / 2, vec![data.clone()])).unwrap();
+        block_on(device.flush_all()).unwrap();
+        assert_eq!(&block_on(device.read_at(MIB / 2, 64 << 10)).unwrap()[..], data);
+        block_on(device.discard_at(MIB / 2, 64 << 10)).unwrap();
+    }
+    let too_big = FileDevice::create(&attached.0, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {});
+    assert!(matches!(too_big, Err(DeviceError::Create { .. })));
+    let device = FileDevice::create(&attached.0, None, true, OpenOptions::default(), &mut |_| {}).unwrap();
+    assert_eq!(device.size_bytes(), MIB);
+}

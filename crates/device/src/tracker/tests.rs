@@ -384,7 +384,7 @@ proptest! {
                 }
                 Happening::EndFlush { fails } if flying_before > 0 => {
                     if fails {
-                        model.dropped.extend(model.cached.drain(..));
+                        model.dropped.append(&mut model.cached);
                         model.dropped.extend(model.on_its_way.iter().map(|(number, _)| *number));
                         bench.end_flush(Err(broken(Operation::Flush)));
                     } else {
