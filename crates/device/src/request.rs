@@ -2,6 +2,9 @@
 //!
 //! A request owns its buffers and its file from submission to completion, so that no I/O can outlive its memory.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{AlignedBuf, BLOCK_BYTES, Completion, DeviceError, Operation};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -29,6 +30,31 @@ fn places() -> Vec<TempDir> {
 
 fn make(path: &Path, size_bytes: u64, options: OpenOptions) -> Arc<FileDevice> {
     FileDevice::create(path, Some(size_bytes), false, options, &mut |_| {}).unwrap()
+}
+
+/// Opens what nobody holds. Another test may be starting a process just now, and between fork and exec the child has a
+/// copy of every descriptor of ours, locks included: so "in use" is believed only if it lasts.
+fn open(path: impl AsRef<Path>, options: OpenOptions) -> Arc<FileDevice> {
+    patiently(|| FileDevice::open(&path, options)).unwrap()
+}
+
+/// As `open`, for what exists already.
+fn take_over(path: impl AsRef<Path>, size_bytes: Option<u64>, force: bool) -> Arc<FileDevice> {
+    patiently(|| FileDevice::create(&path, size_bytes, force, OpenOptions::default(), &mut |_| {})).unwrap()
+}
+
+fn patiently(
+    mut open: impl FnMut() -> Result<Arc<FileDevice>, DeviceError>,
+) -> Result<Arc<FileDevice>, DeviceError> {
+    let start = Instant::now();
+    loop {
+        match open() {
+            Err(DeviceError::InUse { .. }) if start.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// One MiB image in a directory of its own.
@@ -80,7 +106,8 @@ fn a_write_of_more_pieces_than_one_call_takes_is_continued() {
     for options in ways() {
         // Small files cannot hold 4 KiB a piece here, so the image is made larger.
         let big = path.with_extension("big");
-        let device = FileDevice::create(&big, Some(16 * MIB), true, options, &mut |_| {}).unwrap();
+        let device =
+            patiently(|| FileDevice::create(&big, Some(16 * MIB), true, options, &mut |_| {})).unwrap();
         let data = pattern(3, 2500 * 4096);
         let whole = AlignedBuf::copy_from(&data).into_bytes();
         let bufs: Vec<Bytes> = (0..2500).map(|at| whole.slice(at * 4096..(at + 1) * 4096)).collect();
@@ -119,7 +146,7 @@ fn many_operations_from_many_threads() {
 fn a_write_outlives_its_caller() {
     let (_place, path) = image();
     for options in ways() {
-        let device = FileDevice::open(&path, options).unwrap();
+        let device = open(&path, options);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for at in 0..64 {
@@ -129,12 +156,7 @@ fn a_write_outlives_its_caller() {
         });
         // The device goes too; what was started ends nevertheless, and the lock lasts until then.
         drop(device);
-        let device = loop {
-            match FileDevice::open(&path, options) {
-                Err(DeviceError::InUse { .. }) => std::thread::yield_now(),
-                other => break other.unwrap(),
-            }
-        };
+        let device = open(&path, options);
         let read = block_on(device.read_at(0, 64 * 4096)).unwrap();
         assert!(read.iter().all(|&byte| byte == 0xee), "{options:?}");
         block_on(device.write_at(0, vec![Bytes::from(vec![0; 64 * 4096])])).unwrap();
@@ -146,7 +168,7 @@ fn the_end_of_a_truncated_file_is_an_error_and_never_zeros() {
     let (_place, path) = image();
     for options in ways() {
         fs::File::options().write(true).open(&path).unwrap().set_len(MIB).unwrap();
-        let device = FileDevice::open(&path, options).unwrap();
+        let device = open(&path, options);
         // In the midst of a block: what is left of that block is not all of it.
         fs::File::options().write(true).open(&path).unwrap().set_len(MIB / 2 + 100).unwrap();
         for (offset, len) in [(MIB / 2 - 4096, 16384), (MIB / 2, 4096), (MIB - 4096, 4096)] {
@@ -164,7 +186,7 @@ fn the_end_of_a_truncated_file_is_an_error_and_never_zeros() {
 #[test]
 fn ranges_that_are_crooked_or_outside_are_refused() {
     let (_place, path) = image();
-    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let device = open(&path, OpenOptions::default());
     assert!(block_on(device.read_at(MIB, 4096)).is_err());
     assert!(block_on(device.read_at(512, 4096)).is_err());
     assert!(block_on(device.read_at(0, usize::MAX - 4095)).is_err());
@@ -178,7 +200,7 @@ fn ranges_that_are_crooked_or_outside_are_refused() {
 #[test]
 fn a_read_only_device_changes_nothing() {
     let (_place, path) = image();
-    let device = FileDevice::open(&path, OpenOptions { read_only: true, ..Default::default() }).unwrap();
+    let device = open(&path, OpenOptions { read_only: true, ..Default::default() });
     let is_refusal = |result: Result<(), DeviceError>| {
         result.unwrap_err().io_error().unwrap().raw_os_error() == Some(libc::EROFS)
     };
@@ -191,7 +213,7 @@ fn a_read_only_device_changes_nothing() {
 fn one_writer_or_many_readers() {
     let (_place, path) = image();
     let reading = OpenOptions { read_only: true, ..Default::default() };
-    let writer = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let writer = open(&path, OpenOptions::default());
     let is_in_use = |options| matches!(FileDevice::open(&path, options), Err(DeviceError::InUse { .. }));
     assert!(is_in_use(OpenOptions::default()));
     assert!(is_in_use(reading));
@@ -203,11 +225,10 @@ fn one_writer_or_many_readers() {
     drop(fs::File::open(&path).unwrap());
     assert!(is_in_use(reading));
     drop(writer);
-    let (first, second) =
-        (FileDevice::open(&path, reading).unwrap(), FileDevice::open(&path, reading).unwrap());
+    let (first, second) = (open(&path, reading), open(&path, reading));
     assert!(is_in_use(OpenOptions::default()));
     drop((first, second));
-    FileDevice::open(&path, OpenOptions::default()).unwrap();
+    open(&path, OpenOptions::default());
 }
 
 const CHILD_PATH: &str = "SYNCLINE_TEST_LOCKED_IMAGE";
@@ -231,11 +252,14 @@ fn another_process_is_kept_out() {
             .output()
             .unwrap()
     };
-    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let device = open(&path, OpenOptions::default());
     let output = run_child();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     drop(device);
-    assert!(!run_child().status.success(), "nobody holds it any more, so the child gets it");
+    let start = Instant::now();
+    while run_child().status.success() {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody holds it any more, so the child gets it");
+    }
 }
 
 #[test]
@@ -254,11 +278,12 @@ fn a_new_image_is_allocated_and_written_whole() {
     drop(device);
 
     // All zeros: taken without force, at its own size or another.
-    drop(FileDevice::create(&path, None, false, OpenOptions::default(), &mut |_| {}).unwrap());
+    drop(take_over(&path, None, false));
     fs::File::options().write(true).open(&path).unwrap().write_all(b"somebody's superblock").unwrap();
-    let refused = FileDevice::create(&path, Some(2 * MIB), false, OpenOptions::default(), &mut |_| {});
+    let refused =
+        patiently(|| FileDevice::create(&path, Some(2 * MIB), false, OpenOptions::default(), &mut |_| {}));
     assert!(matches!(refused, Err(DeviceError::NotEmpty { .. })));
-    let device = FileDevice::create(&path, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {}).unwrap();
+    let device = take_over(&path, Some(2 * MIB), true);
     assert_eq!(device.size_bytes(), 2 * MIB);
     assert!(block_on(device.read_at(0, 2 * MIB as usize)).unwrap().iter().all(|&byte| byte == 0));
 }
@@ -303,7 +328,7 @@ fn a_block_device_is_taken_as_it_is_and_held_alone() {
         return;
     };
     for options in ways() {
-        let device = FileDevice::open(&attached.0, options).unwrap();
+        let device = open(&attached.0, options);
         assert!(device.is_block_device());
         assert_eq!(device.size_bytes(), MIB);
         let again = FileDevice::open(&attached.0, options);
@@ -314,8 +339,10 @@ fn a_block_device_is_taken_as_it_is_and_held_alone() {
         assert_eq!(&block_on(device.read_at(MIB / 2, 64 << 10)).unwrap()[..], data);
         block_on(device.discard_at(MIB / 2, 64 << 10)).unwrap();
     }
-    let too_big = FileDevice::create(&attached.0, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {});
+    let too_big = patiently(|| {
+        FileDevice::create(&attached.0, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {})
+    });
     assert!(matches!(too_big, Err(DeviceError::Create { .. })));
-    let device = FileDevice::create(&attached.0, None, true, OpenOptions::default(), &mut |_| {}).unwrap();
+    let device = take_over(&attached.0, None, true);
     assert_eq!(device.size_bytes(), MIB);
 }
