@@ -4,6 +4,7 @@ use crate::TreeError;
 use crate::frame::{Frame, Place};
 use crate::tree::{Caching, Tree};
 use bytes::Bytes;
+use std::ops::RangeInclusive;
 use syncline_format::Key;
 use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
@@ -41,10 +42,8 @@ impl Tree {
                 let first = node.child_for(from);
                 stack.push(Frame::new(node, place.bound, first));
             } else {
-                chunk.take(&node, from, to, max_items);
+                chunk.take(&node, place.bound, from..=to, max_items);
                 items_per_leaf = node.len();
-                // The next leaf's first key is known from above, so the end of the range is seen without reading it.
-                chunk.complete |= place.bound.is_none_or(|bound| bound > to);
                 if chunk.complete || chunk.items.len() == max_items {
                     break;
                 }
@@ -77,11 +76,11 @@ impl Tree {
 }
 
 impl Chunk {
-    /// Takes the items of a leaf that lie in the range.
-    fn take(&mut self, leaf: &Node, from: Key, to: Key, max_items: usize) {
-        let start = if self.items.is_empty() { leaf.lower_bound(0, from) } else { 0 };
-        for index in start..leaf.len() {
-            if leaf.key(index) > to {
+    /// Takes the items of a leaf that lie in the range. The next leaf's first key is known from above, so that the end
+    /// of the range is seen without reading it.
+    fn take(&mut self, leaf: &Node, bound: Option<Key>, range: RangeInclusive<Key>, max_items: usize) {
+        for index in leaf.lower_bound(0, *range.start())..leaf.len() {
+            if leaf.key(index) > *range.end() {
                 self.complete = true;
                 return;
             }
@@ -90,5 +89,6 @@ impl Chunk {
             }
             self.items.push(leaf.entry(index));
         }
+        self.complete = bound.is_none_or(|bound| bound > *range.end());
     }
 }
