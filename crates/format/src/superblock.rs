@@ -1,6 +1,8 @@
 //! The superblock: where everything starts. Two slots, written in turn, each kept twice, far apart.
 
-use crate::{BLOCK_BYTES, BlockAddr, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc};
+use crate::{
+    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc,
+};
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
@@ -33,7 +35,7 @@ pub struct SpaceRoot {
 }
 
 /// Where the log goes on after this superblock's checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogStart {
     /// Address at which the next batch will be written.
     pub addr: BlockAddr,
@@ -41,8 +43,8 @@ pub struct LogStart {
     pub seq: u64,
     /// Header checksum of the batch before it, which it must name.
     pub prev: Crc,
-    /// First block of the segment that holds `addr`.
-    pub segment: BlockAddr,
+    /// The segment that holds `addr`.
+    pub segment: BlockRun,
 }
 
 /// A decoded superblock.
@@ -64,12 +66,12 @@ pub struct Superblock {
     pub space: SpaceRoot,
     /// Where replay starts.
     pub log: LogStart,
-    /// Blocks of one log segment.
-    pub log_segment_blocks: u64,
     /// Least object id never handed out.
     pub next_object: ObjectId,
     /// Sequence of the newest transaction included.
     pub op_seq: u64,
+    /// Nodes of the item tree.
+    pub tree_nodes: u64,
     /// Blocks in use according to the space map.
     pub used_blocks: u64,
     /// Objects that exist.
@@ -107,12 +109,13 @@ impl Superblock {
         out.pointer(self.space.page, self.space.level);
         out.u64(self.log.addr);
         out.u64(self.log.seq);
-        out.u64(self.log.segment);
-        out.u64(self.log_segment_blocks);
+        out.u64(self.log.segment.start);
+        out.u64(self.log.segment.blocks);
         out.u32(self.log.prev);
         out.u32(0);
         out.u64(self.next_object);
         out.u64(self.op_seq);
+        out.u64(self.tree_nodes);
         out.u64(self.used_blocks);
         out.u64(self.objects);
         out.bytes(&self.hash_seed);
@@ -149,9 +152,9 @@ impl Superblock {
         let tree = TreeRoot { node, level };
         let (page, level) = input.pointer();
         let space = SpaceRoot { page, level };
-        let mut log = LogStart { addr: input.u64(), seq: input.u64(), segment: input.u64(), prev: 0 };
-        let log_segment_blocks = input.u64();
-        log.prev = input.u32();
+        let (addr, seq) = (input.u64(), input.u64());
+        let segment = BlockRun::new(input.u64(), input.u64());
+        let log = LogStart { addr, seq, segment, prev: input.u32() };
         input.u32();
         let superblock = Self {
             uuid,
@@ -162,9 +165,9 @@ impl Superblock {
             tree,
             space,
             log,
-            log_segment_blocks,
             next_object: input.u64(),
             op_seq: input.u64(),
+            tree_nodes: input.u64(),
             used_blocks: input.u64(),
             objects: input.u64(),
             hash_seed: input.bytes(),
@@ -176,7 +179,6 @@ impl Superblock {
 
     /// Refuses values that a superblock with a right checksum can't have.
     fn check(self) -> Result<Self, FormatError> {
-        use crate::BlockRun;
         let field = |field| FormatError::Field { structure: "superblock", field };
         let geometry = self.geometry;
         if self.tree.level > 16
@@ -187,14 +189,14 @@ impl Superblock {
         if self.space.level > 4 || !geometry.contains(BlockRun::new(self.space.page.addr, 1)) {
             return Err(field("space root"));
         }
-        let segment = BlockRun::new(self.log.segment, self.log_segment_blocks);
+        let segment = self.log.segment;
         if !geometry.contains(segment) || self.log.addr < segment.start || self.log.addr >= segment.end() {
             return Err(field("log start"));
         }
         if self.generation > u64::MAX / 2 || self.log.seq > u64::MAX / 2 || self.op_seq > u64::MAX / 2 {
             return Err(field("generation"));
         }
-        if self.next_object > u64::MAX / 2 || self.used_blocks > geometry.total_blocks {
+        if self.next_object > u64::MAX / 2 || self.used_blocks.max(self.tree_nodes) > geometry.total_blocks {
             return Err(field("counter"));
         }
         Ok(self)
@@ -262,10 +264,10 @@ mod tests {
             epoch: [9; 16],
             tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 1 },
             space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
-            log: LogStart { addr: 205, seq: 12, prev: 77, segment: 200 },
-            log_segment_blocks: 64,
+            log: LogStart { addr: 205, seq: 12, prev: 77, segment: BlockRun::new(200, 64) },
             next_object: 1000,
             op_seq: 55,
+            tree_nodes: 2,
             used_blocks: 20,
             objects: 3,
             hash_seed: [1; 16],

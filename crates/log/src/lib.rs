@@ -1,1 +1,12 @@
+//! The log: changes gathered in log form, sealed into chained batches, and read back after a crash.
 #![forbid(unsafe_code)]
+
+mod chain;
+mod pending;
+mod replay;
+mod window;
+
+pub use chain::{Chain, SealedBatch, Stamp};
+pub use pending::{Pending, PendingCounts};
+pub use replay::{ReplayError, Scan, payload_of, scan, verify_named};
+pub use window::Window;

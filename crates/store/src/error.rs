@@ -30,3 +30,37 @@ pub enum StoreError {
     #[error("{0}")]
     Unusable(std::sync::Arc<str>),
 }
+
+impl From<syncline_tree::TreeError> for StoreError {
+    fn from(error: syncline_tree::TreeError) -> Self {
+        use syncline_tree::TreeError;
+        match error {
+            TreeError::Device(error) => Self::Device(error),
+            TreeError::Corrupt { addr, detail } => Self::Corrupt { addr, detail },
+            TreeError::NoSpace => Self::NoSpace,
+            TreeError::ValueTooLarge { .. } => Self::Unusable(error.to_string().into()),
+        }
+    }
+}
+
+impl From<syncline_space::SpaceError> for StoreError {
+    fn from(error: syncline_space::SpaceError) -> Self {
+        use syncline_space::SpaceError;
+        match error {
+            SpaceError::Device(error) => Self::Device(error),
+            SpaceError::Corrupt { addr, source, .. } => Self::Corrupt { addr, detail: source },
+            SpaceError::NoSpace { .. } => Self::NoSpace,
+            other => Self::Unusable(format!("{other}; run 'syncline check'").into()),
+        }
+    }
+}
+
+impl From<syncline_log::ReplayError> for StoreError {
+    fn from(error: syncline_log::ReplayError) -> Self {
+        use syncline_log::ReplayError;
+        match error {
+            ReplayError::Device(error) => Self::Device(error),
+            ReplayError::Corrupt { addr, detail, .. } => Self::Corrupt { addr, detail },
+        }
+    }
+}

@@ -1,10 +1,43 @@
 //! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks beside it.
+//!
+//! The way of a change: [`Store::commit`] puts it into the memtable and, in log form, into the pending log
+//! (`commit`); `seal` turns the pending log into a batch and starts writing it; `group` waits for the writes, shares one flush among all who
+//! asked and acknowledges; `checkpoint` merges the memtable into the tree in the background; `recovery` goes the
+//! other way after a crash.
 #![forbid(unsafe_code)]
 
+mod background;
+mod checkpoint;
+mod commit;
+mod counters;
 mod error;
+mod format;
+mod group;
+mod health;
+mod inflight;
+mod inspect;
+mod memtable;
+mod newest;
+mod options;
+mod reads;
+mod recovery;
+mod reserve;
+mod seal;
+mod slots;
 mod store;
+mod tickets;
 mod transaction;
 
+pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;
-pub use store::{Admission, Chunk, DataWrite, Pin, Reservation, Store};
-pub use transaction::{OpSeq, Transaction};
+pub use format::{FormatOptions, format};
+pub use inflight::DataWrite;
+pub use inspect::Reachable;
+pub use options::{Canary, StoreOptions};
+pub use reads::Chunk;
+pub use recovery::RecoveryReport;
+pub use reserve::{Admission, Reservation};
+pub use slots::{ReadSlots, read_superblocks};
+pub use store::Store;
+pub use syncline_space::{Pin, SpaceCounters};
+pub use transaction::{NamedData, OpSeq, Transaction};

@@ -1,0 +1,216 @@
+//! The pending log: changes already encoded as records, in the order in which transactions committed.
+
+use std::collections::HashMap;
+use std::mem;
+use syncline_format::batch::{
+    HEADER_BYTES, PUT_PREFIX_BYTES, push_delete, push_free, push_name, push_put, void_put,
+};
+use syncline_format::{BlockAddr, BlockRun, Crc, Key};
+
+/// How many records of each sort were gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PendingCounts {
+    /// Items set.
+    pub puts: u64,
+    /// Items removed.
+    pub deletes: u64,
+    /// Runs of data blocks named.
+    pub names: u64,
+    /// Runs of blocks freed.
+    pub frees: u64,
+    /// Puts that replaced an earlier one of the same unsealed batch instead of being added to it.
+    pub coalesced: u64,
+}
+
+impl PendingCounts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            puts: self.puts + other.puts,
+            deletes: self.deletes + other.deletes,
+            names: self.names + other.names,
+            frees: self.frees + other.frees,
+            coalesced: self.coalesced + other.coalesced,
+        }
+    }
+}
+
+/// Where the newest put of a key lies in the buffer.
+struct Put {
+    at: usize,
+    value_len: usize,
+}
+
+/// Records gathered since the last seal.
+///
+/// A put of a key that already has one here replaces it: in place when the length is the same, else the old record
+/// is voided. A delete ends that: what follows it in the batch is a new record. Within a batch only the order of
+/// changes of one key matters, because a batch applies wholly or not at all.
+pub struct Pending {
+    /// Room for the batch header, then the records.
+    buffer: Vec<u8>,
+    puts: HashMap<Key, Put, foldhash::fast::RandomState>,
+    counts: PendingCounts,
+    objects_delta: i64,
+    named_blocks: u64,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self {
+            buffer: vec![0; HEADER_BYTES],
+            puts: HashMap::default(),
+            counts: PendingCounts::default(),
+            objects_delta: 0,
+            named_blocks: 0,
+        }
+    }
+}
+
+impl Pending {
+    /// Gathers a changed item.
+    pub fn put(&mut self, key: Key, value: &[u8]) {
+        self.counts.puts += 1;
+        let at = self.buffer.len();
+        if let Some(put) = self.puts.get_mut(&key) {
+            self.counts.coalesced += 1;
+            if put.value_len == value.len() {
+                let from = put.at + PUT_PREFIX_BYTES;
+                self.buffer[from..from + value.len()].copy_from_slice(value);
+                return;
+            }
+            void_put(&mut self.buffer, put.at);
+            *put = Put { at, value_len: value.len() };
+        } else {
+            self.puts.insert(key, Put { at, value_len: value.len() });
+        }
+        push_put(&mut self.buffer, key, value);
+    }
+
+    /// Gathers the removal of an item.
+    pub fn delete(&mut self, key: Key) {
+        self.counts.deletes += 1;
+        if let Some(put) = self.puts.remove(&key) {
+            void_put(&mut self.buffer, put.at);
+        }
+        push_delete(&mut self.buffer, key);
+    }
+
+    /// Gathers the naming of data blocks.
+    pub fn name(&mut self, start: BlockAddr, checksums: &[Crc]) {
+        self.counts.names += 1;
+        self.named_blocks += checksums.len() as u64;
+        push_name(&mut self.buffer, start, checksums);
+    }
+
+    /// Gathers the freeing of blocks.
+    pub fn free(&mut self, run: BlockRun) {
+        self.counts.frees += 1;
+        push_free(&mut self.buffer, run);
+    }
+
+    /// Gathers a change of the number of objects.
+    pub fn count_objects(&mut self, delta: i64) {
+        self.objects_delta += delta;
+    }
+
+    /// True when there is nothing to seal.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.len() == HEADER_BYTES && self.objects_delta == 0
+    }
+
+    /// Length of the records in bytes.
+    pub fn payload_bytes(&self) -> usize {
+        self.buffer.len() - HEADER_BYTES
+    }
+
+    /// Data blocks named.
+    pub fn named_blocks(&self) -> u64 {
+        self.named_blocks
+    }
+
+    /// Change of the number of objects.
+    pub fn objects_delta(&self) -> i64 {
+        self.objects_delta
+    }
+
+    /// What was gathered.
+    pub fn counts(&self) -> PendingCounts {
+        self.counts
+    }
+
+    /// The header's room and the records, as one run of bytes.
+    pub(crate) fn buffer(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Puts what was gathered later behind this, as when a seal had to be taken back.
+    pub fn append(&mut self, later: Pending) {
+        let shift = self.buffer.len() - HEADER_BYTES;
+        self.buffer.extend_from_slice(&later.buffer[HEADER_BYTES..]);
+        for (key, put) in later.puts {
+            self.puts.insert(key, Put { at: put.at + shift, ..put });
+        }
+        self.objects_delta += later.objects_delta;
+        self.named_blocks += later.named_blocks;
+        self.counts = self.counts.plus(later.counts);
+    }
+
+    /// Takes everything gathered, leaving an empty log behind.
+    pub fn take(&mut self) -> Pending {
+        mem::take(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_format::Geometry;
+    use syncline_format::batch::{Record, Records};
+
+    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384 };
+
+    fn key(offset: u64) -> Key {
+        Key { object: 7, kind: 1, offset }
+    }
+
+    fn records(pending: &Pending) -> Vec<Record<'_>> {
+        Records::new(&pending.buffer()[HEADER_BYTES..], GEOMETRY)
+            .map(Result::unwrap)
+            .filter(|record| *record != Record::Void)
+            .collect()
+    }
+
+    #[test]
+    fn a_later_put_of_a_key_replaces_the_earlier_one() {
+        let mut pending = Pending::default();
+        pending.put(key(0), b"one");
+        pending.put(key(1), b"x");
+        let len = pending.payload_bytes();
+        pending.put(key(0), b"two");
+        assert_eq!(pending.payload_bytes(), len, "same length: in place");
+        pending.put(key(0), b"three");
+        assert_eq!(records(&pending), [Record::Put(key(1), b"x"), Record::Put(key(0), b"three")]);
+        assert_eq!(pending.counts().coalesced, 2);
+    }
+
+    #[test]
+    fn nothing_coalesces_across_a_delete() {
+        let mut pending = Pending::default();
+        pending.put(key(0), b"one");
+        pending.delete(key(0));
+        pending.put(key(0), b"two");
+        assert_eq!(records(&pending), [Record::Delete(key(0)), Record::Put(key(0), b"two")]);
+    }
+
+    #[test]
+    fn taking_leaves_nothing() {
+        let mut pending = Pending::default();
+        assert!(pending.is_empty());
+        pending.count_objects(1);
+        assert!(!pending.is_empty());
+        pending.free(BlockRun::new(100, 2));
+        let taken = pending.take();
+        assert_eq!(taken.counts().frees, 1);
+        assert!(pending.is_empty());
+    }
+}

@@ -1,0 +1,36 @@
+//! Reading a log in order: one large read serves many small batches.
+
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Device, DeviceError, DeviceExt};
+use syncline_format::{BLOCK_BYTES, BlockRun};
+
+/// Blocks read ahead at a time (1 MiB).
+const WINDOW_BLOCKS: u64 = 256;
+
+/// A device seen through its most recently read megabyte.
+pub struct Window {
+    device: Arc<dyn Device>,
+    run: BlockRun,
+    bytes: Option<AlignedBuf>,
+}
+
+impl Window {
+    /// Nothing read yet.
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        Self { device, run: BlockRun::new(0, 0), bytes: None }
+    }
+
+    /// The bytes of `run`, reading on to `limit` (exclusive) if they are not at hand.
+    pub async fn read(&mut self, run: BlockRun, limit: u64) -> Result<&[u8], DeviceError> {
+        if self.bytes.is_none() || run.start < self.run.start || run.end() > self.run.end() {
+            let ahead = limit.saturating_sub(run.start).min(WINDOW_BLOCKS);
+            self.run = BlockRun::new(run.start, run.blocks.max(ahead));
+            self.bytes = None;
+            let bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await?;
+            self.bytes = Some(bytes);
+        }
+        let from = (run.start - self.run.start) as usize * BLOCK_BYTES;
+        let bytes = self.bytes.as_ref().expect("just read, or at hand");
+        Ok(&bytes[from..from + run.len_bytes() as usize])
+    }
+}

@@ -1,0 +1,123 @@
+//! Background tasks: sealing and bounding what is not durable, and starting checkpoints.
+
+use crate::{OpSeq, Store, StoreError};
+use futures_lite::future::or;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use syncline_device::Spawn;
+
+/// How long nothing must have been sealed before a marker is written.
+const IDLE: Duration = Duration::from_millis(200);
+
+impl Store {
+    /// Starts the tasks; they end when the store closes or is dropped.
+    pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
+        spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
+        spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
+    }
+
+    fn log_is_full(&self) -> bool {
+        self.commit.lock().pending.payload_bytes() >= self.options.seal_bytes
+    }
+
+    /// Seals a long pending log, and flushes when much has been written without a flush.
+    async fn tend_log_once(&self) {
+        if self.log_is_full()
+            && let Err(error) = self.seal()
+        {
+            match error {
+                StoreError::NoSpace => self.ask_for_checkpoint(),
+                _ => tracing::error!("sealing in the background: {error}"),
+            }
+        }
+        let (unflushed, newest_op) = {
+            let log = self.log.lock();
+            (log.unflushed_bytes, log.sealed.back().map(|sealed| sealed.op_seq))
+        };
+        if unflushed >= self.options.unflushed_bytes
+            && let Some(op) = newest_op
+        {
+            self.counters.background_flushes.fetch_add(1, Ordering::Relaxed);
+            // A failure reaches those who call fsync; here it is counted and logged.
+            let _ = self.sync(OpSeq(op)).await;
+        }
+        self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
+    }
+
+    /// When idle after an acknowledgement: an empty batch that calls the one before it durable, so that one rotten
+    /// block of data seldom decides about acknowledged batches. No flush.
+    fn mark_durable_when_idle(&self) {
+        let mut log = self.log.lock();
+        let newest = log.chain.newest_seq();
+        let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
+        if !due || log.stalled || self.health.writable().is_err() {
+            return;
+        }
+        let commit = self.commit.lock();
+        let Ok(None) = self.segment_for(&log, &Default::default()) else { return };
+        let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
+        if !commit.pending.is_empty() {
+            return;
+        }
+        drop(commit);
+        self.counters.markers.fetch_add(1, Ordering::Relaxed);
+        log.marked_seq = self.seal_into(&mut log, Default::default(), Vec::new(), generation, op_seq, None);
+    }
+}
+
+async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        if strong.closing.load(Ordering::Acquire) {
+            return;
+        }
+        let listener = strong.wake.listen();
+        strong.tend_log_once().await;
+        if strong.log_is_full() {
+            futures_lite::future::yield_now().await;
+            continue;
+        }
+        drop(strong);
+        let idle = or(
+            async {
+                listener.await;
+                false
+            },
+            async {
+                spawn.sleep(IDLE).await;
+                true
+            },
+        )
+        .await;
+        if idle && let Some(strong) = store.upgrade() {
+            strong.mark_durable_when_idle();
+        }
+    }
+}
+
+async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
+    let mut last = Instant::now();
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
+            return;
+        }
+        let interval = strong.options.checkpoint_interval;
+        let listener = strong.wake.listen();
+        let asked = strong.checkpoint_due.load(Ordering::Acquire);
+        if asked || last.elapsed() >= interval {
+            let failed = strong.checkpoint().await.is_err();
+            strong.checkpoint_due.store(false, Ordering::Release);
+            last = Instant::now();
+            if failed {
+                drop(strong);
+                spawn.sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        }
+        drop(strong);
+        let left = interval.saturating_sub(last.elapsed()).max(Duration::from_millis(10));
+        or(async { listener.await }, spawn.sleep(left)).await;
+    }
+}

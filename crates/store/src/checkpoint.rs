@@ -1,0 +1,288 @@
+//! The checkpoint: what the memtable holds goes into the tree, and a superblock makes that the new start.
+//!
+//! Order, and what a crash leaves at each step: (1) freeze: seal, then memtable, space map and log position are cut at
+//! one point; (2) group commit makes the sealed batches durable; (3) nodes and space pages are written to free space:
+//! the old superblock and its log still tell everything; (4) flush; (5) the superblock goes to the slot that does not
+//! hold the newest durable one; (6) flush: from here on the new one counts; (7) what the old one needed is released.
+
+use crate::memtable::Memtable;
+use crate::slots::write_slot;
+use crate::tickets::Tickets;
+use crate::{DataWrite, Store, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use syncline_format::superblock::{LogStart, Superblock};
+use syncline_format::{BlockRun, Epoch};
+use syncline_log::Pending;
+use syncline_space::{Class, FrozenMap};
+use syncline_tree::Merged;
+
+/// What one checkpoint needs to know of the one before; its lock keeps two from being in flight.
+pub(crate) struct CheckpointState {
+    /// The slot of the newest durable superblock.
+    pub(crate) slot: usize,
+    pub(crate) epoch: Epoch,
+}
+
+/// The cut at which a checkpoint is taken.
+struct Frozen {
+    generation: u64,
+    memtable: Arc<Memtable>,
+    space: FrozenMap,
+    log: LogStart,
+    /// Newest batch before the cut.
+    seq: u64,
+    op_seq: u64,
+    objects: u64,
+    next_object: u64,
+    unsealed: Option<Unsealed>,
+}
+
+/// Pending changes that found no room in the log; the superblock alone will make them durable.
+struct Unsealed {
+    pending: Pending,
+    data: Vec<DataWrite>,
+}
+
+/// What goes into the superblock beside the frozen figures.
+struct Written {
+    superblock: Superblock,
+    tree_nodes: u64,
+}
+
+impl Store {
+    /// Brings the tree up to date and empties the log.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let wanted = self.last_op();
+        let mut state = self.checkpoint.lock().await;
+        if self.superblock.read().op_seq >= wanted.0 {
+            return Ok(());
+        }
+        self.run_checkpoint(&mut state, false).await
+    }
+
+    /// The same, even when nothing changed; `clean` marks the superblock as written by an unmount.
+    pub(crate) async fn run_checkpoint(
+        &self,
+        state: &mut CheckpointState,
+        clean: bool,
+    ) -> Result<(), StoreError> {
+        self.health.writable()?;
+        let started = Instant::now();
+        let result = self.freeze_and_write(state, clean).await;
+        match &result {
+            Ok(()) => {
+                self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                self.counters.checkpoint_latency.record(started.elapsed());
+            }
+            Err(error) => tracing::error!("checkpoint failed: {error}"),
+        }
+        self.checkpoint_due.store(false, Ordering::Release);
+        self.checkpoint_ended.notify(usize::MAX);
+        result
+    }
+
+    async fn freeze_and_write(&self, state: &mut CheckpointState, clean: bool) -> Result<(), StoreError> {
+        let mut frozen = self.freeze();
+        let written = match self.write_out(state, &mut frozen, clean).await {
+            Ok(written) => written,
+            Err(error) => {
+                self.fold_back(frozen);
+                return Err(error);
+            }
+        };
+        let slot = 1 - state.slot;
+        if let Err(error) = write_slot(&self.tracker, slot, &written.superblock).await {
+            // It may be on the device or not: what it refers to must stay, and so must what the old one refers to.
+            self.group.demand_rewrite();
+            self.health.turn_read_only(&format!("the superblock could not be written ({error})"));
+            self.fold_back(frozen);
+            return Err(error);
+        }
+        state.slot = slot;
+        self.adopt(frozen, written);
+        Ok(())
+    }
+
+    /// Cuts memtable, pending log, space map and log position at one point.
+    fn freeze(&self) -> Frozen {
+        let mut log = self.log.lock();
+        let mut commit = self.commit.lock();
+        let generation = commit.generation;
+        let op_seq = self.last_op.load(Ordering::Acquire);
+        let mut unsealed = None;
+        if !commit.pending.is_empty() {
+            let pending = commit.pending.take();
+            let data = std::mem::take(&mut commit.writes);
+            match self.segment_for(&log, &pending) {
+                Ok(segment) => {
+                    self.seal_into(&mut log, pending, data, generation, op_seq, segment);
+                }
+                Err(_) => {
+                    // Nothing may follow in the chain before the superblock holds what is missing from it.
+                    log.stalled = true;
+                    unsealed = Some(Unsealed { pending, data });
+                }
+            }
+        }
+        // The current segment goes on; the others are not needed once the superblock is durable.
+        let current = log.segments.pop();
+        log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
+        log.segments.extend(current);
+        log.bytes_since_freeze = 0;
+        commit.generation += 1;
+        let mut layers = self.layers.write();
+        let memtable = Arc::new(std::mem::take(&mut layers.active));
+        layers.frozen = Some(memtable.clone());
+        drop(layers);
+        Frozen {
+            generation,
+            memtable,
+            space: self.space.freeze(generation),
+            log: log.chain.end(),
+            seq: log.chain.newest_seq(),
+            op_seq,
+            objects: commit.objects,
+            next_object: self.next_object.load(Ordering::Relaxed),
+            unsealed,
+        }
+    }
+
+    /// Steps 2 to 4: everything the superblock will refer to becomes durable.
+    async fn write_out(
+        &self,
+        state: &CheckpointState,
+        frozen: &mut Frozen,
+        clean: bool,
+    ) -> Result<Written, StoreError> {
+        let mut tickets = self.settle(frozen.seq).await?;
+        for data in frozen.unsealed.iter().flat_map(|unsealed| &unsealed.data) {
+            tickets.add(data.write().wait().await?, &self.tracker);
+        }
+        let (root, tree_nodes) = self.layers_root();
+        let merged = self.merge(root, frozen).await?;
+        let tree_nodes = tree_nodes + merged.nodes_written - self.nodes_in(&merged.freed);
+        let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
+        let pages = persisted.written.iter().map(|written| &written.handle);
+        for handle in merged.written.iter().map(|written| &written.handle).chain(pages) {
+            tickets.add(handle.wait().await?, &self.tracker);
+        }
+        self.flush_before_superblock(tickets).await?;
+        self.batches_durable(frozen.seq);
+        let superblock = Superblock {
+            generation: frozen.generation,
+            epoch: state.epoch,
+            tree: merged.root,
+            space: persisted.root,
+            log: frozen.log,
+            next_object: frozen.next_object,
+            op_seq: frozen.op_seq,
+            tree_nodes,
+            used_blocks: persisted.used_blocks,
+            objects: frozen.objects,
+            clean,
+            ..self.superblock.read().clone()
+        };
+        Ok(Written { superblock, tree_nodes })
+    }
+
+    fn layers_root(&self) -> (syncline_format::superblock::TreeRoot, u64) {
+        let layers = self.layers.read();
+        (layers.root, layers.tree_nodes)
+    }
+
+    fn nodes_in(&self, runs: &[BlockRun]) -> u64 {
+        runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry.node_blocks()
+    }
+
+    /// Merges the frozen memtable into the tree, in free space, and tells the frozen space map.
+    async fn merge(
+        &self,
+        root: syncline_format::superblock::TreeRoot,
+        frozen: &mut Frozen,
+    ) -> Result<Merged, StoreError> {
+        let allocate = |blocks| self.allocate_nodes(blocks);
+        let merged = self.tree.merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
+        let merged = match merged {
+            Ok(merged) => merged,
+            Err(failed) => {
+                failed.allocated.into_iter().for_each(|run| self.space.give_back(run));
+                return Err(failed.error.into());
+            }
+        };
+        merged.unused.iter().for_each(|run| self.space.give_back(*run));
+        merged.written.iter().for_each(|written| frozen.space.name(written.run));
+        merged.freed.iter().for_each(|run| frozen.space.unname(*run));
+        Ok(merged)
+    }
+
+    /// A run of whole nodes.
+    pub(crate) fn allocate_nodes(&self, blocks: u64) -> Option<BlockRun> {
+        let node = self.geometry.node_blocks();
+        let run = self.space.allocate(Class::Node, blocks, node, None)?;
+        let whole = run.blocks / node * node;
+        if whole < run.blocks {
+            self.space.give_back(BlockRun::new(run.start + whole, run.blocks - whole));
+        }
+        Some(BlockRun::new(run.start, whole))
+    }
+
+    async fn flush_before_superblock(&self, tickets: Tickets) -> Result<(), StoreError> {
+        let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
+        outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
+    }
+
+    /// Step 7: the new superblock counts.
+    fn adopt(&self, frozen: Frozen, written: Written) {
+        {
+            let mut log = self.log.lock();
+            log.stalled = false;
+            let mut layers = self.layers.write();
+            layers.root = written.superblock.tree;
+            layers.tree_nodes = written.tree_nodes;
+            layers.frozen = None;
+            *self.superblock.write() = written.superblock;
+        }
+        self.durable_op.fetch_max(frozen.op_seq, Ordering::AcqRel);
+        for data in frozen.unsealed.into_iter().flat_map(|unsealed| unsealed.data) {
+            self.retire(&data);
+        }
+        let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.tree.forget(*run));
+        self.space.superblock_durable_with(frozen.generation, forget);
+    }
+
+    /// A checkpoint that failed: its changes go back under the newer ones and belong to the next one.
+    ///
+    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable.
+    fn fold_back(&self, frozen: Frozen) {
+        self.space.checkpoint_failed(frozen.space);
+        let mut log = self.log.lock();
+        let mut commit = self.commit.lock();
+        log.stalled = false;
+        if let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
+            pending.append(commit.pending.take());
+            commit.pending = pending;
+            data.append(&mut commit.writes);
+            commit.writes = data;
+        }
+        let mut layers = self.layers.write();
+        layers.active.fold_under(&frozen.memtable);
+        layers.frozen = None;
+    }
+
+    /// The last checkpoint, at unmount: afterwards nothing is left to replay, and nothing can be changed.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.closing.store(true, Ordering::Release);
+        self.wake.notify(usize::MAX);
+        if self.options.read_only {
+            return Ok(());
+        }
+        let mut state = self.checkpoint.lock().await;
+        let result = self.run_checkpoint(&mut state, true).await;
+        if result.is_ok() {
+            self.health.turn_read_only("it was unmounted");
+        }
+        result
+    }
+}

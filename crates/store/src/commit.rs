@@ -1,0 +1,73 @@
+//! Committing: a transaction becomes visible and joins the pending log in one step.
+
+use crate::{DataWrite, OpSeq, Store, StoreError, Transaction};
+use std::sync::atomic::Ordering;
+use syncline_log::Pending;
+
+/// What commits change; one lock makes each of them atomic and gives all of them one order.
+pub(crate) struct CommitState {
+    /// Changes not sealed yet.
+    pub(crate) pending: Pending,
+    /// Data writes that the pending changes name; the batch depends on them (rule R1).
+    pub(crate) writes: Vec<DataWrite>,
+    /// Generation of the active memtable.
+    pub(crate) generation: u64,
+    /// Objects that exist.
+    pub(crate) objects: u64,
+}
+
+impl Store {
+    /// Applies a transaction: visible at once, in the pending log, durable after a later sync or checkpoint. Never
+    /// waits.
+    pub fn commit(&self, transaction: Transaction) -> Result<OpSeq, StoreError> {
+        let Transaction { changes, named, freed, writes, objects_delta } = transaction;
+        let mut state = self.commit.lock();
+        // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
+        self.health.writable()?;
+        for (key, value) in &changes {
+            debug_assert!(value.as_ref().is_none_or(|v| v.len() <= self.geometry.max_value_bytes()));
+            match value {
+                Some(value) => state.pending.put(*key, value),
+                None => state.pending.delete(*key),
+            }
+        }
+        for data in &named {
+            state.pending.name(data.run.start, &data.checksums);
+            self.space.name(data.run);
+        }
+        for run in &freed {
+            state.pending.free(*run);
+            self.space.unname(*run, self.freed_in(state.generation));
+        }
+        state.pending.count_objects(objects_delta);
+        state.objects = state.objects.saturating_add_signed(objects_delta);
+        state.writes.extend(writes);
+        let mut layers = self.layers.write();
+        for (key, value) in changes {
+            layers.active.apply(key, value);
+        }
+        let memtable_full = layers.active.bytes() >= self.options.memtable_bytes;
+        drop(layers);
+        let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
+        let pending_full = state.pending.payload_bytes() >= self.options.seal_bytes;
+        drop(state);
+        if memtable_full {
+            self.ask_for_checkpoint();
+        } else if pending_full {
+            self.wake.notify(usize::MAX);
+        }
+        Ok(OpSeq(op))
+    }
+
+    /// The generation whose superblock makes a block freed now reusable (rule R2).
+    fn freed_in(&self, generation: u64) -> u64 {
+        if self.options.canary == Some(crate::Canary::ReuseEarly) { 0 } else { generation }
+    }
+
+    /// Makes the background start a checkpoint.
+    pub(crate) fn ask_for_checkpoint(&self) {
+        if !self.checkpoint_due.swap(true, Ordering::AcqRel) {
+            self.wake.notify(usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Making a filesystem: an empty tree, an empty space map and the first superblock.
+
+use crate::reserve::segment_blocks;
+use crate::slots::write_slot;
+use crate::{Store, StoreError, StoreOptions, Transaction};
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
+use syncline_format::superblock::{LogStart, Superblock};
+use syncline_format::{BLOCK_BYTES, Geometry, NODE_BYTES_DEFAULT};
+use syncline_space::{Class, Space};
+use syncline_tree::Tree;
+
+/// What is chosen once for the life of an image.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
+    pub node_bytes: u32,
+    /// Human-readable name, at most 64 bytes of UTF-8. Default empty.
+    pub label: String,
+    /// Name of the filesystem; random unless given.
+    pub uuid: [u8; 16],
+    /// Seed of the directory name hash; random unless given.
+    pub hash_seed: [u8; 16],
+    /// Creation time, nanoseconds since 1970.
+    pub created_ns: u64,
+    /// The least object id handed out. Smaller ones are for fixed objects such as the root directory.
+    pub first_object: u64,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            node_bytes: NODE_BYTES_DEFAULT,
+            label: String::new(),
+            uuid: *uuid::Uuid::new_v4().as_bytes(),
+            hash_seed: rand::random(),
+            created_ns: 0,
+            first_object: 16,
+        }
+    }
+}
+
+/// Makes a filesystem on `device` whose first contents are `initial`. Whatever was there is lost.
+///
+/// The old superblocks go first and the new one comes last, so that a crash leaves no filesystem rather than half of
+/// one.
+pub async fn format(
+    device: Arc<dyn Device>,
+    options: FormatOptions,
+    initial: Transaction,
+    spawn: Arc<dyn Spawn>,
+) -> Result<(), StoreError> {
+    let total_blocks = device.size_bytes() / BLOCK_BYTES as u64;
+    if total_blocks < Geometry::MIN_BLOCKS {
+        return Err(StoreError::Unusable("an image has at least 16 MiB".into()));
+    }
+    let geometry = Geometry { total_blocks, node_bytes: options.node_bytes };
+    let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;
+    wipe_slots(&device, geometry).await?;
+    let tracker = FlushTracker::new(device.clone());
+    let superblock = first_superblock(&tracker, geometry, &options).await?;
+    write_slot(&tracker, 0, &superblock).await?;
+    drop(tracker);
+    let (store, _) = Store::open(device, StoreOptions::default(), spawn).await?;
+    store.commit(initial)?;
+    store.close().await
+}
+
+async fn wipe_slots(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreError> {
+    let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
+    for addr in [0, 1].into_iter().flat_map(|slot| geometry.superblock_copies(slot)) {
+        device.write_at(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).await?;
+    }
+    device.flush_all().await?;
+    Ok(())
+}
+
+/// Writes an empty tree and its space map, durably, and tells the superblock that refers to them.
+async fn first_superblock(
+    tracker: &Arc<FlushTracker>,
+    geometry: Geometry,
+    options: &FormatOptions,
+) -> Result<Superblock, StoreError> {
+    const GENERATION: u64 = 1;
+    let mut label = [0; 64];
+    let bytes = options.label.as_bytes();
+    let too_long = || StoreError::Unusable("a label has at most 64 bytes".into());
+    label.get_mut(..bytes.len()).ok_or_else(too_long)?.copy_from_slice(bytes);
+    let space = Space::format(geometry);
+    let tree = Tree::new(tracker.clone(), geometry, 1 << 20);
+    let node = geometry.node_blocks();
+    let allocate = |_| space.allocate(Class::Node, node, node, None);
+    let empty = tree.create(GENERATION, &allocate).await.map_err(|failed| StoreError::from(failed.error))?;
+    let mut frozen = space.freeze(GENERATION);
+    empty.written.iter().for_each(|written| frozen.name(written.run));
+    let persisted = space.persist(tracker, &mut frozen).await?;
+    let handles = empty.written.iter().map(|written| &written.handle);
+    for handle in handles.chain(persisted.written.iter().map(|written| &written.handle)) {
+        handle.wait().await?;
+    }
+    tracker.make_durable(tracker.newest_ticket()).await?;
+    let blocks = segment_blocks(geometry.total_blocks);
+    let segment = space.allocate(Class::Log, blocks, blocks, None).ok_or(StoreError::NoSpace)?;
+    Ok(Superblock {
+        uuid: options.uuid,
+        label,
+        geometry,
+        generation: GENERATION,
+        epoch: rand::random(),
+        tree: empty.root,
+        space: persisted.root,
+        log: LogStart { addr: segment.start, seq: 1, prev: 0, segment },
+        next_object: options.first_object,
+        op_seq: 0,
+        tree_nodes: empty.nodes_written,
+        used_blocks: persisted.used_blocks,
+        objects: 0,
+        hash_seed: options.hash_seed,
+        created_ns: options.created_ns,
+        clean: true,
+    })
+}

@@ -1,0 +1,247 @@
+//! Group commit: the first to ask drives a batch to the device; those who come while it is on its way gather in the
+//! next one; all of a group share one flush.
+//!
+//! Two groups can be under way: while one waits for its flush, the next may already write. A flush is submitted only
+//! when every write of its batches, and of every batch before them, has completed (rules R1, R4).
+
+use crate::health::Health;
+use crate::seal::Sealed;
+use crate::tickets::Tickets;
+use crate::{Canary, OpSeq, Store, StoreError};
+use event_listener::Event;
+use futures_lite::future::yield_now;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use syncline_device::DeviceError;
+
+/// Failures in a row after which the log counts as unwritable.
+const FAILURES_MAX: u32 = 3;
+
+/// Those who wait for one batch.
+#[derive(Default)]
+struct Group {
+    members: AtomicU64,
+    ended: Event,
+    result: OnceLock<Result<(), StoreError>>,
+}
+
+struct Stage {
+    /// The group that takes in those who come now.
+    gathering: Arc<Group>,
+    /// Somebody is writing a batch.
+    busy: bool,
+}
+
+/// Who is gathering, who is writing, who is flushing.
+pub(crate) struct GroupCommit {
+    stage: Mutex<Stage>,
+    flushing: async_lock::Mutex<()>,
+    /// A flush failed: everything not durable must be written again before the next (rule R6).
+    rewrite: AtomicBool,
+    failures: AtomicU32,
+}
+
+impl Default for GroupCommit {
+    fn default() -> Self {
+        Self {
+            stage: Mutex::new(Stage { gathering: Arc::default(), busy: false }),
+            flushing: async_lock::Mutex::new(()),
+            rewrite: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The right to write a batch. Dropping it, however that comes about, lets the next one in.
+struct Lead<'a>(Option<&'a GroupCommit>);
+
+impl Lead<'_> {
+    fn release(&mut self) {
+        if let Some(group_commit) = self.0.take() {
+            let mut stage = group_commit.stage.lock();
+            stage.busy = false;
+            stage.gathering.ended.notify(1);
+        }
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl GroupCommit {
+    fn join(&self) -> Arc<Group> {
+        let group = self.stage.lock().gathering.clone();
+        group.members.fetch_add(1, Ordering::Relaxed);
+        group
+    }
+
+    /// Makes the caller the driver of `group` if nobody is writing and the group still gathers.
+    fn try_lead(&self, group: &Arc<Group>) -> Option<Lead<'_>> {
+        let mut stage = self.stage.lock();
+        if stage.busy || !Arc::ptr_eq(&stage.gathering, group) {
+            return None;
+        }
+        stage.busy = true;
+        Some(Lead(Some(self)))
+    }
+
+    /// Ends the gathering of the current group.
+    fn close(&self) {
+        self.stage.lock().gathering = Arc::default();
+    }
+
+    /// Demands that everything not durable be written again.
+    pub(crate) fn demand_rewrite(&self) {
+        self.rewrite.store(true, Ordering::Release);
+    }
+}
+
+impl Store {
+    /// Makes everything up to `op` survive any crash. Costs nothing when it is durable already.
+    pub async fn sync(&self, op: OpSeq) -> Result<(), StoreError> {
+        if self.is_durable(op) {
+            self.counters.syncs_elided.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let group = self.group.join();
+        let result = self.wait_for(&group).await;
+        self.counters.fsync_latency.record(asked.elapsed());
+        result
+    }
+
+    async fn wait_for(&self, group: &Arc<Group>) -> Result<(), StoreError> {
+        loop {
+            let ended = group.ended.listen();
+            if let Some(result) = group.result.get() {
+                return result.clone();
+            }
+            if let Some(lead) = self.group.try_lead(group) {
+                return self.drive(group, lead).await;
+            }
+            ended.await;
+        }
+    }
+
+    /// Takes a group's batch to the device and answers all its members.
+    async fn drive(&self, group: &Arc<Group>, mut lead: Lead<'_>) -> Result<(), StoreError> {
+        // Should this future be dropped half-way, its members must not wait for ever.
+        let abandoned = AnswerOnDrop(group);
+        let result = self.drive_batch(&mut lead).await;
+        if let Err(error) = &result {
+            self.note_failure(error);
+        } else {
+            self.group.failures.store(0, Ordering::Release);
+        }
+        self.counters.group_sizes.record(group.members.load(Ordering::Relaxed));
+        let _ = group.result.set(result.clone());
+        drop(abandoned);
+        result
+    }
+
+    async fn drive_batch(&self, lead: &mut Lead<'_>) -> Result<(), StoreError> {
+        let started = Instant::now();
+        // Closing before sealing: whoever joined had committed before, so its changes are pending or sealed.
+        self.group.close();
+        let seq = match self.seal() {
+            Ok(seq) => seq,
+            Err(StoreError::NoSpace) => return self.sync_by_checkpoint(lead).await,
+            Err(error) => return Err(error),
+        };
+        let tickets = match self.options.canary {
+            Some(Canary::FlushEarly) => Tickets::default(),
+            _ => self.settle(seq).await?,
+        };
+        self.counters.write_latency.record(started.elapsed());
+        let turn = Instant::now();
+        let flushing = self.group.flushing.lock().await;
+        let waited = Instant::now();
+        self.flush(tickets, lead).await?;
+        drop(flushing);
+        self.counters.wait_latency.record(waited - turn);
+        self.counters.flush_latency.record(waited.elapsed());
+        self.batches_durable(seq);
+        Ok(())
+    }
+
+    /// Flushes what `tickets` stand for, letting the next group write as soon as the flush is on its way.
+    async fn flush(&self, tickets: Tickets, lead: &mut Lead<'_>) -> Result<(), StoreError> {
+        match self.options.canary {
+            Some(Canary::SkipFlush) => return Ok(()),
+            Some(Canary::FlushEarly) => {
+                self.tracker.flush_now().await?;
+                return Ok(());
+            }
+            _ => {}
+        }
+        // The flush is on its way when `make_durable` returns.
+        let flush = self.tracker.make_durable(tickets.newest());
+        lead.release();
+        let outcome = flush.await.map_err(StoreError::from);
+        outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
+    }
+
+    /// Waits until all writes of all batches up to `seq` have completed, writing again what failed; their tickets.
+    pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
+        let writes: Vec<_> = {
+            let log = self.log.lock();
+            if self.group.rewrite.swap(false, Ordering::AcqRel) {
+                let all = log.sealed.iter().flat_map(Sealed::writes);
+                all.for_each(|write| write.restart(&self.tracker));
+            }
+            let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
+            wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
+        };
+        let mut tickets = Tickets::default();
+        for write in writes {
+            let ticket = match write.wait().await {
+                Ok(ticket) => ticket,
+                Err(error) => {
+                    tracing::warn!("{error}; writing the same bytes there again");
+                    write.restart(&self.tracker);
+                    write.wait().await?
+                }
+            };
+            tickets.add(ticket, &self.tracker);
+        }
+        Ok(tickets)
+    }
+
+    /// The way out when there is no room for a log segment: the checkpoint makes everything durable instead.
+    async fn sync_by_checkpoint(&self, lead: &mut Lead<'_>) -> Result<(), StoreError> {
+        lead.release();
+        yield_now().await;
+        self.checkpoint().await
+    }
+
+    /// Counts failures in a row; the third makes the filesystem read-only.
+    fn note_failure(&self, error: &StoreError) {
+        let failures = self.group.failures.fetch_add(1, Ordering::AcqRel) + 1;
+        tracing::error!("fsync failed ({failures} in a row): {error}");
+        if failures >= FAILURES_MAX {
+            turn_read_only(&self.health, error);
+        }
+    }
+}
+
+fn turn_read_only(health: &Health, error: &StoreError) {
+    health.turn_read_only(&format!(
+        "the log could not be written ({error}); unmount, mend the device and mount again to recover"
+    ));
+}
+
+/// Answers a group whose driver vanished, and wakes its members.
+struct AnswerOnDrop<'a>(&'a Arc<Group>);
+
+impl Drop for AnswerOnDrop<'_> {
+    fn drop(&mut self) {
+        let cancelled = || StoreError::Unusable("the fsync that drove this batch was cancelled".into());
+        self.0.result.get_or_init(|| Err(cancelled()));
+        self.0.ended.notify(usize::MAX);
+    }
+}

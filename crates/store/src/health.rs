@@ -1,0 +1,45 @@
+//! Whether the store may still be written: once it may not, it never may again in this process (promise P5).
+
+use crate::StoreError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The read-only latch.
+#[derive(Default)]
+pub(crate) struct Health {
+    read_only: AtomicBool,
+    reason: Mutex<Option<Arc<str>>>,
+}
+
+impl Health {
+    /// Refuses a change when the latch has fallen.
+    pub(crate) fn writable(&self) -> Result<(), StoreError> {
+        if !self.read_only.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let reason = self.reason.lock().clone().unwrap_or_else(|| "unknown".into());
+        Err(StoreError::ReadOnly { reason })
+    }
+
+    /// Lets the latch fall; the first reason stays.
+    pub(crate) fn turn_read_only(&self, reason: &str) {
+        let mut slot = self.reason.lock();
+        if slot.is_none() {
+            *slot = Some(reason.into());
+            self.read_only.store(true, Ordering::Release);
+            tracing::error!("the filesystem is read-only from now on: {reason}");
+        }
+    }
+
+    /// The same for a store that was opened read-only, which is no error.
+    pub(crate) fn open_read_only(&self) {
+        *self.reason.lock() = Some("it was opened read-only".into());
+        self.read_only.store(true, Ordering::Release);
+    }
+
+    /// Why it is read-only, if it is.
+    pub(crate) fn reason(&self) -> Option<Arc<str>> {
+        self.reason.lock().clone()
+    }
+}

@@ -1,0 +1,180 @@
+//! Writes whose durability is not known yet: their buffers stay here, for reading and for writing again.
+
+use crate::StoreError;
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use syncline_device::{DeviceError, FlushTracker, Ticket, WriteHandle};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc};
+
+/// A write that can be repeated identically at the same address, the one rewrite in place there is (rule R5).
+pub(crate) struct Write {
+    pub(crate) run: BlockRun,
+    bufs: Vec<Bytes>,
+    handle: Mutex<WriteHandle>,
+}
+
+impl Write {
+    /// Starts it.
+    pub(crate) fn start(tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> Arc<Self> {
+        let handle = Mutex::new(tracker.write(run.offset_bytes(), bufs.clone()));
+        Arc::new(Self { run, bufs, handle })
+    }
+
+    /// Starts it again with the same bytes; the ticket of the earlier attempt no longer counts.
+    pub(crate) fn restart(&self, tracker: &FlushTracker) {
+        *self.handle.lock() = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+    }
+
+    /// Waits for the newest attempt to end.
+    pub(crate) async fn wait(&self) -> Result<Ticket, DeviceError> {
+        let handle = self.handle.lock().clone();
+        handle.wait().await
+    }
+
+    /// Runs `then` when the newest attempt has ended, at once if it has already.
+    pub(crate) fn on_end(&self, then: Box<dyn FnOnce() + Send>) {
+        let handle = self.handle.lock().clone();
+        handle.on_end(Box::new(move |_| then()));
+    }
+
+    /// The block at `index` of the run.
+    fn block(&self, index: usize) -> Bytes {
+        let mut at = index * BLOCK_BYTES;
+        for buf in &self.bufs {
+            if at < buf.len() {
+                return buf.slice(at..at + BLOCK_BYTES);
+            }
+            at -= buf.len();
+        }
+        unreachable!("callers ask for blocks inside the run")
+    }
+
+    /// A part of the run, without a copy where one buffer holds it.
+    fn slice(&self, part: BlockRun) -> Bytes {
+        let mut at = (part.start - self.run.start) as usize * BLOCK_BYTES;
+        let len = part.len_bytes() as usize;
+        for buf in &self.bufs {
+            if at < buf.len() {
+                if at + len <= buf.len() {
+                    return buf.slice(at..at + len);
+                }
+                break;
+            }
+            at -= buf.len();
+        }
+        let mut joined = BytesMut::with_capacity(len);
+        let first = (part.start - self.run.start) as usize;
+        (first..first + part.blocks as usize).for_each(|index| joined.extend_from_slice(&self.block(index)));
+        joined.freeze()
+    }
+}
+
+struct DataWriteInner {
+    write: Arc<Write>,
+    checksums: Vec<Crc>,
+    /// Parts that were never named; they are given back when the write leaves the table.
+    abandoned: Mutex<Abandoned>,
+}
+
+#[derive(Default)]
+struct Abandoned {
+    parts: Vec<BlockRun>,
+    /// The write has left the table.
+    retired: bool,
+}
+
+/// Data on its way to the device, or there. Its buffers are immutable and stay in memory until a successful flush
+/// covers a batch that names it (rules R6, R7); until then reads of these blocks are served from memory.
+#[derive(Clone)]
+pub struct DataWrite(Arc<DataWriteInner>);
+
+impl DataWrite {
+    /// Where it is written.
+    pub fn run(&self) -> BlockRun {
+        self.0.write.run
+    }
+    /// One checksum a block.
+    pub fn checksums(&self) -> &[Crc] {
+        &self.0.checksums
+    }
+    /// Waits until the write has completed.
+    pub async fn wait(&self) -> Result<(), StoreError> {
+        self.0.write.wait().await?;
+        Ok(())
+    }
+    pub(crate) fn write(&self) -> &Arc<Write> {
+        &self.0.write
+    }
+}
+
+/// The table of data writes not known to be durable, by address.
+#[derive(Default)]
+pub(crate) struct Inflight {
+    writes: RwLock<BTreeMap<BlockAddr, DataWrite>>,
+    count: AtomicUsize,
+}
+
+impl Inflight {
+    /// Starts a data write and remembers it.
+    pub(crate) fn start(
+        &self,
+        tracker: &FlushTracker,
+        run: BlockRun,
+        bufs: Vec<Bytes>,
+        checksums: Vec<Crc>,
+    ) -> DataWrite {
+        // The table must know the write before anyone can learn its address; nobody does before we return.
+        let write = Write::start(tracker, run, bufs);
+        let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned: Mutex::default() }));
+        let mut writes = self.writes.write();
+        writes.insert(run.start, data.clone());
+        self.count.store(writes.len(), Ordering::Release);
+        data
+    }
+
+    /// Drops a write that has become durable or was abandoned whole; the parts to give back.
+    pub(crate) fn retire(&self, data: &DataWrite) -> Vec<BlockRun> {
+        let mut abandoned = data.0.abandoned.lock();
+        if !abandoned.retired {
+            abandoned.retired = true;
+            let mut writes = self.writes.write();
+            writes.remove(&data.run().start);
+            self.count.store(writes.len(), Ordering::Release);
+        }
+        std::mem::take(&mut abandoned.parts)
+    }
+
+    /// Notes that `part` was never named. True when the whole write is of no use now.
+    ///
+    /// The blocks are not given back at once: a later write there would meet this one in the table.
+    pub(crate) fn abandon(&self, data: &DataWrite, part: BlockRun) -> bool {
+        let mut abandoned = data.0.abandoned.lock();
+        abandoned.parts.push(part);
+        let blocks: u64 = abandoned.parts.iter().map(|part| part.blocks).sum();
+        abandoned.retired || blocks >= data.run().blocks
+    }
+
+    /// The bytes of `run` if one write holds them all.
+    pub(crate) fn get(&self, run: BlockRun) -> Option<Bytes> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let writes = self.writes.read();
+        let (_, data) = writes.range(..=run.start).next_back()?;
+        (data.run().end() >= run.end()).then(|| data.write().slice(run))
+    }
+
+    /// True when some block of `run` is here.
+    pub(crate) fn touches(&self, run: BlockRun) -> bool {
+        self.count.load(Ordering::Acquire) != 0
+            && self
+                .writes
+                .read()
+                .range(..run.end())
+                .next_back()
+                .is_some_and(|(_, data)| data.run().end() > run.start)
+    }
+}

@@ -1,0 +1,51 @@
+//! What a check of the whole image needs to see.
+
+use crate::Store;
+use syncline_format::BlockRun;
+use syncline_format::superblock::Pointer;
+use syncline_tree::{TreeError, Visitor, Walked};
+
+/// The blocks that an image uses beside file data, as its structures tell.
+#[derive(Clone, Debug, Default)]
+pub struct Reachable {
+    /// Tree nodes.
+    pub nodes: Vec<BlockRun>,
+    /// Damage found on the way: where, and what.
+    pub damaged: Vec<(u64, String)>,
+    /// How the walk went.
+    pub walked: Walked,
+}
+
+impl Store {
+    /// Reads every tree node from the device and verifies it.
+    pub async fn walk_nodes(&self) -> Reachable {
+        let mut reachable = Reachable::default();
+        let node_blocks = self.geometry.node_blocks();
+        let (mut nodes, mut damaged) = (Vec::new(), Vec::new());
+        {
+            let mut visit =
+                |_: u8, pointer: Pointer, node: Result<&syncline_format::node::Node, &TreeError>| {
+                    nodes.push(BlockRun::new(pointer.addr, node_blocks));
+                    if let Err(error) = node {
+                        damaged.push((pointer.addr, error.to_string()));
+                    }
+                };
+            let root = self.layers.read().root;
+            let visitor: &mut Visitor<'_> = &mut visit;
+            reachable.walked = self.tree.walk(root, visitor).await;
+        }
+        reachable.nodes = nodes;
+        reachable.damaged = damaged;
+        reachable
+    }
+
+    /// The blocks that the space map calls used, ascending, for comparison with what is reachable.
+    pub fn named_runs(&self) -> Vec<BlockRun> {
+        self.space.named_runs()
+    }
+
+    /// The pages of the space map itself.
+    pub fn space_pages(&self) -> Vec<BlockRun> {
+        self.space.map_runs()
+    }
+}

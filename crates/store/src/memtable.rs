@@ -1,0 +1,84 @@
+//! All changes since a checkpoint, readable at once.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_format::Key;
+use syncline_format::superblock::TreeRoot;
+
+/// What an item costs beside its value: key, tree node share, allocation.
+const ITEM_OVERHEAD_BYTES: usize = 112;
+
+/// Changed items; `None` is a tombstone.
+#[derive(Default)]
+pub(crate) struct Memtable {
+    items: BTreeMap<Key, Option<Bytes>>,
+    bytes: usize,
+}
+
+impl Memtable {
+    /// Applies one change.
+    pub(crate) fn apply(&mut self, key: Key, value: Option<Bytes>) {
+        let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+        self.bytes += len(&value);
+        match self.items.insert(key, value) {
+            Some(old) => self.bytes -= len(&old),
+            None => self.bytes += ITEM_OVERHEAD_BYTES,
+        }
+    }
+
+    /// The newest change of a key: `Some(None)` when it was removed.
+    pub(crate) fn get(&self, key: &Key) -> Option<&Option<Bytes>> {
+        self.items.get(key)
+    }
+
+    /// The changes of a range, both ends included, in key order.
+    pub(crate) fn range(&self, from: Key, to: Key) -> impl Iterator<Item = (Key, Option<Bytes>)> + '_ {
+        let range = (from <= to).then(|| self.items.range(from..=to));
+        range.into_iter().flatten().map(|(key, value)| (*key, value.clone()))
+    }
+
+    /// All changes, in key order.
+    pub(crate) fn items(&self) -> &BTreeMap<Key, Option<Bytes>> {
+        &self.items
+    }
+
+    /// Memory held, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Number of changed items.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Puts `older` under these changes.
+    pub(crate) fn fold_under(&mut self, older: &Memtable) {
+        for (key, value) in &older.items {
+            if !self.items.contains_key(key) {
+                self.apply(*key, value.clone());
+            }
+        }
+    }
+}
+
+/// The three layers of the map: a key's newest change decides.
+#[derive(Default)]
+pub(crate) struct Layers {
+    /// Takes new changes.
+    pub(crate) active: Memtable,
+    /// What the checkpoint in flight is merging into the tree.
+    pub(crate) frozen: Option<Arc<Memtable>>,
+    /// The tree as of the last durable superblock.
+    pub(crate) root: TreeRoot,
+    /// Nodes of that tree.
+    pub(crate) tree_nodes: u64,
+}
+
+impl Layers {
+    /// The newest change of a key in memory.
+    pub(crate) fn get(&self, key: &Key) -> Option<&Option<Bytes>> {
+        self.active.get(key).or_else(|| self.frozen.as_ref()?.get(key))
+    }
+}

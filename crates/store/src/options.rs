@@ -1,0 +1,57 @@
+//! What can be chosen when a store is opened.
+
+use std::time::Duration;
+
+/// Options of an open store; none of them changes the format.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Write nothing: replay into memory only. Default false.
+    pub read_only: bool,
+    /// Open for writing although the log ends before what it calls durable, accepting the loss. Default false.
+    pub accept_damaged_log: bool,
+    /// Node cache in bytes. Default 128 MiB.
+    pub node_cache_bytes: usize,
+    /// Memtable size in bytes that starts a checkpoint. Default 256 MiB, at least 64 KiB.
+    pub memtable_bytes: usize,
+    /// Age of the oldest change not in the tree that starts a checkpoint. Default 30 s.
+    pub checkpoint_interval: Duration,
+    /// Log written since the last checkpoint that starts another, in bytes. Default 256 MiB; at most an eighth of the image counts.
+    pub log_bytes: u64,
+    /// Pending log that is sealed in the background, in bytes. Default 1 MiB.
+    pub seal_bytes: usize,
+    /// Log and data bytes written but not flushed that start a background flush. Default 64 MiB.
+    pub unflushed_bytes: u64,
+    /// A deliberately broken rule, for tests of the tests.
+    #[doc(hidden)]
+    pub canary: Option<Canary>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            accept_damaged_log: false,
+            node_cache_bytes: 128 << 20,
+            memtable_bytes: 256 << 20,
+            checkpoint_interval: Duration::from_secs(30),
+            log_bytes: 256 << 20,
+            seal_bytes: 1 << 20,
+            unflushed_bytes: 64 << 20,
+            canary: None,
+        }
+    }
+}
+
+/// Rules that a test may break on purpose, to see that the crash laboratory notices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub enum Canary {
+    /// Acknowledge without a flush.
+    SkipFlush,
+    /// Submit the flush before the batch's writes have completed (breaks R1).
+    FlushEarly,
+    /// Do not compare named data with its checksums at replay.
+    SkipDataVerification,
+    /// Hand freed blocks out again before the superblock that frees them is durable (breaks R2).
+    ReuseEarly,
+}

@@ -1,0 +1,128 @@
+//! Reading: items through memtable, frozen memtable and tree; data blocks through their checksums.
+
+use crate::newest::{Newest, take_live};
+use crate::{Store, StoreError};
+use bytes::Bytes;
+use std::sync::atomic::Ordering;
+use syncline_format::{BLOCK_BYTES, BlockRun, Crc, FormatError, Key, block_checksums};
+use syncline_space::Pin;
+
+/// Items of a range, in key order.
+pub struct Chunk {
+    /// The items.
+    pub items: Vec<(Key, Bytes)>,
+    /// True when nothing follows in the range that was asked for.
+    pub complete: bool,
+}
+
+impl Store {
+    /// The value of `key`.
+    pub async fn get(&self, key: Key) -> Result<Option<Bytes>, StoreError> {
+        let _pin = self.space.pin();
+        let root = {
+            let layers = self.layers.read();
+            if let Some(value) = layers.get(&key) {
+                return Ok(value.clone());
+            }
+            layers.root
+        };
+        Ok(self.tree.get(root, key).await?)
+    }
+
+    /// The value of `key` if it is known without waiting for the device.
+    pub fn try_get(&self, key: Key) -> Option<Result<Option<Bytes>, StoreError>> {
+        let _pin = self.space.pin();
+        let root = {
+            let layers = self.layers.read();
+            if let Some(value) = layers.get(&key) {
+                return Some(Ok(value.clone()));
+            }
+            layers.root
+        };
+        Some(self.tree.try_get(root, key)?.map_err(StoreError::from))
+    }
+
+    /// At most `max_items` (at least one) items from `from` to `to`, both included, as of one moment.
+    pub async fn scan(&self, mut from: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
+        let max_items = max_items.max(1);
+        loop {
+            let _pin = self.space.pin();
+            let root = self.layers.read().root;
+            let below = self.tree.scan(root, from, to, max_items).await?;
+            let limit = match below.items.last() {
+                Some((last, _)) if !below.complete => *last,
+                _ => to,
+            };
+            let layers = self.layers.read();
+            if layers.root != root {
+                // A checkpoint ended meanwhile: what it merged is in neither of the two halves read.
+                continue;
+            }
+            let active = layers.active.range(from, limit);
+            let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(from, limit));
+            let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
+            let newest = Newest::new(active, Newest::new(frozen, tree));
+            let (items, cut) = take_live(newest, max_items);
+            drop(layers);
+            let complete = !cut && limit == to;
+            match limit.next() {
+                Some(next) if items.is_empty() && !complete => from = next,
+                _ => return Ok(Chunk { items, complete }),
+            }
+        }
+    }
+
+    /// Keeps the addresses looked up from now on from being reused while it lives (rule R2).
+    pub fn pin(&self) -> Pin {
+        self.space.pin()
+    }
+
+    /// Reads data blocks and checks them; a mismatch is `Corrupt`, counted and logged (promise P4).
+    ///
+    /// Blocks whose write is not known to be durable are served from the memory that the write pins.
+    pub async fn read_data(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+        if let Some(bytes) = self.inflight.get(run) {
+            return Ok(bytes);
+        }
+        if self.inflight.touches(run) {
+            return self.read_pieces(run, checksums).await;
+        }
+        self.read_device(run, checksums).await
+    }
+
+    /// Reads a run of which some blocks are in memory and some are not, block by block.
+    async fn read_pieces(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+        let mut whole = Vec::with_capacity(run.len_bytes() as usize);
+        for (block, checksum) in (run.start..run.end()).zip(checksums) {
+            let piece = BlockRun::new(block, 1);
+            match self.inflight.get(piece) {
+                Some(bytes) => whole.extend_from_slice(&bytes),
+                None => whole.extend_from_slice(&self.read_device(piece, &[*checksum]).await?),
+            }
+        }
+        Ok(whole.into())
+    }
+
+    async fn read_device(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+        let buffer = self.tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
+        let bytes = buffer.into_bytes();
+        self.counters.data_bytes_read.fetch_add(run.len_bytes(), Ordering::Relaxed);
+        let wrong = block_checksums(&bytes).zip(checksums).position(|(found, expected)| found != *expected);
+        if checksums.len() * BLOCK_BYTES != bytes.len() {
+            return Err(self.corrupt(run.start, FormatError::Field { structure: "data", field: "length" }));
+        }
+        match wrong {
+            Some(block) => {
+                Err(self.corrupt(run.start + block as u64, FormatError::Checksum { structure: "data" }))
+            }
+            None => Ok(bytes),
+        }
+    }
+
+    /// Counts and logs damage.
+    pub(crate) fn corrupt(&self, addr: u64, detail: FormatError) -> StoreError {
+        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        tracing::error!("block {addr}: {detail}");
+        StoreError::Corrupt { addr, detail }
+    }
+}

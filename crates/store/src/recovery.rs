@@ -1,0 +1,268 @@
+//! Recovery: the newest superblock plus the log that follows it, and a new start that needs neither.
+//!
+//! Until the superblock that ends recovery is durable, nothing is written to a block that the old superblock's tree,
+//! a replayed batch or the log itself could need: recovery can be cut off at every write and done again.
+
+use crate::checkpoint::CheckpointState;
+use crate::commit::CommitState;
+use crate::memtable::{Layers, Memtable};
+use crate::reserve::segment_blocks;
+use crate::seal::LogState;
+use crate::slots::{ReadSlots, read_superblocks};
+use crate::{Canary, Counters, Store, StoreError, StoreOptions};
+use bytes::Bytes;
+use event_listener::Event;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_device::{Device, FlushTracker, Spawn};
+use syncline_format::batch::{BatchHeader, Record, Records};
+use syncline_format::superblock::{LogStart, Superblock};
+use syncline_format::{BlockRun, Geometry};
+use syncline_log::{Chain, Pending, Scan, Window, payload_of, scan, verify_named};
+use syncline_space::{Class, Space};
+use syncline_tree::Tree;
+
+/// What opening an image found.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// The image had been unmounted cleanly.
+    pub clean: bool,
+    /// Batches replayed.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Log bytes read.
+    pub log_bytes: u64,
+    /// Batches whose named data was compared with its checksums.
+    pub verified_batches: u64,
+    /// Batches that were whole but discarded, because they or one before them named data that is not there. None of
+    /// them had been acknowledged.
+    pub discarded_batches: u64,
+    /// What else is worth telling.
+    pub notes: Vec<String>,
+}
+
+/// The state that replay builds.
+struct Replayed {
+    memtable: Memtable,
+    objects: u64,
+    next_object: u64,
+    op_seq: u64,
+    generation: u64,
+    end: LogStart,
+    segments: Vec<BlockRun>,
+}
+
+impl Store {
+    /// Opens an image: recovers what a crash left, and starts the background tasks.
+    pub async fn open(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+    ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
+        let tracker = FlushTracker::new(device.clone());
+        if !options.read_only {
+            // Trust no cache: what an earlier process wrote and never flushed becomes durable or is seen to be gone.
+            tracker.flush_now().await?;
+        }
+        let slots = read_superblocks(&device).await?;
+        let superblock = slots.superblock.clone();
+        let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
+        report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
+            format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
+        }));
+        let space = Space::load(&tracker, superblock.geometry, superblock.space).await?;
+        let found = scan(&device, superblock.geometry, superblock.epoch, superblock.log).await?;
+        refuse_contradiction(&found, &options, &mut report)?;
+        let replayed = replay(&device, &superblock, &slots, &space, &options, found, &mut report).await?;
+        let store = Arc::new(assemble(tracker, options, &superblock, space, &replayed)?);
+        *store.layers.write() = Layers {
+            active: replayed.memtable,
+            frozen: None,
+            root: superblock.tree,
+            tree_nodes: superblock.tree_nodes,
+        };
+        store.counters.replayed_batches.store(report.batches, Ordering::Relaxed);
+        store.counters.replayed_records.store(report.records, Ordering::Relaxed);
+        store.checkpoint.lock().await.slot = slots.slot;
+        if store.options.read_only {
+            store.health.open_read_only();
+            return Ok((store, report));
+        }
+        // The old log is of no use once the first superblock of this epoch is durable (rule R3).
+        replayed.segments.iter().for_each(|segment| store.space.hold(*segment, replayed.generation));
+        {
+            let mut state = store.checkpoint.lock().await;
+            store.run_checkpoint(&mut state, false).await?;
+        }
+        store.start_background(&spawn);
+        Ok((store, report))
+    }
+}
+
+/// A hole in the log before a batch that was acknowledged is damage, not a torn tail.
+fn refuse_contradiction(
+    found: &Scan,
+    options: &StoreOptions,
+    report: &mut RecoveryReport,
+) -> Result<(), StoreError> {
+    let Some(later) = found.contradiction else { return Ok(()) };
+    let text = format!(
+        "the log is damaged: batch {} is missing although batch {} says that batch {} is durable",
+        found.end.seq, later.seq, later.durable_seq
+    );
+    if options.read_only || options.accept_damaged_log {
+        report.notes.push(text);
+        return Ok(());
+    }
+    Err(StoreError::Unusable(
+        format!("{text}; mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on without what followed").into(),
+    ))
+}
+
+/// Applies the batches that count, oldest first.
+async fn replay(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    slots: &ReadSlots,
+    space: &Arc<Space>,
+    options: &StoreOptions,
+    found: Scan,
+    report: &mut RecoveryReport,
+) -> Result<Replayed, StoreError> {
+    let newest_generation = found.batches.iter().map(|batch| batch.generation).max().unwrap_or(0);
+    let mut replayed = Replayed {
+        memtable: Memtable::default(),
+        objects: superblock.objects,
+        next_object: superblock.next_object,
+        op_seq: superblock.op_seq,
+        // Past any value seen, whoever wrote it.
+        generation: newest_generation.max(slots.generation_seen).max(superblock.generation) + 2,
+        end: found.end,
+        segments: segments(superblock, &found),
+    };
+    for segment in &replayed.segments {
+        space.reserve_live(*segment);
+    }
+    let mut window = Window::new(device.clone());
+    let whole = found.batches.len() as u64;
+    for header in &found.batches {
+        let payload = payload_of(&mut window, header).await?;
+        let verify = header.seq > found.durable_seq && options.canary != Some(Canary::SkipDataVerification);
+        if verify {
+            report.verified_batches += 1;
+            if !verify_named(device, superblock.geometry, header, &payload).await? {
+                report.discarded_batches = whole - report.batches;
+                break;
+            }
+        }
+        apply(&mut replayed, space, superblock.geometry, header, &payload, report)?;
+    }
+    Ok(replayed)
+}
+
+/// Every segment that the log reaches, the one that its newest batch announces included.
+fn segments(superblock: &Superblock, found: &Scan) -> Vec<BlockRun> {
+    let mut segments = vec![superblock.log.segment];
+    for batch in &found.batches {
+        if segments.last() != Some(&batch.next_segment) {
+            segments.push(batch.next_segment);
+        }
+    }
+    segments
+}
+
+/// Applies one batch to memory.
+fn apply(
+    replayed: &mut Replayed,
+    space: &Space,
+    geometry: Geometry,
+    header: &BatchHeader,
+    payload: &[u8],
+    report: &mut RecoveryReport,
+) -> Result<(), StoreError> {
+    for record in Records::new(payload, geometry) {
+        let record = record.map_err(|detail| StoreError::Corrupt { addr: header.addr, detail })?;
+        report.records += 1;
+        match record {
+            Record::Put(key, value) => {
+                replayed.next_object = replayed.next_object.max(key.object.saturating_add(1));
+                replayed.memtable.apply(key, Some(Bytes::copy_from_slice(value)));
+            }
+            Record::Delete(key) => {
+                replayed.next_object = replayed.next_object.max(key.object.saturating_add(1));
+                replayed.memtable.apply(key, None);
+            }
+            Record::Name(run, _) => space.name(run),
+            Record::Free(run) => space.unname(run, replayed.generation),
+            Record::Void => {}
+        }
+    }
+    report.batches += 1;
+    report.log_bytes += header.run().len_bytes();
+    replayed.objects = replayed.objects.saturating_add_signed(header.objects_delta);
+    replayed.op_seq = replayed.op_seq.max(header.op_seq);
+    Ok(())
+}
+
+/// A store around what replay found, with a log of its own in a new epoch.
+fn assemble(
+    tracker: Arc<FlushTracker>,
+    options: StoreOptions,
+    superblock: &Superblock,
+    space: Arc<Space>,
+    replayed: &Replayed,
+) -> Result<Store, StoreError> {
+    let geometry = superblock.geometry;
+    let segment_blocks = segment_blocks(geometry.total_blocks);
+    let segment = if options.read_only {
+        superblock.log.segment
+    } else {
+        space.allocate(Class::Log, segment_blocks, 4, None).ok_or(StoreError::NoSpace)?
+    };
+    let epoch = rand::random();
+    let start = LogStart { addr: segment.start, seq: replayed.end.seq, prev: replayed.end.prev, segment };
+    let log = LogState {
+        chain: Chain::new(epoch, segment_blocks, start),
+        sealed: VecDeque::new(),
+        unflushed_bytes: 0,
+        durable_seq: replayed.end.seq - 1,
+        marked_seq: replayed.end.seq,
+        segments: vec![segment],
+        bytes_since_freeze: 0,
+        stalled: false,
+    };
+    let commit = CommitState {
+        pending: Pending::default(),
+        writes: Vec::new(),
+        generation: replayed.generation,
+        objects: replayed.objects,
+    };
+    Ok(Store {
+        tree: Tree::new(tracker.clone(), geometry, options.node_cache_bytes),
+        tracker,
+        geometry,
+        space,
+        layers: RwLock::default(),
+        log: Mutex::new(log),
+        commit: Mutex::new(commit),
+        group: Default::default(),
+        inflight: Default::default(),
+        checkpoint: async_lock::Mutex::new(CheckpointState { slot: 0, epoch }),
+        superblock: RwLock::new(superblock.clone()),
+        health: Default::default(),
+        counters: Counters::default(),
+        last_op: AtomicU64::new(replayed.op_seq),
+        durable_op: AtomicU64::new(replayed.op_seq),
+        next_object: AtomicU64::new(replayed.next_object),
+        reserved: AtomicU64::new(0),
+        wake: Event::new(),
+        checkpoint_due: AtomicBool::new(false),
+        checkpoint_ended: Event::new(),
+        drained: Event::new(),
+        closing: AtomicBool::new(false),
+        options,
+    })
+}

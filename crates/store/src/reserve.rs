@@ -1,0 +1,212 @@
+//! Room: what may still be promised, so that a checkpoint, a delete or a replay never fails for lack of it.
+
+use crate::memtable::Memtable;
+use crate::{DataWrite, Store, StoreError};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::{BlockAddr, BlockRun, block_checksums};
+use syncline_space::Class;
+
+/// What a change is for; decides whether it may draw on the reserve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Adds to the filesystem: refused with `NoSpace` before the reserve is touched.
+    Grow,
+    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup, attribute changes): draws on the
+    /// reserve.
+    Shrink,
+}
+
+/// Space set aside for data that will be allocated later; gives back what was not used when dropped.
+#[derive(Default)]
+pub struct Reservation {
+    store: Option<Arc<Store>>,
+    blocks: u64,
+}
+
+impl Reservation {
+    /// Blocks still set aside.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Takes over another reservation's blocks.
+    pub fn merge(&mut self, mut other: Reservation) {
+        self.blocks += std::mem::take(&mut other.blocks);
+        if self.store.is_none() {
+            self.store = other.store.take();
+        }
+    }
+
+    /// Splits off `blocks` (at most what there is).
+    pub fn split(&mut self, blocks: u64) -> Reservation {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        Reservation { store: self.store.clone(), blocks }
+    }
+
+    fn spend(&mut self, blocks: u64) {
+        self.blocks -= blocks;
+        if let Some(store) = &self.store {
+            store.reserved.fetch_sub(blocks, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.spend(self.blocks);
+    }
+}
+
+/// How often a writer that finds no room looks again after a checkpoint.
+const CHECKPOINTS_FOR_ROOM: u32 = 2;
+
+impl Store {
+    /// Waits until memory and space allow another transaction of this sort. Call before taking leases.
+    pub async fn admit(&self, admission: Admission) -> Result<(), StoreError> {
+        self.health.writable()?;
+        self.throttle().await?;
+        match admission {
+            Admission::Grow => self.find_room(0).await,
+            Admission::Shrink => {
+                if self.room() < 0 {
+                    self.ask_for_checkpoint();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits while twice the memtable limit, or far more unflushed log than the background lets be, is in memory.
+    async fn throttle(&self) -> Result<(), StoreError> {
+        loop {
+            let ended = self.checkpoint_ended.listen();
+            if self.layers.read().active.bytes() < 2 * self.options.memtable_bytes {
+                break;
+            }
+            self.health.writable()?;
+            self.ask_for_checkpoint();
+            ended.await;
+        }
+        loop {
+            let drained = self.drained.listen();
+            if self.log.lock().unflushed_bytes < 4 * self.options.unflushed_bytes {
+                return Ok(());
+            }
+            self.health.writable()?;
+            self.wake.notify(usize::MAX);
+            drained.await;
+        }
+    }
+
+    /// Blocks that may still be promised; negative when the reserve is being drawn on.
+    fn room(&self) -> i64 {
+        let free = self.space.free_blocks() as i64;
+        free - self.reserved.load(Ordering::Acquire) as i64 - self.reserve_blocks() as i64
+    }
+
+    /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
+    /// deletes on a full filesystem.
+    pub(crate) fn reserve_blocks(&self) -> u64 {
+        let layers = self.layers.read();
+        let active = self.checkpoint_blocks(&layers.active, layers.tree_nodes);
+        let frozen =
+            layers.frozen.as_ref().map_or(0, |frozen| self.checkpoint_blocks(frozen, layers.tree_nodes));
+        drop(layers);
+        let total = self.geometry.total_blocks;
+        let floor = (total / 64).clamp(256, 16 * 1024);
+        active + frozen + floor + 2 * self.segment_blocks()
+    }
+
+    /// Blocks that a checkpoint of this memtable may need in the worst case: every leaf touched is written anew, with
+    /// its parents, and what is added fills new nodes half.
+    fn checkpoint_blocks(&self, memtable: &Memtable, tree_nodes: u64) -> u64 {
+        let node = self.geometry.node_blocks();
+        let touched = (memtable.len() as u64 * 2 + 2).min(tree_nodes + 2);
+        let added = 2 * memtable.bytes() as u64 / u64::from(self.geometry.node_bytes) + 2;
+        let pages = self.space.map_reserve_blocks();
+        (touched + added) * node + pages
+    }
+
+    /// Blocks of a log segment: 4 MiB, less on a small image.
+    pub(crate) fn segment_blocks(&self) -> u64 {
+        segment_blocks(self.geometry.total_blocks)
+    }
+
+    /// Sets aside room for `blocks` data blocks and what naming them costs, if there is room now.
+    pub fn try_reserve(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
+        if self.room() < with_metadata(blocks) as i64 {
+            return None;
+        }
+        self.reserved.fetch_add(blocks, Ordering::AcqRel);
+        Some(Reservation { store: Some(self.clone()), blocks })
+    }
+
+    /// The same, forcing a checkpoint before it answers `NoSpace`.
+    pub async fn reserve(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
+        loop {
+            if let Some(reservation) = self.try_reserve(blocks) {
+                return Ok(reservation);
+            }
+            self.find_room(blocks).await?;
+        }
+    }
+
+    /// Waits until `blocks` could be reserved, releasing by checkpoints what frees hold back.
+    async fn find_room(&self, blocks: u64) -> Result<(), StoreError> {
+        let wanted = with_metadata(blocks) as i64;
+        for _ in 0..CHECKPOINTS_FOR_ROOM {
+            if self.room() >= wanted {
+                return Ok(());
+            }
+            self.health.writable()?;
+            self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
+            self.checkpoint().await?;
+        }
+        if self.room() >= wanted { Ok(()) } else { Err(StoreError::NoSpace) }
+    }
+
+    /// Turns reserved blocks into an address range: one run of up to `want` blocks, perhaps shorter (call again for
+    /// the rest). It must be written and named, or abandoned.
+    pub fn allocate(
+        &self,
+        from: &mut Reservation,
+        want: u64,
+        near: Option<BlockAddr>,
+    ) -> Result<BlockRun, StoreError> {
+        let want = want.min(from.blocks()).max(1);
+        let run = self.space.allocate(Class::Data, want, 1, near).ok_or(StoreError::NoSpace)?;
+        from.spend(run.blocks.min(from.blocks()));
+        Ok(run)
+    }
+
+    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
+    pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
+        debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
+        let checksums = bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
+        self.counters.data_bytes.fetch_add(run.len_bytes(), Ordering::Relaxed);
+        self.inflight.start(&self.tracker, run, bufs, checksums)
+    }
+
+    /// Gives back `part` of a write that was never named, once it is no longer in flight.
+    pub fn abandon(self: &Arc<Self>, data: &DataWrite, part: BlockRun) {
+        if !self.inflight.abandon(data, part) {
+            return;
+        }
+        // Nobody reads it any more, but the device may still be writing it (rule R2).
+        let (store, write) = (self.clone(), data.clone());
+        data.write().on_end(Box::new(move || store.retire(&write)));
+    }
+}
+
+/// Data blocks with their share of items, log and checksums.
+fn with_metadata(blocks: u64) -> u64 {
+    blocks + blocks / 16 + 4
+}
+
+/// Blocks of a log segment: 4 MiB, or a 64th of a small image.
+pub(crate) fn segment_blocks(total_blocks: u64) -> u64 {
+    (total_blocks / 64).clamp(16, 1024)
+}

@@ -1,0 +1,140 @@
+//! Sealing: the pending log becomes a batch on its way to the device.
+
+use crate::inflight::Write;
+use crate::{DataWrite, Store, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::BlockRun;
+use syncline_format::batch::PAYLOAD_BYTES_MAX;
+use syncline_log::{Chain, Pending, Stamp};
+use syncline_space::Class;
+
+/// A batch that is not known to be durable, with everything needed to write it and its data again.
+pub(crate) struct Sealed {
+    pub(crate) seq: u64,
+    pub(crate) op_seq: u64,
+    pub(crate) bytes: u64,
+    /// The batch itself.
+    pub(crate) log: Arc<Write>,
+    /// The data it names; writes in flight when it was sealed are its dependencies (rule R1).
+    pub(crate) data: Vec<DataWrite>,
+}
+
+impl Sealed {
+    /// All writes that must have completed before a flush can acknowledge the batch.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = &Arc<Write>> {
+        self.data.iter().map(DataWrite::write).chain([&self.log])
+    }
+}
+
+/// The end of the log and what is on its way there.
+pub(crate) struct LogState {
+    pub(crate) chain: Chain,
+    /// Batches not known to be durable, oldest first.
+    pub(crate) sealed: VecDeque<Sealed>,
+    /// Bytes of log and data that these hold in memory.
+    pub(crate) unflushed_bytes: u64,
+    /// Highest batch known durable.
+    pub(crate) durable_seq: u64,
+    /// The marker batch written last; see `mark_durable_when_idle`.
+    pub(crate) marked_seq: u64,
+    /// Segments in use since the last freeze, the current one last.
+    pub(crate) segments: Vec<BlockRun>,
+    /// Log bytes written since the last freeze.
+    pub(crate) bytes_since_freeze: u64,
+    /// Changes were frozen that the log does not hold: nothing may be sealed until their superblock is durable.
+    pub(crate) stalled: bool,
+}
+
+impl Store {
+    /// Seals what is pending and starts writing it; the newest sealed batch.
+    pub(crate) fn seal(&self) -> Result<u64, StoreError> {
+        let mut log = self.log.lock();
+        let mut commit = self.commit.lock();
+        if commit.pending.is_empty() {
+            return Ok(log.chain.newest_seq());
+        }
+        let segment = self.segment_for(&log, &commit.pending)?;
+        let pending = commit.pending.take();
+        let data = std::mem::take(&mut commit.writes);
+        let generation = commit.generation;
+        let op_seq = self.last_op.load(Ordering::Acquire);
+        drop(commit);
+        Ok(self.seal_into(&mut log, pending, data, generation, op_seq, segment))
+    }
+
+    /// A new segment if the pending log does not fit the current one.
+    pub(crate) fn segment_for(
+        &self,
+        log: &LogState,
+        pending: &Pending,
+    ) -> Result<Option<BlockRun>, StoreError> {
+        if log.stalled {
+            return Err(StoreError::NoSpace);
+        }
+        if pending.payload_bytes() > PAYLOAD_BYTES_MAX {
+            return Err(StoreError::Unusable("a log batch grew past 64 MiB: report this as a bug".into()));
+        }
+        match log.chain.segment_wanted(pending.payload_bytes()) {
+            None => Ok(None),
+            Some(blocks) => {
+                let segment = self.space.allocate(Class::Log, blocks, blocks, None);
+                segment.map(Some).ok_or(StoreError::NoSpace)
+            }
+        }
+    }
+
+    /// Chains, encodes and submits; the batch's number.
+    pub(crate) fn seal_into(
+        &self,
+        log: &mut LogState,
+        pending: Pending,
+        data: Vec<DataWrite>,
+        generation: u64,
+        op_seq: u64,
+        segment: Option<BlockRun>,
+    ) -> u64 {
+        log.segments.extend(segment);
+        let stamp = Stamp { generation, durable_seq: log.durable_seq, op_seq };
+        let batches = log.chain.seal(&pending, stamp, segment);
+        self.counters.sealed(&pending, &batches);
+        let mut data = Some(data);
+        let last = batches.len() - 1;
+        for (index, batch) in batches.into_iter().enumerate() {
+            let data = if index == last { data.take().unwrap_or_default() } else { Vec::new() };
+            let log_bytes = batch.run.len_bytes();
+            let bytes = log_bytes + data.iter().map(|data| data.run().len_bytes()).sum::<u64>();
+            log.unflushed_bytes += bytes;
+            log.bytes_since_freeze += log_bytes;
+            let write = Write::start(&self.tracker, batch.run, vec![batch.bytes]);
+            log.sealed.push_back(Sealed { seq: batch.seq, op_seq, bytes, log: write, data });
+        }
+        let limit = self.options.log_bytes.min(self.geometry.total_blocks * 4096 / 8);
+        if log.bytes_since_freeze >= limit {
+            self.ask_for_checkpoint();
+        }
+        log.chain.newest_seq()
+    }
+
+    /// Notes that every batch up to `seq` is durable: its buffers are no longer needed.
+    pub(crate) fn batches_durable(&self, seq: u64) {
+        let mut retired = Vec::new();
+        let mut log = self.log.lock();
+        log.durable_seq = log.durable_seq.max(seq);
+        while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
+            let sealed = log.sealed.pop_front().expect("just seen");
+            log.unflushed_bytes -= sealed.bytes;
+            self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
+            retired.extend(sealed.data);
+        }
+        drop(log);
+        retired.iter().for_each(|data| self.retire(data));
+        self.drained.notify(usize::MAX);
+    }
+
+    /// Lets go of the buffers of a write that is durable or of no use, and gives back what of it was never named.
+    pub(crate) fn retire(&self, data: &DataWrite) {
+        self.inflight.retire(data).into_iter().for_each(|part| self.space.give_back(part));
+    }
+}

@@ -1,0 +1,275 @@
+//! The store over a memory device: what is committed, synced, checkpointed and recovered.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_format::Key;
+use syncline_store::{Admission, FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
+
+const SIZE: u64 = 64 << 20;
+
+fn spawn() -> Arc<dyn Spawn> {
+    Arc::new(Background::start(WorkerOptions::default()).unwrap())
+}
+
+fn formatted(spawn: &Arc<dyn Spawn>) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(SIZE);
+    block_on(format(device.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>) -> Arc<Store> {
+    block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap().0
+}
+
+fn key(object: u64, offset: u64) -> Key {
+    Key { object, kind: 1, offset }
+}
+
+fn put(store: &Store, object: u64, value: &str) -> OpSeq {
+    let mut transaction = Transaction::new();
+    transaction.put(key(object, 0), value.to_owned());
+    store.commit(transaction).unwrap()
+}
+
+fn get(store: &Store, object: u64) -> Option<Bytes> {
+    block_on(store.get(key(object, 0))).unwrap()
+}
+
+#[test]
+fn a_sync_is_one_flush_and_one_log_write() {
+    let spawn = spawn();
+    let store = open(&formatted(&spawn), &spawn);
+    let before = store.device_counters();
+    let op = put(&store, 100, "value");
+    block_on(store.sync(op)).unwrap();
+    let after = store.device_counters();
+    assert_eq!(after.flushes_issued - before.flushes_issued, 1);
+    assert_eq!(after.writes - before.writes, 1);
+    assert_eq!(after.write_bytes - before.write_bytes, 4096);
+    block_on(store.sync(op)).unwrap();
+    assert_eq!(store.device_counters().flushes_issued, after.flushes_issued, "already durable");
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_crash_and_what_was_not_is_a_prefix() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let synced = put(&store, 100, "synced");
+    block_on(store.sync(synced)).unwrap();
+    put(&store, 101, "not synced");
+    let crashed = device.snapshot();
+    let again = open(&crashed, &spawn);
+    assert_eq!(get(&again, 100).as_deref(), Some(&b"synced"[..]));
+    assert_eq!(get(&again, 101), None);
+}
+
+#[test]
+fn items_survive_checkpoints_and_clean_reopening() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let mut model = BTreeMap::new();
+    for round in 0..5u64 {
+        for index in 0..2000u64 {
+            let object = (index * 7919 + round * 13) % 5000;
+            let mut transaction = Transaction::new();
+            if (index + round) % 3 == 0 {
+                transaction.delete(key(object, 1));
+                model.remove(&key(object, 1));
+            } else {
+                let value = Bytes::from(format!("{round}-{index}").repeat(1 + (index % 5) as usize));
+                transaction.put(key(object, 1), value.clone());
+                model.insert(key(object, 1), value);
+            }
+            store.commit(transaction).unwrap();
+        }
+        block_on(store.checkpoint()).unwrap();
+        check(&store, &model);
+    }
+    block_on(store.close()).unwrap();
+    assert!(store.commit(Transaction::new()).is_err(), "closed");
+    drop(store);
+    let (store, report) = block_on(Store::open(device, StoreOptions::default(), spawn.clone())).unwrap();
+    assert!(report.clean);
+    assert_eq!(report.batches, 0);
+    check(&store, &model);
+}
+
+fn check(store: &Store, model: &BTreeMap<Key, Bytes>) {
+    let mut from = Key::MIN;
+    let mut found = Vec::new();
+    loop {
+        let chunk = block_on(store.scan(from, Key::MAX, 97)).unwrap();
+        assert!(chunk.items.len() <= 97);
+        if let Some((last, _)) = chunk.items.last() {
+            from = last.next().unwrap();
+        }
+        found.extend(chunk.items);
+        if chunk.complete {
+            break;
+        }
+    }
+    assert!(found.iter().map(|(k, v)| (k, v)).eq(model.iter()));
+}
+
+fn write(store: &Arc<Store>, fill: u8, blocks: u64) -> (syncline_store::DataWrite, Transaction) {
+    let mut reservation = block_on(store.reserve(blocks)).unwrap();
+    let run = store.allocate(&mut reservation, blocks, None).unwrap();
+    assert_eq!(run.blocks, blocks);
+    let data = AlignedBuf::copy_from(&vec![fill; run.len_bytes() as usize]).into_bytes();
+    let write = store.write_data(run, vec![data]);
+    let mut transaction = Transaction::new();
+    transaction.name_data(&write, run);
+    (write, transaction)
+}
+
+#[test]
+fn data_and_its_batch_share_one_flush_and_reads_are_checked() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let before = store.device_counters();
+    let (data, mut transaction) = write(&store, 7, 16);
+    transaction.put(key(100, 0), "names the data");
+    let op = store.commit(transaction).unwrap();
+    block_on(store.sync(op)).unwrap();
+    let after = store.device_counters();
+    assert_eq!((after.flushes_issued - before.flushes_issued, after.writes - before.writes), (1, 2));
+    let bytes = block_on(store.read_data(data.run(), data.checksums())).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    let wrong = vec![0; 16];
+    assert!(matches!(block_on(store.read_data(data.run(), &wrong)), Err(StoreError::Corrupt { .. })));
+    assert_eq!(store.counters().checksum_errors, 1);
+}
+
+#[test]
+fn a_batch_whose_data_is_missing_does_not_count() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let (data, mut transaction) = write(&store, 7, 4);
+    transaction.put(key(100, 0), "names the data");
+    let op = store.commit(transaction).unwrap();
+    block_on(store.sync(op)).unwrap();
+    let crashed = device.snapshot();
+    // The flush never came and the device lost the last block of the data.
+    let lost = AlignedBuf::zeroed(4096).into_bytes();
+    crashed.write(data.run().offset_bytes() + 3 * 4096, vec![lost], Box::new(|result| result.unwrap()));
+    let (store, report) = block_on(Store::open(crashed, StoreOptions::default(), spawn.clone())).unwrap();
+    assert_eq!(report.discarded_batches, 1);
+    assert_eq!(get(&store, 100), None);
+}
+
+#[test]
+fn many_callers_share_flushes() {
+    let spawn = spawn();
+    let store = open(&formatted(&spawn), &spawn);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let op = put(store, 1000 + thread, &format!("{round}"));
+                    block_on(store.sync(op)).unwrap();
+                }
+            });
+        }
+    });
+    let counters = store.counters();
+    assert!(counters.flushes_issued <= 410, "{}", counters.flushes_issued);
+    assert!(store.is_durable(store.last_op()));
+}
+
+#[test]
+fn a_full_image_answers_no_space_and_recovers_when_space_is_freed() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let mut runs = Vec::new();
+    let error = loop {
+        let reserved = block_on(store.reserve(64));
+        let mut reservation = match reserved {
+            Ok(reservation) => reservation,
+            Err(error) => break error,
+        };
+        while reservation.blocks() > 0 {
+            let run = store.allocate(&mut reservation, 64, None).unwrap();
+            let data = AlignedBuf::zeroed(run.len_bytes() as usize).into_bytes();
+            let write = store.write_data(run, vec![data]);
+            let mut transaction = Transaction::new();
+            transaction.name_data(&write, run);
+            transaction.put(key(5000 + runs.len() as u64, 0), "extent");
+            runs.push(run);
+            store.commit(transaction).unwrap();
+        }
+    };
+    assert!(matches!(error, StoreError::NoSpace));
+    assert!(runs.len() as u64 * 64 * 4096 > SIZE / 2, "most of the image could be used");
+    block_on(store.sync(store.last_op())).unwrap();
+    for (index, run) in runs.iter().enumerate() {
+        block_on(store.admit(Admission::Shrink)).unwrap();
+        let mut transaction = Transaction::new();
+        transaction.free(*run);
+        transaction.delete(key(5000 + index as u64, 0));
+        store.commit(transaction).unwrap();
+    }
+    block_on(store.reserve(64)).unwrap();
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn a_read_only_store_replays_and_writes_nothing() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    block_on(store.sync(put(&store, 100, "logged"))).unwrap();
+    let crashed = device.snapshot();
+    let image = crashed.image();
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let (again, report) = block_on(Store::open(crashed.clone(), options, spawn.clone())).unwrap();
+    assert_eq!(report.batches, 1);
+    assert_eq!(get(&again, 100).as_deref(), Some(&b"logged"[..]));
+    assert!(matches!(again.commit(Transaction::new()), Err(StoreError::ReadOnly { .. })));
+    block_on(again.close()).unwrap();
+    assert!(image == crashed.image());
+}
+
+#[test]
+fn what_is_no_image_is_named_so() {
+    let spawn = spawn();
+    let refuse = |device: Arc<MemoryDevice>| match block_on(Store::open(
+        device,
+        StoreOptions::default(),
+        spawn.clone(),
+    )) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("opened"),
+    };
+    assert!(refuse(MemoryDevice::new(SIZE)).contains("not a Syncline image"));
+    assert!(refuse(MemoryDevice::new(1 << 20)).contains("truncated"));
+    let image = formatted(&spawn).image();
+    let short = refuse(MemoryDevice::from_image(&image[..image.len() / 2]));
+    assert!(short.contains("truncated"), "{short}");
+}
+
+#[test]
+fn either_superblock_copy_is_enough() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    put(&store, 100, "kept");
+    block_on(store.close()).unwrap();
+    let geometry = store.geometry();
+    for copy in 0..2 {
+        let damaged = device.snapshot();
+        for slot in 0..2 {
+            let bad = AlignedBuf::copy_from(&[0x55; 4096]).into_bytes();
+            let addr = geometry.superblock_copies(slot)[copy];
+            damaged.write(addr * 4096, vec![bad], Box::new(|result| result.unwrap()));
+        }
+        assert_eq!(get(&open(&damaged, &spawn), 100).as_deref(), Some(&b"kept"[..]));
+    }
+}
