@@ -18,6 +18,12 @@ pub trait Device: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4096.
     fn size_bytes(&self) -> u64;
 
+    /// True when a read returns what the device holds, not what a cache of this host does. Recovery trusts no cache:
+    /// where this is false it writes again what it accepts.
+    fn reads_bypass_caches(&self) -> bool {
+        true
+    }
+
     /// Fills `buf` from `offset`.
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>);
 

@@ -111,6 +111,10 @@ impl Device for FileDevice {
         self.size_bytes
     }
 
+    fn reads_bypass_caches(&self) -> bool {
+        self.is_direct()
+    }
+
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
         match check_range(Operation::Read, self.size_bytes, offset, buf.len() as u64) {
             Ok(()) => self.start(Request::read(self.file.clone(), offset, buf, done)),

@@ -118,6 +118,6 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         }
         drop(strong);
         let left = interval.saturating_sub(last.elapsed()).max(Duration::from_millis(10));
-        or(async { listener.await }, spawn.sleep(left)).await;
+        or(listener, spawn.sleep(left)).await;
     }
 }

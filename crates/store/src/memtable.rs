@@ -77,6 +77,11 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
+    /// Memory that both memtables hold, roughly.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
+    }
+
     /// The newest change of a key in memory.
     pub(crate) fn get(&self, key: &Key) -> Option<&Option<Bytes>> {
         self.active.get(key).or_else(|| self.frozen.as_ref()?.get(key))

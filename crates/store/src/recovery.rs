@@ -76,7 +76,7 @@ impl Store {
         let space = Space::load(&tracker, superblock.geometry, superblock.space).await?;
         let found = scan(&device, superblock.geometry, superblock.epoch, superblock.log).await?;
         refuse_contradiction(&found, &options, &mut report)?;
-        let replayed = replay(&device, &superblock, &slots, &space, &options, found, &mut report).await?;
+        let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         let store = Arc::new(assemble(tracker, options, &superblock, space, &replayed)?);
         *store.layers.write() = Layers {
             active: replayed.memtable,
@@ -124,43 +124,73 @@ fn refuse_contradiction(
 
 /// Applies the batches that count, oldest first.
 async fn replay(
-    device: &Arc<dyn Device>,
-    superblock: &Superblock,
+    tracker: &Arc<FlushTracker>,
     slots: &ReadSlots,
     space: &Arc<Space>,
     options: &StoreOptions,
     found: Scan,
     report: &mut RecoveryReport,
 ) -> Result<Replayed, StoreError> {
-    let newest_generation = found.batches.iter().map(|batch| batch.generation).max().unwrap_or(0);
-    let mut replayed = Replayed {
-        memtable: Memtable::default(),
-        objects: superblock.objects,
-        next_object: superblock.next_object,
-        op_seq: superblock.op_seq,
-        // Past any value seen, whoever wrote it.
-        generation: newest_generation.max(slots.generation_seen).max(superblock.generation) + 2,
-        end: found.end,
-        segments: segments(superblock, &found),
-    };
-    for segment in &replayed.segments {
-        space.reserve_live(*segment);
-    }
+    let (device, geometry) = (tracker.device(), slots.superblock.geometry);
+    let mut replayed = Replayed::before(slots, &found);
+    replayed.segments.iter().for_each(|segment| space.reserve_live(*segment));
     let mut window = Window::new(device.clone());
     let whole = found.batches.len() as u64;
     for header in &found.batches {
         let payload = payload_of(&mut window, header).await?;
-        let verify = header.seq > found.durable_seq && options.canary != Some(Canary::SkipDataVerification);
-        if verify {
+        let doubtful = header.seq > found.durable_seq;
+        if doubtful && options.canary != Some(Canary::SkipDataVerification) {
             report.verified_batches += 1;
-            if !verify_named(device, superblock.geometry, header, &payload).await? {
+            if !verify_named(device, geometry, header, &payload).await? {
                 report.discarded_batches = whole - report.batches;
                 break;
             }
         }
-        apply(&mut replayed, space, superblock.geometry, header, &payload, report)?;
+        if doubtful && !options.read_only && !device.reads_bypass_caches() {
+            write_again(tracker, geometry, header, &payload).await?;
+        }
+        apply(&mut replayed, space, geometry, header, &payload, report)?;
     }
     Ok(replayed)
+}
+
+impl Replayed {
+    /// What the superblock says, and how far the chain goes.
+    fn before(slots: &ReadSlots, found: &Scan) -> Self {
+        let superblock = &slots.superblock;
+        let newest = found.batches.iter().map(|batch| batch.generation).max().unwrap_or(0);
+        Self {
+            memtable: Memtable::default(),
+            objects: superblock.objects,
+            next_object: superblock.next_object,
+            op_seq: superblock.op_seq,
+            // Past any value seen, whoever wrote it.
+            generation: newest.max(slots.generation_seen).max(superblock.generation) + 2,
+            end: found.end,
+            segments: segments(superblock, found),
+        }
+    }
+}
+
+/// Writes an accepted batch and the data it names to where they are.
+///
+/// What was read may come from a cache whose earlier write-back failed without a trace; after this the flush before
+/// the next superblock covers it.
+async fn write_again(
+    tracker: &Arc<FlushTracker>,
+    geometry: Geometry,
+    header: &BatchHeader,
+    payload: &[u8],
+) -> Result<(), StoreError> {
+    let named = Records::new(payload, geometry).filter_map(|record| match record {
+        Ok(Record::Name(run, _)) => Some(run),
+        _ => None,
+    });
+    for run in named.chain([header.run()]) {
+        let bytes = tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
+        tracker.write(run.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
+    }
+    Ok(())
 }
 
 /// Every segment that the log reaches, the one that its newest batch announces included.

@@ -79,11 +79,11 @@ impl Store {
         }
     }
 
-    /// Waits while twice the memtable limit, or far more unflushed log than the background lets be, is in memory.
+    /// Waits while memtables of twice the limit, or far more unflushed log than the background lets be, are in memory.
     async fn throttle(&self) -> Result<(), StoreError> {
         loop {
             let ended = self.checkpoint_ended.listen();
-            if self.layers.read().active.bytes() < 2 * self.options.memtable_bytes {
+            if self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes {
                 break;
             }
             self.health.writable()?;
