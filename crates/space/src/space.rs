@@ -10,7 +10,7 @@ use crate::pins::{Pin, Pins};
 use crate::policy::{Class, Placement};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use syncline_format::space::MAX_BLOCKS;
+use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 /// Runs made reusable under one lock, so that others get in between.
@@ -246,6 +246,11 @@ impl Space {
     /// Blocks that can be allocated now.
     pub fn free_blocks(&self) -> u64 {
         self.lock().live.free()
+    }
+
+    /// Blocks that the map's pages can take at most in one checkpoint. Admission keeps as many free for `persist`.
+    pub fn map_reserve_blocks(&self) -> u64 {
+        (0..=root_level(self.geometry)).map(|level| pages_at(self.geometry, level)).sum()
     }
 
     /// How much space there is.
