@@ -30,6 +30,11 @@ impl BlockRun {
     pub fn end(self) -> BlockAddr {
         self.start + self.blocks
     }
+    /// The run in pieces of at most `blocks` blocks.
+    pub fn pieces(self, blocks: u64) -> impl Iterator<Item = BlockRun> {
+        let starts = (self.start..self.end()).step_by(blocks.max(1) as usize);
+        starts.map(move |start| BlockRun::new(start, blocks.min(self.end() - start)))
+    }
     /// Byte offset of the first block.
     pub fn offset_bytes(self) -> u64 {
         self.start * BLOCK_BYTES as u64

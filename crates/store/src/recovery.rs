@@ -24,6 +24,9 @@ use syncline_log::{Chain, Pending, Scan, Window, payload_of, scan, verify_named}
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
 
+/// Blocks written again at a time, so that a hostile image can't claim memory (1 MiB).
+const REWRITE_BLOCKS: u64 = 256;
+
 /// What opening an image found.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
@@ -186,7 +189,7 @@ async fn write_again(
         Ok(Record::Name(run, _)) => Some(run),
         _ => None,
     });
-    for run in named.chain([header.run()]) {
+    for run in named.chain([header.run()]).flat_map(|run| run.pieces(REWRITE_BLOCKS)) {
         let bytes = tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
         tracker.write(run.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
     }
