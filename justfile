@@ -1,0 +1,31 @@
+# Recipes for those who work on Syncline; `just` lists them.
+
+default:
+    @just --list
+
+# What CI runs
+ci:
+    .ci/run
+
+# All tests
+test:
+    cargo test
+
+# Formatting and lints
+lint:
+    cargo fmt --all -- --check
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Ten thousand seeded power cuts
+crash:
+    cargo test --release -p syncline-sim --test crash -- --ignored --nocapture
+
+# Real programs on a real mount (root, installs nothing)
+apps:
+    cargo build --release
+    tests/apps/run target/release/syncline
+
+# fio K5 beside ext4, xfs and btrfs on loop devices (root)
+peers:
+    cargo build --release
+    tests/apps/peers target/release/syncline
