@@ -127,7 +127,6 @@ impl Reactor {
             Backend::Ring(ring) => self.turn_ring(ring, wait),
             Backend::Poll(descriptors) => self.turn_poll(descriptors, wait),
         };
-        self.mailbox.awake();
         // Neither fails for a reason that goes away (a bad descriptor of our own, no memory for the kernel's wait).
         result.expect("the kernel waits for our own descriptors");
     }
@@ -136,7 +135,10 @@ impl Reactor {
         let mut completed = self.completed.take();
         {
             let mut ring = ring.borrow_mut();
-            ring.enter(wait)?;
+            let entered = ring.enter(wait);
+            // Before any completion is called: what it wakes on this thread needs no event.
+            self.mailbox.awake();
+            entered?;
             ring.completions(&mut completed);
         }
         for (id, result) in completed.drain(..) {
@@ -164,7 +166,9 @@ impl Reactor {
         wait: Option<Option<Duration>>,
     ) -> io::Result<()> {
         let time = wait.unwrap_or(Some(Duration::ZERO));
-        let (woken, ready) = descriptors.borrow_mut().wait(self.mailbox.event_fd(), time)?;
+        let waited = descriptors.borrow_mut().wait(self.mailbox.event_fd(), time);
+        self.mailbox.awake();
+        let (woken, ready) = waited?;
         if woken {
             self.mailbox.clear_event();
         }
