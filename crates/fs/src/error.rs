@@ -1,5 +1,6 @@
 //! What can go wrong in the filesystem, and the one table that turns it into an errno.
 
+use syncline_format::FormatError;
 use syncline_store::StoreError;
 
 /// Why an operation failed.
@@ -59,12 +60,25 @@ pub enum FsError {
     /// ESTALE: the kernel named an inode that does not exist.
     #[error("stale file handle")]
     Stale,
+    /// EIO: an item contradicts itself or others, though its checksum holds (promise P4).
+    #[error("inode {ino}: {detail}")]
+    Corrupt {
+        /// Whose item.
+        ino: crate::types::Ino,
+        /// What is wrong.
+        detail: FormatError,
+    },
     /// ENOSPC, EROFS, EIO, by what the store said.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl FsError {
+    /// An item of `ino` can't be what it says.
+    pub(crate) fn corrupt(ino: crate::types::Ino, structure: &'static str, field: &'static str) -> Self {
+        Self::Corrupt { ino, detail: FormatError::Field { structure, field } }
+    }
+
     /// The errno for this error. (Numbers of Linux; this is the only place that knows them.)
     pub fn errno(&self) -> i32 {
         match self {
@@ -88,7 +102,7 @@ impl FsError {
             Self::Stale => 116,
             Self::Store(StoreError::NoSpace) => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
-            Self::Store(_) => 5,
+            Self::Store(_) | Self::Corrupt { .. } => 5,
         }
     }
 }

@@ -1,9 +1,16 @@
 //! The filesystem as a whole.
 
-use crate::data::DataShared;
-use crate::inode::Inode;
-use crate::{FsError, Options, Spawn};
+use crate::cache::{Claim, InodeCache, References};
+use crate::counters::{Counters, FsCounters};
+use crate::data::{self, DataShared};
+use crate::hash::NameHasher;
+use crate::inode::{Inode, InodeState};
+use crate::orphan::OrphanQueue;
+use crate::types::{Ino, ROOT, Timestamp};
+use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
+use syncline_device::Spawn;
+use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
 use syncline_store::Store;
 
 /// A mounted filesystem.
@@ -13,6 +20,13 @@ pub struct Filesystem {
     pub(crate) options: Options,
     /// Figures that follow from the geometry.
     pub(crate) limits: Limits,
+    pub(crate) hasher: NameHasher,
+    pub(crate) inodes: InodeCache,
+    pub(crate) references: References,
+    pub(crate) orphans: OrphanQueue,
+    /// Held while a directory changes its parent; taken before all leases of inodes.
+    pub(crate) rename_lease: async_lock::Mutex<()>,
+    pub(crate) counters: Counters,
     /// File data's own: dirty list, budgets, background tasks.
     pub(crate) data: DataShared,
     /// To hand to background tasks.
@@ -31,6 +45,57 @@ pub(crate) struct Limits {
 }
 
 impl Filesystem {
+    /// Brings a store's filesystem to life: starts the removal of orphans and the background write-back.
+    pub async fn open(
+        store: Arc<Store>,
+        spawn: Arc<dyn Spawn>,
+        options: Options,
+    ) -> Result<Arc<Self>, FsError> {
+        let hasher = NameHasher::new(&store.hash_seed());
+        Self::open_with(store, spawn, options, hasher).await
+    }
+
+    /// The same with a given hash of names.
+    pub(crate) async fn open_with(
+        store: Arc<Store>,
+        spawn: Arc<dyn Spawn>,
+        options: Options,
+        hasher: NameHasher,
+    ) -> Result<Arc<Self>, FsError> {
+        let geometry = store.geometry();
+        let limits = Limits {
+            value_bytes: geometry.max_value_bytes(),
+            inline_bytes: inline_bytes_max(geometry.node_bytes),
+            xattr_bytes: xattr_bytes_max(geometry.node_bytes),
+        };
+        let fs = Arc::new_cyclic(|me| Self {
+            store,
+            spawn,
+            limits,
+            hasher,
+            inodes: InodeCache::new(options.cached_inodes_max),
+            references: References::new(),
+            orphans: OrphanQueue::default(),
+            rename_lease: async_lock::Mutex::new(()),
+            counters: Counters::default(),
+            data: DataShared::default(),
+            me: me.clone(),
+            options,
+        });
+        // An image without a usable root is refused here, not by the first caller.
+        fs.directory(ROOT).await?;
+        fs.find_orphans().await?;
+        data::start(&fs);
+        Ok(fs)
+    }
+
+    /// Removes what has no name, writes everything else back, and stops what runs in the background. Closing the store is
+    /// the caller's.
+    pub async fn close(self: &Arc<Self>) -> Result<(), FsError> {
+        self.close_orphans().await;
+        data::stop(self).await
+    }
+
     /// Itself, for a background task.
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("a filesystem lives in the Arc that calls its methods")
@@ -41,9 +106,43 @@ impl Filesystem {
         &self.store
     }
 
-    /// Clears what a write by an unprivileged user must clear: setuid and setgid if `kill_mode`, and always the
-    /// capabilities. The caller holds the inode's lease for writing and was admitted.
-    pub(crate) async fn drop_privileges(&self, _inode: &Arc<Inode>, _kill_mode: bool) -> Result<(), FsError> {
-        todo!()
+    /// The present.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.options.clock.now()
+    }
+
+    /// An inode, from memory or from the store; `Stale` if there is none.
+    pub(crate) async fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        loop {
+            match self.inodes.claim(ino) {
+                Claim::Hit(inode) => {
+                    self.counters.inode_hits.add(1);
+                    return Ok(inode);
+                }
+                Claim::Wait(loaded) => loaded.await,
+                Claim::Load(loading) => {
+                    let inode = self.load(ino).await?;
+                    loading.finish(&inode);
+                    return Ok(inode);
+                }
+            }
+        }
+    }
+
+    async fn load(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        self.counters.inode_loads.add(1);
+        let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
+        let state = InodeState::decode(ino, &value, self.store.last_op())
+            .map_err(|detail| FsError::Corrupt { ino, detail })?;
+        Ok(Inode::new(state))
+    }
+
+    /// Figures since the mount.
+    pub fn counters(&self) -> FsCounters {
+        FsCounters {
+            inodes_cached: self.inodes.len() as u64,
+            inodes_referenced: self.references.len() as u64,
+            ..self.counters.snapshot()
+        }
     }
 }

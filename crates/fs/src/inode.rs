@@ -80,6 +80,13 @@ impl Inode {
         })
     }
 
+    /// True when the cache may forget this inode: nothing is known of it that its items don't say.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        // An inode without names stays until its removal.
+        state.opens == 0 && state.attr.nlink > 0 && state.data.is_idle()
+    }
+
     /// Key of the inode item.
     pub(crate) fn key(ino: Ino) -> Key {
         Key::new(ino, Kind::Inode, 0)

@@ -1,15 +1,39 @@
 //! POSIX meaning over the store: inodes, directories, names, file data, attributes, orphans, limits.
+//!
+//! A change of names or attributes is one store transaction. Its operation asks for admission, takes the leases of the
+//! inodes it changes (the rename lease first, then inodes by number), reads what it needs, and then computes and
+//! commits without waiting for anything.
 #![forbid(unsafe_code)]
 
+mod attributes;
+mod cache;
+mod change;
+mod clock;
+mod counters;
+mod create;
 mod data;
+mod directory;
 mod error;
 mod filesystem;
+mod hash;
 mod inode;
 mod options;
-mod runtime;
+mod orphan;
+mod privileges;
+mod readdir;
+mod rename;
+mod statfs;
+mod symlink;
+#[cfg(test)]
+mod tests;
 pub mod types;
+mod unlink;
+mod xattr;
+mod xattr_place;
 
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use counters::FsCounters;
 pub use error::FsError;
 pub use filesystem::Filesystem;
 pub use options::{AccessTime, Options};
-pub use runtime::{Clock, ManualClock, Spawn, SystemClock, Task};
+pub use syncline_device::Spawn;

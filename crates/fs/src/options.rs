@@ -1,6 +1,6 @@
 //! What may be chosen at mount.
 
-use crate::runtime::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,22 +1,8 @@
-//! What the filesystem asks of the program around it: the time, and somebody to run background tasks.
+//! The time, as the program around the filesystem tells it.
 
 use crate::types::Timestamp;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// A background task.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Runs background tasks to their end.
-pub trait Spawn: Send + Sync + 'static {
-    /// Starts `task`; it runs beside the caller.
-    fn spawn(&self, task: Task);
-
-    /// Ends after `duration`.
-    fn sleep(&self, duration: Duration) -> Task;
-}
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tells the time.
 pub trait Clock: Send + Sync + 'static {

@@ -1,0 +1,133 @@
+//! Reading and changing attributes.
+
+use crate::FsError;
+use crate::change::{Change, Changes};
+use crate::data;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::options::AccessTime;
+use crate::privileges::without_privileges;
+use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
+use std::sync::Arc;
+use syncline_store::{Admission, Transaction};
+
+/// A relative access time is renewed after this.
+const ACCESS_TIME_AGE_SECONDS: i64 = 24 * 60 * 60;
+const NANOSECONDS: u32 = 1_000_000_000;
+
+impl Filesystem {
+    /// Attributes of an inode.
+    pub async fn getattr(&self, ino: Ino) -> Result<Attributes, FsError> {
+        let inode = self.inode(ino).await?;
+        let attributes = inode.state.lock().attr;
+        Ok(attributes)
+    }
+
+    /// Changes attributes. A new size comes first, as an operation of its own: if it fails nothing has changed. Whether
+    /// `_caller` may do this was decided by the kernel.
+    pub async fn setattr(
+        &self,
+        _caller: Caller,
+        ino: Ino,
+        changes: SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        for time in [changes.atime, changes.mtime, changes.ctime.map(SetTime::To)] {
+            if matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= NANOSECONDS) {
+                return Err(FsError::Invalid("time"));
+            }
+        }
+        let inode = self.inode(ino).await?;
+        if let Some(size) = changes.size {
+            match inode.file_type {
+                FileType::Regular => {}
+                FileType::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid("only a regular file has a size to set")),
+            }
+            data::truncate(self, &inode, size, self.now(), changes.kill_privileges).await?;
+        }
+        let rest = SetAttributes { size: None, kill_privileges: false, ..changes };
+        let rest = match changes.size {
+            Some(_) if rest == SetAttributes::default() => return self.getattr(ino).await,
+            Some(_) => rest,
+            None => changes,
+        };
+        self.store.admit(Admission::Shrink).await?;
+        let _lease = inode.lease.write().await;
+        self.require_present(&inode)?;
+        self.set_attributes_held(&inode, rest).await
+    }
+
+    /// Changes all but the size. The caller holds the lease.
+    async fn set_attributes_held(
+        &self,
+        inode: &Arc<Inode>,
+        set: SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        let chown = set.uid.is_some() || set.gid.is_some();
+        let capability = if chown { self.find_capability(inode).await? } else { None };
+        let now = self.now();
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        let change = changes.of(inode);
+        set_owner_and_mode(change, set, chown);
+        set_times(change, set, now);
+        self.drop_capability(change, &mut transaction, capability);
+        let mut attributes = change.attr;
+        if !change.atime_set {
+            attributes.atime = inode.state.lock().attr.atime;
+        }
+        changes.commit(self, transaction)?;
+        Ok(attributes)
+    }
+
+    /// Moves the access time of what was read, in memory: it is logged with the next change of the inode, and lost
+    /// otherwise when the inode leaves memory. The caller need not hold the lease.
+    pub(crate) fn touch_access(&self, inode: &Inode) {
+        if self.options.access_time == AccessTime::Never {
+            return;
+        }
+        let now = self.now();
+        let mut state = inode.state.lock();
+        let attr = &mut state.attr;
+        let stale = now.seconds.saturating_sub(attr.atime.seconds) >= ACCESS_TIME_AGE_SECONDS;
+        if stale || attr.atime <= attr.mtime || attr.atime <= attr.ctime {
+            attr.atime = now;
+        }
+    }
+
+    /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller holds the lease.
+    pub(crate) fn require_present(&self, inode: &Inode) -> Result<(), FsError> {
+        if inode.state.lock().removing { Err(FsError::Stale) } else { Ok(()) }
+    }
+}
+
+/// Owner, group and permissions. A change of owner clears setuid and setgid of all but directories, whoever asks; an
+/// explicit mode in the same request is meant as it is.
+fn set_owner_and_mode(change: &mut Change<'_>, set: SetAttributes, chown: bool) {
+    let attr = &mut change.attr;
+    let kill = (chown && attr.file_type != FileType::Directory) || set.kill_privileges;
+    if kill {
+        attr.permissions = without_privileges(attr.permissions);
+    }
+    if let Some(permissions) = set.permissions {
+        attr.permissions = permissions & 0o7777;
+    }
+    attr.uid = set.uid.unwrap_or(attr.uid);
+    attr.gid = set.gid.unwrap_or(attr.gid);
+}
+
+fn set_times(change: &mut Change<'_>, set: SetAttributes, now: Timestamp) {
+    let moment = |time| match time {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    };
+    if let Some(atime) = set.atime {
+        change.attr.atime = moment(atime);
+        change.atime_set = true;
+    }
+    if let Some(mtime) = set.mtime {
+        change.attr.mtime = moment(mtime);
+        change.mtime_set = true;
+    }
+    change.attr.ctime = set.ctime.unwrap_or(now);
+}

@@ -1,0 +1,127 @@
+//! Changing inodes: what a transaction makes of them, applied in memory only once it is committed.
+
+use crate::inode::{Inode, Meta, encode};
+use crate::types::{Attributes, Ino, Timestamp};
+use crate::{FsError, filesystem::Filesystem};
+use async_lock::RwLockWriteGuard;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use syncline_store::{OpSeq, Transaction};
+
+/// One inode as a transaction will leave it. Its lease is held for writing.
+pub(crate) struct Change<'a> {
+    inode: &'a Arc<Inode>,
+    pub attr: Attributes,
+    pub meta: Meta,
+    /// The access time was set, not just carried along.
+    pub atime_set: bool,
+    /// The modification time was set: it is logged whatever data is dirty.
+    pub mtime_set: bool,
+    /// A name of the inode came or went.
+    pub name_changed: bool,
+}
+
+impl<'a> Change<'a> {
+    /// The inode as it is.
+    pub(crate) fn of(inode: &'a Arc<Inode>) -> Self {
+        let state = inode.state.lock();
+        Self {
+            inode,
+            attr: state.attr,
+            meta: state.meta.clone(),
+            atime_set: false,
+            mtime_set: false,
+            name_changed: false,
+        }
+    }
+
+    /// The inode itself changed.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        self.attr.ctime = now;
+    }
+
+    /// An entry of this directory changed.
+    pub(crate) fn touch_entries(&mut self, now: Timestamp) {
+        self.attr.mtime = now;
+        self.attr.ctime = now;
+    }
+
+    fn put(&self, transaction: &mut Transaction) {
+        let mut state = self.inode.state.lock();
+        if self.mtime_set {
+            // Ahead of the commit, which can only fail by ending all commits.
+            state.data.set_disk_mtime(self.attr.mtime);
+        }
+        transaction.put(Inode::key(self.inode.ino), encode(&self.attr, &self.meta, &state.data));
+    }
+
+    fn apply(self, op: OpSeq) {
+        let mut state = self.inode.state.lock();
+        let atime = state.attr.atime;
+        state.attr = self.attr;
+        if !self.atime_set {
+            // Reads move it without a lease.
+            state.attr.atime = atime;
+        }
+        state.meta = self.meta;
+        if self.name_changed {
+            state.name_op = op;
+        }
+    }
+}
+
+/// The inodes that one transaction changes, each once.
+pub(crate) struct Changes<'a> {
+    changes: SmallVec<[Change<'a>; 4]>,
+}
+
+impl<'a> Changes<'a> {
+    pub(crate) fn new() -> Self {
+        Self { changes: SmallVec::new() }
+    }
+
+    /// The change of this inode.
+    pub(crate) fn of(&mut self, inode: &'a Arc<Inode>) -> &mut Change<'a> {
+        let index = self.changes.iter().position(|change| change.inode.ino == inode.ino);
+        let index = index.unwrap_or_else(|| {
+            self.changes.push(Change::of(inode));
+            self.changes.len() - 1
+        });
+        &mut self.changes[index]
+    }
+
+    /// Commits `transaction` with the changed inodes in it. Nothing has changed if it fails.
+    pub(crate) fn commit(self, fs: &Filesystem, mut transaction: Transaction) -> Result<OpSeq, FsError> {
+        for change in &self.changes {
+            change.put(&mut transaction);
+        }
+        let op = fs.store.commit(transaction)?;
+        for change in self.changes {
+            change.apply(op);
+        }
+        Ok(op)
+    }
+}
+
+/// Leases for writing, of several inodes.
+pub(crate) type Leases<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
+
+/// Takes the leases of several inodes for writing, in the order of their numbers, each once.
+pub(crate) async fn lease_all<'a>(inodes: &[&'a Arc<Inode>]) -> Leases<'a> {
+    let mut ordered: SmallVec<[&'a Arc<Inode>; 4]> = inodes.iter().copied().collect();
+    ordered.sort_by_key(|inode| inode.ino);
+    ordered.dedup_by_key(|inode| inode.ino);
+    let mut leases = Leases::new();
+    for inode in ordered {
+        leases.push(inode.lease.write().await);
+    }
+    leases
+}
+
+/// Number of an inode, for messages and order.
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ino: Ino = self.ino;
+        write!(f, "inode {ino}")
+    }
+}

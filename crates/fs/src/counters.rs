@@ -1,0 +1,65 @@
+//! What the filesystem counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows, counted by all threads.
+#[derive(Default, Debug)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The live counters.
+        #[derive(Default, Debug)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// Figures since the mount, and of this moment.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+        pub struct FsCounters {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Inodes in memory now.
+            pub inodes_cached: u64,
+            /// Inodes that the kernel knows now.
+            pub inodes_referenced: u64,
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> FsCounters {
+                FsCounters { $($name: self.$name.get(),)* ..FsCounters::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Names looked up.
+    lookups,
+    /// Names looked up that did not exist.
+    lookups_negative,
+    /// Inodes created.
+    created,
+    /// Hard links made.
+    linked,
+    /// Names removed.
+    unlinked,
+    /// Renames that changed something.
+    renamed,
+    /// Inodes found in memory.
+    inode_hits,
+    /// Inodes read from the store.
+    inode_loads,
+    /// Extended attributes logged: added, changed, or moved to another place.
+    xattrs_logged,
+    /// Inodes without names whose removal ended.
+    orphans_removed,
+}

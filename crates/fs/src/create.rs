@@ -1,0 +1,219 @@
+//! New inodes and new names.
+
+use crate::FsError;
+use crate::change::{Changes, lease_all};
+use crate::directory::{Entry, check_name, put_entry, require_alive};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState, Meta};
+use crate::types::{Attributes, Caller, FileType, Ino, ROOT, Timestamp};
+use std::sync::Arc;
+use syncline_store::{Admission, Transaction};
+
+/// Most names that an inode can have, and most subdirectories of a directory less two.
+const LINKS_MAX: u32 = i32::MAX as u32;
+/// setgid, which directories hand down.
+const SETGID: u16 = 0o2000;
+
+/// An inode to be made.
+pub(crate) struct NewInode {
+    pub file_type: FileType,
+    pub permissions: u16,
+    pub rdev: u32,
+    pub size: u64,
+    pub meta: Meta,
+}
+
+impl Filesystem {
+    /// What mkfs stores: the root directory.
+    pub fn initial_transaction(uid: u32, gid: u32, permissions: u16, now: Timestamp) -> Transaction {
+        let caller = Caller { uid, gid };
+        let new =
+            NewInode { file_type: FileType::Directory, permissions, rdev: 0, size: 0, meta: Meta::default() };
+        let state = new.state(ROOT, ROOT, caller, now);
+        let mut transaction = Transaction::new();
+        state.put(&mut transaction);
+        transaction.count_objects(1);
+        transaction
+    }
+
+    /// Creates a file: regular, named pipe, socket or device node. Counts a kernel reference.
+    pub async fn mknod(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        file_type: FileType,
+        permissions: u16,
+        rdev: u32,
+    ) -> Result<Attributes, FsError> {
+        let rdev = match file_type {
+            FileType::Directory | FileType::Symlink => return Err(FsError::Invalid("file type")),
+            FileType::CharDevice | FileType::BlockDevice => rdev,
+            FileType::Regular | FileType::Fifo | FileType::Socket => 0,
+        };
+        let new = NewInode { file_type, permissions, rdev, size: 0, meta: Meta::default() };
+        self.create(caller, parent, name, new, Transaction::new()).await
+    }
+
+    /// Creates a directory. Counts a kernel reference.
+    pub async fn mkdir(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u16,
+    ) -> Result<Attributes, FsError> {
+        let new =
+            NewInode { file_type: FileType::Directory, permissions, rdev: 0, size: 0, meta: Meta::default() };
+        self.create(caller, parent, name, new, Transaction::new()).await
+    }
+
+    /// Creates an inode with its first name.
+    async fn create(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        transaction: Transaction,
+    ) -> Result<Attributes, FsError> {
+        let ino = self.store.new_object();
+        self.create_as(ino, caller, parent, name, new, transaction).await
+    }
+
+    /// The same with an inode number that was drawn before, because items of it are in `transaction` already.
+    pub(crate) async fn create_as(
+        &self,
+        ino: Ino,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        new: NewInode,
+        mut transaction: Transaction,
+    ) -> Result<Attributes, FsError> {
+        check_name(name)?;
+        self.store.admit(Admission::Grow).await?;
+        let dir = self.directory(parent).await?;
+        let _lease = dir.lease.write().await;
+        require_alive(&dir)?;
+        let search = self.search(parent, name).await?;
+        if search.entry.is_some() {
+            return Err(FsError::Exists);
+        }
+        let offset = search.free()?;
+        let file_type = new.file_type;
+        let now = self.now();
+        let state = new.inherit(&dir).state(ino, parent, caller, now);
+
+        // From here to the commit nothing waits.
+        let mut changes = Changes::new();
+        let change = changes.of(&dir);
+        change.touch_entries(now);
+        change.attr.size += 1;
+        if file_type == FileType::Directory {
+            change.attr.nlink = more_links(change.attr.nlink)?;
+        }
+        put_entry(&mut transaction, parent, Entry { offset, ino, file_type }, name);
+        state.put(&mut transaction);
+        transaction.count_objects(1);
+        let attributes = state.attr;
+        let op = changes.commit(self, transaction)?;
+        let inode = Inode::new(state);
+        inode.state.lock().name_op = op;
+        self.inodes.insert(inode);
+        self.references.add(ino);
+        self.counters.created.add(1);
+        Ok(attributes)
+    }
+
+    /// Gives an inode another name. Counts a kernel reference.
+    pub async fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attributes, FsError> {
+        check_name(new_name)?;
+        self.store.admit(Admission::Grow).await?;
+        let inode = self.inode(ino).await?;
+        if inode.file_type == FileType::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        let dir = self.directory(new_parent).await?;
+        let _leases = lease_all(&[&inode, &dir]).await;
+        require_alive(&dir)?;
+        let search = self.search(new_parent, new_name).await?;
+        if search.entry.is_some() {
+            return Err(FsError::Exists);
+        }
+        let offset = search.free()?;
+        let now = self.now();
+
+        let mut changes = Changes::new();
+        let change = changes.of(&inode);
+        if change.attr.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        change.attr.nlink = more_links(change.attr.nlink)?;
+        change.touch(now);
+        change.name_changed = true;
+        let attributes = change.attr;
+        let change = changes.of(&dir);
+        change.touch_entries(now);
+        change.attr.size += 1;
+        let mut transaction = Transaction::new();
+        put_entry(&mut transaction, new_parent, Entry { offset, ino, file_type: inode.file_type }, new_name);
+        changes.commit(self, transaction)?;
+        self.references.add(ino);
+        self.counters.linked.add(1);
+        Ok(attributes)
+    }
+}
+
+/// One link more.
+pub(crate) fn more_links(nlink: u32) -> Result<u32, FsError> {
+    if nlink < LINKS_MAX { Ok(nlink + 1) } else { Err(FsError::TooManyLinks) }
+}
+
+impl NewInode {
+    /// What a setgid directory hands down: its group, and to directories setgid itself.
+    fn inherit(self, dir: &Arc<Inode>) -> Inheriting {
+        let state = dir.state.lock();
+        let setgid = state.attr.permissions & SETGID != 0;
+        let permissions = if setgid && self.file_type == FileType::Directory {
+            self.permissions | SETGID
+        } else {
+            self.permissions
+        };
+        Inheriting { gid: setgid.then_some(state.attr.gid), new: Self { permissions, ..self } }
+    }
+
+    fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {
+        Inheriting { gid: None, new: self }.state(ino, parent, caller, now)
+    }
+}
+
+/// A new inode and the group it inherits.
+struct Inheriting {
+    gid: Option<u32>,
+    new: NewInode,
+}
+
+impl Inheriting {
+    fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {
+        let new = self.new;
+        let directory = new.file_type == FileType::Directory;
+        let attr = Attributes {
+            ino,
+            file_type: new.file_type,
+            permissions: new.permissions & 0o7777,
+            nlink: if directory { 2 } else { 1 },
+            uid: caller.uid,
+            gid: self.gid.unwrap_or(caller.gid),
+            rdev: new.rdev,
+            size: new.size,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        };
+        let meta = Meta { parent: if directory { parent } else { 0 }, ..new.meta };
+        InodeState::new(attr, meta)
+    }
+}

@@ -1,0 +1,251 @@
+//! Inodes without names: removed once nobody has them open or refers to them, in the background, and found again by
+//! their orphan items after a crash.
+
+use crate::FsError;
+use crate::data;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{FileType, Ino};
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_format::{Key, Kind};
+use syncline_store::{Admission, Transaction};
+
+/// Items deleted in one transaction.
+const ITEMS_EACH: usize = 128;
+/// Orphans read at a time at mount.
+const ORPHANS_EACH: usize = 1024;
+
+/// Key of the item that says that an inode is to be removed.
+pub(crate) fn key(ino: Ino) -> Key {
+    Key::new(0, Kind::Orphan, ino)
+}
+
+/// Orphans to be removed, and the one task that does it.
+#[derive(Default)]
+pub(crate) struct OrphanQueue {
+    waiting: Mutex<Waiting>,
+    /// The task has ended.
+    ended: Event,
+}
+
+#[derive(Default)]
+struct Waiting {
+    inos: VecDeque<Ino>,
+    /// A task is at work, or about to be.
+    running: bool,
+    /// The filesystem is being closed: handles and references no longer count.
+    closing: bool,
+}
+
+impl Filesystem {
+    /// Takes back `count` kernel references.
+    pub fn forget(self: &Arc<Self>, ino: Ino, count: u64) {
+        if self.references.forget(ino, count)
+            && let Some(inode) = self.inodes.peek(ino)
+        {
+            self.remove_if_unused(&inode);
+        }
+    }
+
+    /// Counts a handle, which keeps the inode alive without a name.
+    pub async fn open_file(&self, ino: Ino) -> Result<(), FsError> {
+        let inode = self.inode(ino).await?;
+        let mut state = inode.state.lock();
+        if state.removing {
+            return Err(FsError::Stale);
+        }
+        state.opens += 1;
+        Ok(())
+    }
+
+    /// Takes back a handle.
+    pub fn release_file(self: &Arc<Self>, ino: Ino) {
+        // An open inode is always in memory.
+        if let Some(inode) = self.inodes.peek(ino) {
+            let mut state = inode.state.lock();
+            state.opens = state.opens.saturating_sub(1);
+            drop(state);
+            self.remove_if_unused(&inode);
+        }
+    }
+
+    /// Has an inode without names removed if it has neither handles nor references. Whoever takes the last of them away
+    /// calls this after doing so, so that one of them at least sees that nothing is left.
+    pub(crate) fn remove_if_unused(&self, inode: &Arc<Inode>) {
+        let unused = {
+            let state = inode.state.lock();
+            state.attr.nlink == 0 && state.opens == 0 && !state.removing
+        };
+        if unused && !self.references.any(inode.ino) {
+            self.enqueue_orphans([inode.ino]);
+        }
+    }
+
+    /// Hands inodes to the removing task, which starts if it is not at work.
+    pub(crate) fn enqueue_orphans(&self, inos: impl IntoIterator<Item = Ino>) {
+        let mut waiting = self.orphans.waiting.lock();
+        waiting.inos.extend(inos);
+        if !waiting.running && !waiting.inos.is_empty() {
+            waiting.running = true;
+            drop(waiting);
+            let running = Running { fs: self.arc(), ended: false };
+            self.spawn.spawn(Box::pin(async move {
+                // As a whole: a closure would capture the fields it names, one by one.
+                let mut running = running;
+                running.fs.remove_orphans().await;
+                running.ended = true;
+            }));
+        }
+    }
+
+    async fn remove_orphans(&self) {
+        loop {
+            let (ino, closing) = {
+                let mut waiting = self.orphans.waiting.lock();
+                let Some(ino) = waiting.inos.pop_front() else {
+                    // Ended under the lock, so that whoever enqueues next starts another task.
+                    waiting.running = false;
+                    return;
+                };
+                (ino, waiting.closing)
+            };
+            if let Err(error) = self.remove_orphan(ino, closing).await {
+                // Its orphan item stays: the next mount tries again.
+                tracing::warn!(ino, %error, "an inode without names could not be removed");
+            }
+        }
+    }
+
+    async fn remove_orphan(&self, ino: Ino, closing: bool) -> Result<(), FsError> {
+        let inode = match self.inode(ino).await {
+            Ok(inode) => inode,
+            Err(FsError::Stale) => {
+                // Removed before; at most its orphan item is left.
+                let mut transaction = Transaction::new();
+                transaction.delete(key(ino));
+                self.store.commit(transaction)?;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        {
+            let mut state = inode.state.lock();
+            if state.attr.nlink > 0 {
+                return Err(FsError::corrupt(ino, "orphan", "link count"));
+            }
+            let used = state.opens > 0 || self.references.any(ino);
+            if state.removing || (used && !closing) {
+                return Ok(());
+            }
+            state.removing = true;
+        }
+        let removed = self.remove_inode(&inode).await;
+        if removed.is_err() {
+            inode.state.lock().removing = false;
+        }
+        removed
+    }
+
+    /// Removes everything an inode has, then the inode.
+    async fn remove_inode(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let ino = inode.ino;
+        if inode.file_type == FileType::Regular {
+            data::drop_dirty(self, inode);
+            data::remove_all(self, inode).await?;
+        }
+        let (xattrs, chunks) = {
+            let state = inode.state.lock();
+            (state.meta.xattr_items > 0, state.meta.next_chunk > 0)
+        };
+        if xattrs {
+            self.remove_items(ino, Kind::Xattr).await?;
+        }
+        if chunks {
+            self.remove_items(ino, Kind::Chunk).await?;
+        }
+        self.store.admit(Admission::Shrink).await?;
+        let _lease = inode.lease.write().await;
+        let mut transaction = Transaction::new();
+        transaction.delete(Inode::key(ino));
+        transaction.delete(key(ino));
+        transaction.count_objects(-1);
+        self.store.commit(transaction)?;
+        self.inodes.remove(ino);
+        self.counters.orphans_removed.add(1);
+        Ok(())
+    }
+
+    /// Removes all items of a kind, in bounded transactions.
+    async fn remove_items(&self, ino: Ino, kind: Kind) -> Result<(), FsError> {
+        let (mut from, to) = (Key::new(ino, kind, 0), Key::new(ino, kind, u64::MAX));
+        loop {
+            self.store.admit(Admission::Shrink).await?;
+            let chunk = self.store.scan(from, to, ITEMS_EACH).await?;
+            let mut transaction = Transaction::new();
+            chunk.items.iter().for_each(|(key, _)| transaction.delete(*key));
+            if !transaction.is_empty() {
+                self.store.commit(transaction)?;
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Hands all orphans that a crash or an unmount left to the removing task. Called by `open`, before anything else
+    /// could make one.
+    pub(crate) async fn find_orphans(&self) -> Result<(), FsError> {
+        let (mut from, to) = (key(0), key(u64::MAX));
+        loop {
+            let chunk = self.store.scan(from, to, ORPHANS_EACH).await?;
+            self.enqueue_orphans(chunk.items.iter().map(|(key, _)| key.offset));
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Removes all inodes without names, whoever had them open, and waits for the removing task to end.
+    pub(crate) async fn close_orphans(&self) {
+        self.orphans.waiting.lock().closing = true;
+        let left = self.inodes.matching(|inode| inode.state.lock().attr.nlink == 0);
+        self.enqueue_orphans(left.iter().map(|inode| inode.ino));
+        drop(left);
+        loop {
+            let ended = self.orphans.ended.listen();
+            if !self.orphans.waiting.lock().running {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// The removing task's hold on its filesystem: however the task ends, whoever waits for it is told.
+struct Running {
+    fs: Arc<Filesystem>,
+    /// The task ended by itself; what it said of its end may be outdated by a task that came after it.
+    ended: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.fs.orphans.waiting.lock().running = false;
+        }
+        self.fs.orphans.ended.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+impl Filesystem {
+    /// True when no removal is waiting or at work.
+    pub(crate) fn orphans_settled(&self) -> bool {
+        !self.orphans.waiting.lock().running
+    }
+}

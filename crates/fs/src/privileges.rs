@@ -1,0 +1,76 @@
+//! Taking away what must not survive a write or a change of owner: setuid, setgid, capabilities.
+
+use crate::FsError;
+use crate::change::{Change, Changes};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::FileType;
+use crate::xattr_place::Place;
+use std::sync::Arc;
+use syncline_format::items::inode::FLAG_CAPABILITY;
+use syncline_store::Transaction;
+
+/// The xattr that holds file capabilities.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+
+/// Permissions without setuid, and without setgid where it means execution as the group. (Without group execution it once
+/// meant mandatory locking, and Linux leaves it.)
+pub(crate) fn without_privileges(permissions: u16) -> u16 {
+    let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+    permissions & !(SETUID | setgid)
+}
+
+impl Filesystem {
+    /// Clears what a write or truncate must clear: setuid and setgid if `kill_mode` (the writer is not privileged), and
+    /// always the capabilities. Costs nothing when there is nothing to clear. The caller holds the inode's lease for
+    /// writing and was admitted.
+    pub(crate) async fn drop_privileges(&self, inode: &Arc<Inode>, kill_mode: bool) -> Result<(), FsError> {
+        let (clear_mode, clear_capability) = {
+            let state = inode.state.lock();
+            let permissions = state.attr.permissions;
+            (
+                kill_mode && without_privileges(permissions) != permissions,
+                state.meta.flags & FLAG_CAPABILITY != 0,
+            )
+        };
+        if !clear_mode && !clear_capability {
+            return Ok(());
+        }
+        let capability = self.find_capability(inode).await?;
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        let change = changes.of(inode);
+        if clear_mode {
+            change.attr.permissions = without_privileges(change.attr.permissions);
+        }
+        self.drop_capability(change, &mut transaction, capability);
+        change.touch(self.now());
+        changes.commit(self, transaction)?;
+        Ok(())
+    }
+
+    /// Where the capabilities of a file are, if it has any. The caller holds the lease.
+    pub(crate) async fn find_capability(&self, inode: &Arc<Inode>) -> Result<Option<Place>, FsError> {
+        let has =
+            inode.file_type != FileType::Directory && inode.state.lock().meta.flags & FLAG_CAPABILITY != 0;
+        if has { Ok(self.search_xattr(inode, CAPABILITY).await?.place) } else { Ok(None) }
+    }
+
+    /// Takes the capabilities away.
+    pub(crate) fn drop_capability(
+        &self,
+        change: &mut Change<'_>,
+        transaction: &mut Transaction,
+        place: Option<Place>,
+    ) {
+        if let Some(place) = place {
+            self.delete_xattr(change, transaction, CAPABILITY, &place);
+            change.meta.flags &= !FLAG_CAPABILITY;
+            self.counters.xattrs_logged.add(1);
+        }
+    }
+}

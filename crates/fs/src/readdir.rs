@@ -1,0 +1,123 @@
+//! Listing directories.
+
+use crate::FsError;
+use crate::directory::decode_entry;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{Attributes, DirectoryEntry, FileType, Ino, Timestamp};
+use std::sync::Arc;
+use syncline_format::{Key, Kind};
+
+/// Cookies 1 and 2 are "." and ".."; an entry's is its offset and this.
+const COOKIE_BASE: u64 = 3;
+const COOKIE_SELF: u64 = 1;
+const COOKIE_PARENT: u64 = 2;
+/// Entries read at a time, whatever the caller asks for.
+const ENTRIES_MAX: usize = 4096;
+
+impl Filesystem {
+    /// At most `max_entries` entries that follow `after_cookie` (0: from the start), "." and ".." included; empty at the
+    /// end. A cookie stays good while the directory changes: it stands for a place, not for an entry.
+    pub async fn readdir(
+        &self,
+        ino: Ino,
+        after_cookie: u64,
+        max_entries: usize,
+    ) -> Result<Vec<DirectoryEntry>, FsError> {
+        let dir = self.directory(ino).await?;
+        let _lease = dir.lease.read().await;
+        self.list(&dir, after_cookie, max_entries).await
+    }
+
+    /// The same with attributes. Counts a kernel reference for each entry but "." and "..". An entry whose inode can't be
+    /// read has attributes with inode number 0 and no reference, so that one bad inode does not hide its neighbours.
+    pub async fn readdir_plus(
+        &self,
+        ino: Ino,
+        after_cookie: u64,
+        max_entries: usize,
+    ) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
+        let dir = self.directory(ino).await?;
+        // Under the lease no name goes away, so every inode is referred to before it could be removed.
+        let _lease = dir.lease.read().await;
+        let entries = self.list(&dir, after_cookie, max_entries).await?;
+        let mut listing = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let attributes = match self.inode(entry.ino).await {
+                Ok(inode) => inode.state.lock().attr,
+                Err(error) => {
+                    tracing::error!(ino = entry.ino, directory = ino, %error, "an entry's inode can't be read");
+                    unreadable(entry.file_type)
+                }
+            };
+            if attributes.ino != 0 && entry.cookie >= COOKIE_BASE {
+                self.references.add(entry.ino);
+            }
+            listing.push((entry, attributes));
+        }
+        Ok(listing)
+    }
+
+    /// Entries after a cookie. The caller holds the directory's lease.
+    async fn list(
+        &self,
+        dir: &Arc<Inode>,
+        after_cookie: u64,
+        max_entries: usize,
+    ) -> Result<Vec<DirectoryEntry>, FsError> {
+        let (parent, removed) = {
+            let state = dir.state.lock();
+            (state.meta.parent, state.attr.nlink == 0)
+        };
+        let mut entries = Vec::new();
+        let max_entries = max_entries.min(ENTRIES_MAX);
+        for (cookie, name, ino) in [(COOKIE_SELF, &b"."[..], dir.ino), (COOKIE_PARENT, b"..", parent)] {
+            if after_cookie < cookie && entries.len() < max_entries && !removed {
+                let name = name.to_vec();
+                entries.push(DirectoryEntry { name, ino, file_type: FileType::Directory, cookie });
+            }
+        }
+        // The offset of cookie c is c - COOKIE_BASE; what follows it starts one later.
+        let from = after_cookie.saturating_sub(COOKIE_BASE - 1);
+        let mut from = Key::new(dir.ino, Kind::Dirent, from);
+        let to = Key::new(dir.ino, Kind::Dirent, u64::MAX);
+        while entries.len() < max_entries {
+            let chunk = self.store.scan(from, to, max_entries - entries.len()).await?;
+            for (key, value) in &chunk.items {
+                let (entry, name) = decode_entry(*key, value)?;
+                let cookie = entry
+                    .offset
+                    .checked_add(COOKIE_BASE)
+                    .filter(|&cookie| i64::try_from(cookie).is_ok())
+                    .ok_or(FsError::corrupt(dir.ino, "directory entry", "offset"))?;
+                let (ino, file_type) = (entry.ino, entry.file_type);
+                entries.push(DirectoryEntry { name: name.to_vec(), ino, file_type, cookie });
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => break,
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// Stands for attributes that can't be read.
+fn unreadable(file_type: FileType) -> Attributes {
+    let never = Timestamp::default();
+    Attributes {
+        ino: 0,
+        file_type,
+        permissions: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        btime: never,
+    }
+}

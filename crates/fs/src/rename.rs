@@ -1,0 +1,312 @@
+//! Renaming: one transaction, whatever it replaces, moves or exchanges.
+
+use crate::FsError;
+use crate::change::{Changes, Leases, lease_all};
+use crate::create::more_links;
+use crate::data;
+use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{FileType, Ino, ROOT, RenameFlags};
+use crate::unlink::require_empty;
+use async_lock::MutexGuard;
+use std::sync::Arc;
+use syncline_store::{Admission, Transaction};
+
+/// Directories above one another that are followed before the image is taken to be damaged: a cycle has no end.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// Who is concerned, as found without leases and confirmed under them.
+struct Concerned {
+    from: Arc<Inode>,
+    to: Arc<Inode>,
+    source: Arc<Inode>,
+    source_entry: Entry,
+    /// What has the new name now.
+    target: Option<(Arc<Inode>, Entry)>,
+}
+
+/// A rename as asked for.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    name: &'a [u8],
+    new_name: &'a [u8],
+    flags: RenameFlags,
+}
+
+/// What is held while names change.
+struct Held<'a> {
+    _rename: Option<MutexGuard<'a, ()>>,
+    _leases: Leases<'a>,
+}
+
+impl Filesystem {
+    /// Renames, replacing what has the new name unless the flags say otherwise.
+    pub async fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<(), FsError> {
+        check_name(name)?;
+        check_name(new_name)?;
+        if flags.no_replace && flags.exchange {
+            return Err(FsError::Invalid("rename flags"));
+        }
+        self.store.admit(Admission::Shrink).await?;
+        let from = self.directory(parent).await?;
+        let to = self.directory(new_parent).await?;
+        let request = Request { name, new_name, flags };
+        loop {
+            let concerned = self.concerned(from.clone(), to.clone(), request).await?;
+            // Before the leases, which the submission takes itself. What is written from here on came after the rename
+            // began, and P3 does not speak of it.
+            self.submit_before_rename(&concerned, flags).await?;
+            let held = self.hold(&concerned).await;
+            if !self.confirmed(&concerned, request).await? {
+                continue;
+            }
+            let gone = self.rename_held(&concerned, request).await?;
+            drop(held);
+            if let Some(gone) = gone {
+                self.remove_if_unused(&gone);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Looks up what the names mean.
+    async fn concerned(
+        &self,
+        from: Arc<Inode>,
+        to: Arc<Inode>,
+        request: Request<'_>,
+    ) -> Result<Concerned, FsError> {
+        loop {
+            let source_entry = self.find(from.ino, request.name).await?.ok_or(FsError::NotFound)?;
+            let target_entry = self.find(to.ino, request.new_name).await?;
+            let named = async {
+                let source = self.named(from.ino, source_entry).await?;
+                let target = match target_entry {
+                    Some(entry) => Some((self.named(to.ino, entry).await?, entry)),
+                    None => None,
+                };
+                Ok((source, target))
+            };
+            match named.await {
+                Ok((source, target)) => return Ok(Concerned { from, to, source, source_entry, target }),
+                Err(error) => {
+                    // An inode that vanished with its name is no error.
+                    if self.find(from.ino, request.name).await? == Some(source_entry)
+                        && self.find(to.ino, request.new_name).await? == target_entry
+                    {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// P3: the data of a file reaches the log before its new name does; if it can't, the rename fails and nothing of it
+    /// is logged.
+    async fn submit_before_rename(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
+        let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
+        for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
+            let dirty = inode.file_type == FileType::Regular && inode.state.lock().data.has_dirty();
+            if dirty {
+                data::submit_dirty(self, inode).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the rename lease if a directory changes its parent, then the leases of all inodes that will change.
+    async fn hold<'a>(&'a self, concerned: &'a Concerned) -> Held<'a> {
+        let rename = if concerned.moves_directory() { Some(self.rename_lease.lock().await) } else { None };
+        let target = concerned.target.as_ref().map_or(&concerned.source, |(target, _)| target);
+        let leases = lease_all(&[&concerned.from, &concerned.to, &concerned.source, target]).await;
+        Held { _rename: rename, _leases: leases }
+    }
+
+    /// True when the names still mean what they meant before the leases were held.
+    async fn confirmed(&self, concerned: &Concerned, request: Request<'_>) -> Result<bool, FsError> {
+        let target_entry = concerned.target.as_ref().map(|(_, entry)| *entry);
+        Ok(self.find(concerned.from.ino, request.name).await? == Some(concerned.source_entry)
+            && self.find(concerned.to.ino, request.new_name).await? == target_entry)
+    }
+
+    /// The rename proper; gives the inode that lost its last name.
+    async fn rename_held(
+        &self,
+        concerned: &Concerned,
+        request: Request<'_>,
+    ) -> Result<Option<Arc<Inode>>, FsError> {
+        require_alive(&concerned.from)?;
+        require_alive(&concerned.to)?;
+        if let Some((target, _)) = &concerned.target {
+            if request.flags.no_replace {
+                return Err(FsError::Exists);
+            }
+            if target.ino == concerned.source.ino {
+                // Two names of one inode, or one name twice: POSIX has nothing happen.
+                return Ok(None);
+            }
+        } else if request.flags.exchange {
+            return Err(FsError::NotFound);
+        }
+        self.refuse_loops(concerned, request.flags).await?;
+        match &concerned.target {
+            Some((target, target_entry)) if request.flags.exchange => {
+                self.exchange(concerned, target, *target_entry, request)?;
+                Ok(None)
+            }
+            Some((target, target_entry)) => {
+                may_replace(&concerned.source, target)?;
+                self.replace(concerned, Some(target), target_entry.offset, request)
+            }
+            None => {
+                let offset = self.search(concerned.to.ino, request.new_name).await?.free()?;
+                self.replace(concerned, None, offset, request)
+            }
+        }
+    }
+
+    /// A directory must not move below itself. The rename lease is held whenever a directory changes its parent, so the
+    /// parents on the way stay what they are.
+    async fn refuse_loops(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
+        if !concerned.moves_directory() {
+            return Ok(());
+        }
+        if concerned.source.file_type == FileType::Directory
+            && self.is_within(&concerned.to, concerned.source.ino).await?
+        {
+            return Err(FsError::Invalid("a directory can't move below itself"));
+        }
+        if let Some((target, _)) = concerned.target.as_ref().filter(|_| flags.exchange)
+            && target.file_type == FileType::Directory
+            && self.is_within(&concerned.from, target.ino).await?
+        {
+            return Err(FsError::Invalid("a directory can't move below itself"));
+        }
+        Ok(())
+    }
+
+    /// True when `dir` is `ancestor` or lies below it.
+    async fn is_within(&self, dir: &Arc<Inode>, ancestor: Ino) -> Result<bool, FsError> {
+        let mut dir = dir.clone();
+        for _ in 0..DEPTH_MAX {
+            if dir.ino == ancestor {
+                return Ok(true);
+            }
+            if dir.ino == ROOT {
+                return Ok(false);
+            }
+            let parent = dir.state.lock().meta.parent;
+            dir = match self.directory(parent).await {
+                Err(FsError::Stale | FsError::NotDirectory) => {
+                    return Err(FsError::corrupt(dir.ino, "inode", "parent"));
+                }
+                other => other?,
+            };
+        }
+        Err(FsError::corrupt(dir.ino, "inode", "parent"))
+    }
+
+    /// Moves the source to `offset` of the new directory, in place of `target` if there is one.
+    fn replace(
+        &self,
+        concerned: &Concerned,
+        target: Option<&Arc<Inode>>,
+        offset: u64,
+        request: Request<'_>,
+    ) -> Result<Option<Arc<Inode>>, FsError> {
+        let Concerned { from, to, source, source_entry, .. } = concerned;
+        let now = self.now();
+        let directory = source.file_type == FileType::Directory;
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        delete_entry(&mut transaction, from.ino, *source_entry);
+        put_entry(&mut transaction, to.ino, Entry { offset, ..*source_entry }, request.new_name);
+
+        let change = changes.of(from);
+        change.touch_entries(now);
+        change.attr.size = change.attr.size.saturating_sub(1);
+        if directory {
+            change.attr.nlink = change.attr.nlink.saturating_sub(1);
+        }
+        let change = changes.of(to);
+        change.touch_entries(now);
+        if target.is_none() {
+            change.attr.size += 1;
+        }
+        // A directory that is replaced was a subdirectory just as the one that replaces it is.
+        if directory && target.is_none() {
+            change.attr.nlink = more_links(change.attr.nlink)?;
+        }
+        let change = changes.of(source);
+        change.touch(now);
+        change.name_changed = true;
+        if directory {
+            change.meta.parent = to.ino;
+        }
+        let gone = target.filter(|target| self.drop_link(&mut changes, target, &mut transaction, now));
+        changes.commit(self, transaction)?;
+        self.counters.renamed.add(1);
+        Ok(gone.cloned())
+    }
+
+    /// Gives each of two inodes the other's name.
+    fn exchange(
+        &self,
+        concerned: &Concerned,
+        target: &Arc<Inode>,
+        target_entry: Entry,
+        request: Request<'_>,
+    ) -> Result<(), FsError> {
+        let Concerned { from, to, source, source_entry, .. } = concerned;
+        let now = self.now();
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        let (there, here) = (target_entry.offset, source_entry.offset);
+        put_entry(&mut transaction, to.ino, Entry { offset: there, ..*source_entry }, request.new_name);
+        put_entry(&mut transaction, from.ino, Entry { offset: here, ..target_entry }, request.name);
+        changes.of(from).touch_entries(now);
+        changes.of(to).touch_entries(now);
+        for (inode, old, new) in [(source, from, to), (target, to, from)] {
+            let change = changes.of(inode);
+            change.touch(now);
+            change.name_changed = true;
+            if inode.file_type == FileType::Directory {
+                change.meta.parent = new.ino;
+                let change = changes.of(old);
+                change.attr.nlink = change.attr.nlink.saturating_sub(1);
+                let change = changes.of(new);
+                change.attr.nlink = more_links(change.attr.nlink)?;
+            }
+        }
+        changes.commit(self, transaction)?;
+        self.counters.renamed.add(1);
+        Ok(())
+    }
+}
+
+impl Concerned {
+    /// True when a directory gets another parent.
+    fn moves_directory(&self) -> bool {
+        let directory = |inode: &Arc<Inode>| inode.file_type == FileType::Directory;
+        self.from.ino != self.to.ino
+            && (directory(&self.source) || self.target.as_ref().is_some_and(|(target, _)| directory(target)))
+    }
+}
+
+/// What may take the place of what. Both leases are held.
+fn may_replace(source: &Inode, target: &Inode) -> Result<(), FsError> {
+    match (source.file_type == FileType::Directory, target.file_type == FileType::Directory) {
+        (true, true) => require_empty(target),
+        (true, false) => Err(FsError::NotDirectory),
+        (false, true) => Err(FsError::IsDirectory),
+        (false, false) => Ok(()),
+    }
+}

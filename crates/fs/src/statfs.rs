@@ -1,0 +1,27 @@
+//! Figures of the whole filesystem.
+
+use crate::filesystem::Filesystem;
+use crate::types::Statfs;
+
+/// Blocks that an object with a short name takes: several inode items and directory entries share one.
+const OBJECTS_PER_BLOCK: u64 = 8;
+
+impl Filesystem {
+    /// Blocks and objects, used and free. Dirty data in memory counts as free until it is placed.
+    pub fn statfs(&self) -> Statfs {
+        let geometry = self.store.geometry();
+        let space = self.store.space();
+        // What was freed can be had again after the next checkpoint.
+        let free = space.free.saturating_add(space.pending_free).min(geometry.total_blocks);
+        // The store keeps about this much for checkpoints and deletes.
+        let reserve = (geometry.total_blocks / 64).clamp(256, 16 * 1024);
+        let available = free.saturating_sub(reserve);
+        Statfs {
+            blocks: geometry.total_blocks,
+            free,
+            available,
+            objects: self.store.objects(),
+            objects_free: available.saturating_mul(OBJECTS_PER_BLOCK),
+        }
+    }
+}

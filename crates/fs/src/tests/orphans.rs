@@ -1,0 +1,107 @@
+//! Inodes without names.
+
+use super::{Mount, errno};
+use crate::types::{Ino, ROOT, XattrMode};
+use syncline_device::block_on;
+use syncline_format::{Key, Kind};
+
+/// Items that an inode has left, its orphan item included.
+fn items(mount: &Mount, ino: Ino) -> usize {
+    let all = mount.fs.store().scan(
+        Key { object: ino, kind: 0, offset: 0 },
+        Key::new(ino, Kind::Orphan, u64::MAX),
+        1000,
+    );
+    let orphan = block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap();
+    block_on(all).unwrap().items.len() + usize::from(orphan.is_some())
+}
+
+#[test]
+fn an_unlinked_inode_lives_while_it_is_referred_to_or_open() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    block_on(mount.fs.open_file(file)).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    assert_eq!(mount.getattr(file).nlink, 0);
+    assert_eq!(errno(block_on(mount.fs.link(file, ROOT, b"again"))), 2);
+    mount.fs.forget(file, 1);
+    mount.settle();
+    assert_eq!(items(&mount, file), 2);
+    mount.fs.release_file(file);
+    mount.settle();
+    assert_eq!(items(&mount, file), 0);
+    assert_eq!(errno(block_on(mount.fs.getattr(file))), 116);
+    assert_eq!(mount.fs.statfs().objects, 1);
+}
+
+#[test]
+fn references_are_counted() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    block_on(mount.fs.lookup(ROOT, b"file")).unwrap();
+    block_on(mount.fs.link(file, ROOT, b"other")).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"other")).unwrap();
+    mount.fs.forget(file, 2);
+    mount.settle();
+    assert_eq!(items(&mount, file), 2);
+    mount.fs.forget(file, 1);
+    mount.settle();
+    assert_eq!(items(&mount, file), 0);
+}
+
+#[test]
+fn everything_an_orphan_has_goes_with_it() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    for index in 0..300 {
+        let name = format!("user.{index}");
+        block_on(mount.fs.setxattr(file, name.as_bytes(), &[1; 600], XattrMode::Set)).unwrap();
+    }
+    block_on(mount.fs.setxattr(file, b"user.long", &[1; 65536], XattrMode::Set)).unwrap();
+    assert!(items(&mount, file) > 300);
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    mount.fs.forget(file, 1);
+    mount.settle();
+    assert_eq!(items(&mount, file), 0);
+    assert_eq!(mount.fs.counters().orphans_removed, 1);
+}
+
+#[test]
+fn orphans_of_a_crash_are_removed_at_the_next_mount() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    let dir = mount.mkdir(ROOT, "dir");
+    block_on(mount.fs.open_file(file)).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    block_on(mount.fs.rmdir(ROOT, b"dir")).unwrap();
+    mount.sync();
+    let mount = mount.crash();
+    mount.settle();
+    assert_eq!((items(&mount, file), items(&mount, dir)), (0, 0));
+    assert_eq!(mount.fs.statfs().objects, 1);
+}
+
+#[test]
+fn an_unmount_leaves_no_orphans() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    block_on(mount.fs.open_file(file)).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    block_on(mount.fs.close()).unwrap();
+    assert_eq!(items(&mount, file), 0);
+    assert_eq!(mount.fs.statfs().objects, 1);
+}
+
+#[test]
+fn a_change_of_a_removed_inode_does_not_bring_it_back() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    let held = block_on(mount.fs.inode(file)).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    mount.fs.forget(file, 1);
+    mount.settle();
+    assert_eq!(errno(mount.fs.require_present(&held)), 116);
+    assert_eq!(errno(block_on(mount.fs.open_file(file))), 116);
+    assert_eq!(items(&mount, file), 0);
+}

@@ -1,0 +1,102 @@
+//! Removing names.
+
+use crate::FsError;
+use crate::change::{Changes, lease_all};
+use crate::directory::{check_name, delete_entry};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{FileType, Ino};
+use std::sync::Arc;
+use syncline_store::{Admission, Transaction};
+
+impl Filesystem {
+    /// Removes a name of anything but a directory.
+    pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.remove(parent, name, false).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        match name {
+            b"." => Err(FsError::Invalid("name")),
+            b".." => Err(FsError::NotEmpty),
+            _ => self.remove(parent, name, true).await,
+        }
+    }
+
+    async fn remove(&self, parent: Ino, name: &[u8], directory: bool) -> Result<(), FsError> {
+        check_name(name)?;
+        self.store.admit(Admission::Shrink).await?;
+        let dir = self.directory(parent).await?;
+        loop {
+            // The child's number decides the order of the leases, so it is looked up before and again under them.
+            let entry = self.find(parent, name).await?.ok_or(FsError::NotFound)?;
+            match (directory, entry.file_type == FileType::Directory) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                _ => {}
+            }
+            let child = match self.named(parent, entry).await {
+                Ok(child) => child,
+                // It may have been removed since, wholly.
+                Err(error) if self.find(parent, name).await? == Some(entry) => return Err(error),
+                Err(_) => continue,
+            };
+            let leases = lease_all(&[&dir, &child]).await;
+            if self.find(parent, name).await? != Some(entry) {
+                continue;
+            }
+            if directory {
+                require_empty(&child)?;
+            }
+            let now = self.now();
+
+            let mut changes = Changes::new();
+            let mut transaction = Transaction::new();
+            delete_entry(&mut transaction, parent, entry);
+            let change = changes.of(&dir);
+            change.touch_entries(now);
+            change.attr.size = change.attr.size.saturating_sub(1);
+            if directory {
+                change.attr.nlink = change.attr.nlink.saturating_sub(1);
+            }
+            let gone = self.drop_link(&mut changes, &child, &mut transaction, now);
+            changes.commit(self, transaction)?;
+            self.counters.unlinked.add(1);
+            drop(leases);
+            if gone {
+                self.remove_if_unused(&child);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Takes one name from an inode: of a directory its only one. The last one makes it an orphan, in the same
+    /// transaction (rules.md, "Files"); true then.
+    pub(crate) fn drop_link<'a>(
+        &self,
+        changes: &mut Changes<'a>,
+        inode: &'a Arc<Inode>,
+        transaction: &mut Transaction,
+        now: crate::types::Timestamp,
+    ) -> bool {
+        let change = changes.of(inode);
+        change.touch(now);
+        change.name_changed = true;
+        change.attr.nlink = match inode.file_type {
+            FileType::Directory => 0,
+            _ => change.attr.nlink.saturating_sub(1),
+        };
+        let gone = change.attr.nlink == 0;
+        if gone {
+            transaction.put(crate::orphan::key(inode.ino), bytes::Bytes::new());
+        }
+        gone
+    }
+}
+
+/// Refuses a directory that has entries. The caller holds its lease. A directory's size is the number of its entries, so
+/// this costs nothing, however many were there.
+pub(crate) fn require_empty(inode: &Inode) -> Result<(), FsError> {
+    if inode.state.lock().attr.size == 0 { Ok(()) } else { Err(FsError::NotEmpty) }
+}

@@ -1,0 +1,154 @@
+//! Extended attributes, as callers see them. Namespaces and who may touch them are the kernel's.
+
+use crate::FsError;
+use crate::change::Changes;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::privileges::CAPABILITY;
+use crate::types::{Ino, XattrMode};
+use crate::xattr_place::{Place, XattrSearch, decode_xattr};
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_format::items::inode::FLAG_CAPABILITY;
+use syncline_format::items::xattr::{LIST_BYTES_MAX, VALUE_BYTES_MAX, is_xattr_name};
+use syncline_format::{Key, Kind};
+use syncline_store::{Admission, StoreError, Transaction};
+
+/// Items read at a time for a listing.
+const ITEMS_EACH: usize = 256;
+
+impl Filesystem {
+    /// The value of an extended attribute.
+    pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
+        check_name(name)?;
+        let inode = self.inode(ino).await?;
+        {
+            // The common answers come from the inode alone.
+            let state = inode.state.lock();
+            if let Some((_, value)) = state.meta.xattrs.iter().find(|(small, _)| small == name) {
+                return Ok(value.clone());
+            }
+            if state.meta.xattr_items == 0 {
+                return Err(FsError::NoAttribute);
+            }
+        }
+        let _lease = inode.lease.read().await;
+        match self.search_xattr(&inode, name).await?.place.ok_or(FsError::NoAttribute)? {
+            Place::Inode(index) => Ok(inode.state.lock().meta.xattrs[index].1.clone()),
+            Place::Item(_, value) => Ok(value),
+            Place::Chunks(_, chunks) => self.read_chunks(ino, chunks).await,
+        }
+    }
+
+    /// Names of all extended attributes, each followed by a NUL.
+    pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        let inode = self.inode(ino).await?;
+        let _lease = inode.lease.read().await;
+        let (small, items) = {
+            let state = inode.state.lock();
+            (state.meta.xattrs.clone(), state.meta.xattr_items)
+        };
+        let mut names = Vec::new();
+        let mut add = |name: &[u8]| {
+            names.extend_from_slice(name);
+            names.push(0);
+        };
+        small.iter().for_each(|(name, _)| add(name));
+        let (mut from, to) = (Key::new(ino, Kind::Xattr, 0), Key::new(ino, Kind::Xattr, u64::MAX));
+        while items > 0 {
+            let chunk = self.store.scan(from, to, ITEMS_EACH).await?;
+            for (key, value) in &chunk.items {
+                add(decode_xattr(*key, value)?.name);
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => break,
+            }
+        }
+        Ok(names)
+    }
+
+    /// Sets an extended attribute.
+    pub async fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        check_name(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(FsError::ListTooLong);
+        }
+        self.store.admit(Admission::Grow).await?;
+        let inode = self.inode(ino).await?;
+        let _lease = inode.lease.write().await;
+        self.require_present(&inode)?;
+        let search = self.search_xattr(&inode, name).await?;
+        match (mode, search.place.is_some()) {
+            (XattrMode::Create, true) => return Err(FsError::Exists),
+            (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
+            _ => {}
+        }
+        self.set_xattr_held(&inode, name, &Bytes::copy_from_slice(value), search)
+    }
+
+    fn set_xattr_held(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &Bytes,
+        search: XattrSearch,
+    ) -> Result<(), FsError> {
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        let change = changes.of(inode);
+        if let Some(place) = &search.place {
+            self.delete_xattr(change, &mut transaction, name, place);
+        }
+        // The place of an item that is replaced is free again.
+        let free = match search.place {
+            Some(Place::Item(offset, _) | Place::Chunks(offset, _)) => Some(offset),
+            _ => search.free,
+        };
+        let free = free.ok_or(FsError::Store(StoreError::NoSpace))?;
+        self.insert_xattr(change, &mut transaction, name, value, free);
+        if change.meta.xattr_list_bytes > LIST_BYTES_MAX {
+            // What can be set can be listed.
+            return Err(FsError::Store(StoreError::NoSpace));
+        }
+        if name == CAPABILITY {
+            change.meta.flags |= FLAG_CAPABILITY;
+        }
+        change.touch(self.now());
+        changes.commit(self, transaction)?;
+        self.counters.xattrs_logged.add(1);
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        check_name(name)?;
+        self.store.admit(Admission::Shrink).await?;
+        let inode = self.inode(ino).await?;
+        let _lease = inode.lease.write().await;
+        self.require_present(&inode)?;
+        let place = self.search_xattr(&inode, name).await?.place.ok_or(FsError::NoAttribute)?;
+        let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
+        let change = changes.of(&inode);
+        self.delete_xattr(change, &mut transaction, name, &place);
+        if name == CAPABILITY {
+            change.meta.flags &= !FLAG_CAPABILITY;
+        }
+        change.touch(self.now());
+        changes.commit(self, transaction)?;
+        self.counters.xattrs_logged.add(1);
+        Ok(())
+    }
+}
+
+/// Refuses what can't name an extended attribute, with the error of setxattr(2).
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if is_xattr_name(name) { Ok(()) } else { Err(FsError::Range) }
+}
