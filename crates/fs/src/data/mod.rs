@@ -1,38 +1,122 @@
 //! File data: dirty buffers, extents, write-back, fsync.
+//!
+//! A block of a file has its newest contents in the first of these places that has it: the dirty map (written by a
+//! caller, not yet on its way), the map of blocks in flight (background write-back has started writing them and nothing
+//! names them yet), the inline data of the inode item (block 0 of a small file), the extents.
+//!
+//! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, its state.
+//! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
+
+mod api;
+mod counters;
+mod dirty;
+mod join;
+mod lookup;
+mod place;
+mod plan;
+mod read;
+mod seek;
+mod shared;
+mod submit;
+mod sync;
+mod throttle;
+mod transact;
+mod truncate;
+mod write;
+mod writeback;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use counters::DataCounters;
+pub(crate) use shared::{DataShared, start, stop};
+pub(crate) use submit::submit_dirty;
+pub(crate) use truncate::{drop_dirty, remove_all, truncate};
 
 use crate::FsError;
-use crate::filesystem::Filesystem;
-use crate::inode::{DiskView, Inode};
+use crate::inode::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
+use dirty::BlockMap;
 use std::sync::Arc;
-use syncline_store::OpSeq;
+use syncline_format::BLOCK_BYTES;
+use syncline_store::{OpSeq, Reservation};
 
-/// What the filesystem keeps once for all file data.
-#[derive(Default)]
-pub(crate) struct DataShared {}
+/// Size of a block as a file offset.
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// 512-byte units of a block, for `st_blocks`.
+const UNITS: u64 = BLOCK / 512;
 
 /// The data side of an inode in memory.
 pub(crate) struct DataState {
-    /// Size as logged; never past a dirty range.
+    /// Size as logged; never past a dirty range, but after a truncation upward.
     pub disk_size: u64,
     /// The mtime that belongs to the last logged write.
     pub disk_mtime: Timestamp,
-    /// 512-byte units as logged.
-    pub disk_blocks: u64,
-    /// Inline contents as logged.
+    /// Blocks that the logged extents have.
+    disk_blocks: u64,
+    /// Inline contents as logged: the beginning of block 0, zeros follow.
     pub inline: Option<Bytes>,
+    /// Written and not yet submitted.
+    dirty: BlockMap,
+    /// Being written by background write-back and not yet named. Older than what `dirty` has.
+    in_flight: BlockMap,
+    /// One block for each dirty one; less after a failed write, made up for at the next submission.
+    reservation: Option<Reservation>,
+    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents past the end.
+    extent_end: Option<u64>,
+    /// Where the next block would best be placed.
+    near: Option<u64>,
+    /// Contents of the last block when its end is not the file's, so that a small append need not read it.
+    tail: Option<(u64, Bytes)>,
+    /// Newest operation that changed size or extents: what fdatasync needs durable.
+    data_op: OpSeq,
+    errors: WriteErrors,
+    /// In the list of dirty inodes.
+    queued: bool,
+    /// Bytes of this inode in the gauge of dirty bytes.
+    accounted: u64,
+    /// Held by whoever submits this inode's data.
+    writeback: Arc<async_lock::Mutex<()>>,
+}
+
+/// Failures of background write-back that an fsync has yet to report.
+#[derive(Default)]
+struct WriteErrors {
+    /// Failures so far.
+    count: u64,
+    /// Failures that some fsync has reported.
+    reported: u64,
+    last: Option<FsError>,
 }
 
 impl DataState {
     /// Of an inode that was created just now.
     pub(crate) fn new(attr: &Attributes) -> Self {
-        Self::load(attr, None, OpSeq::default())
+        Self { extent_end: Some(0), ..Self::load(attr, None, OpSeq::default()) }
     }
 
     /// Of an inode item that was read; marks start at `last_op`.
-    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, _last_op: OpSeq) -> Self {
-        Self { disk_size: attr.size, disk_mtime: attr.mtime, disk_blocks: attr.blocks, inline }
+    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, last_op: OpSeq) -> Self {
+        // Bounded by the item that was read, and kept apart from the node it was read in.
+        let inline = inline.filter(|data| !data.is_empty()).map(|data| Bytes::copy_from_slice(&data));
+        Self {
+            disk_size: attr.size,
+            disk_mtime: attr.mtime,
+            disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
+            inline,
+            dirty: BlockMap::default(),
+            in_flight: BlockMap::default(),
+            reservation: None,
+            extent_end: None,
+            near: None,
+            tail: None,
+            data_op: last_op,
+            errors: WriteErrors::default(),
+            queued: false,
+            accounted: 0,
+            writeback: Arc::default(),
+        }
     }
 
     /// What the inode item must carry now.
@@ -40,7 +124,7 @@ impl DataState {
         DiskView {
             size: self.disk_size,
             mtime: self.disk_mtime,
-            blocks: self.disk_blocks,
+            blocks: self.disk_units(),
             inline: self.inline.as_deref(),
         }
     }
@@ -52,46 +136,94 @@ impl DataState {
 
     /// True when the cache may forget this inode: nothing dirty, nothing in flight, no error to remember.
     pub(crate) fn is_idle(&self) -> bool {
-        true
+        !self.has_dirty() && self.errors.count == self.errors.reported
     }
 
-    /// True when writes were not yet submitted.
+    /// True when writes were not yet submitted, or not yet named.
     pub(crate) fn has_dirty(&self) -> bool {
-        false
+        !self.dirty.is_empty() || !self.in_flight.is_empty()
+    }
+
+    /// 512-byte units that the inode item shows.
+    fn disk_units(&self) -> u64 {
+        (self.disk_blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
+    }
+
+    /// 512-byte units that stat shows: what is on disk and what will be. How many of the waiting blocks replace others is
+    /// not known before they are placed; a file without holes never shows more than its size needs.
+    fn visible_units(&self, size: u64) -> u64 {
+        let disk = self.disk_units();
+        let waiting = (self.dirty.len() + self.in_flight.len()) * UNITS;
+        (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
+    }
+
+    /// True when block 0 lies in the inode item.
+    fn has_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    /// First block that is written but not named, from the one on that holds the end of the logged size.
+    fn first_unnamed(&self) -> Option<u64> {
+        let from = self.disk_size / BLOCK;
+        match (self.dirty.next(from), self.in_flight.next(from)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The logged size that the next inode item may carry: never past a dirty range, never less than before.
+    fn next_disk_size(&self, size: u64) -> u64 {
+        let limit = self.first_unnamed().map_or(size, |block| size.min(block * BLOCK));
+        self.disk_size.max(limit)
+    }
+
+    /// Newest contents of a block as far as they are in memory.
+    fn block_in_memory(&self, block: u64) -> Option<MemoryBlock<'_>> {
+        if let Some(contents) = self.dirty.get(block).or_else(|| self.in_flight.get(block)) {
+            return Some(MemoryBlock::Whole(contents));
+        }
+        if block == 0
+            && let Some(inline) = &self.inline
+        {
+            return Some(MemoryBlock::Beginning(inline));
+        }
+        match &self.tail {
+            Some((tail, contents)) if *tail == block => Some(MemoryBlock::Beginning(contents)),
+            _ => None,
+        }
+    }
+
+    /// Blocks that the reservation lacks.
+    fn reservation_deficit(&self) -> u64 {
+        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, Reservation::blocks))
+    }
+
+    /// Adds to the reservation and gives back what is more than needed.
+    fn add_reservation(&mut self, more: Option<Reservation>) {
+        match (&mut self.reservation, more) {
+            (Some(mine), Some(more)) => mine.merge(more),
+            (mine @ None, more) => *mine = more,
+            (Some(_), None) => {}
+        }
+        let wanted = self.dirty.len();
+        if wanted == 0 {
+            self.reservation = None;
+        } else if let Some(mine) = &mut self.reservation
+            && mine.blocks() > wanted
+        {
+            let excess = mine.blocks() - wanted;
+            drop(mine.split(excess));
+        }
     }
 }
 
-/// Starts what runs in the background. Called once by `Filesystem::open`.
-pub(crate) fn start(_fs: &Arc<Filesystem>) {}
-
-/// Writes everything back and ends what runs in the background. Called by `Filesystem::close`.
-pub(crate) async fn stop(_fs: &Arc<Filesystem>) -> Result<(), FsError> {
-    Ok(())
+/// A block that is in memory.
+enum MemoryBlock<'a> {
+    Whole(&'a dirty::Block),
+    /// These bytes, then zeros.
+    Beginning(&'a Bytes),
 }
 
-/// Starts writing the file's dirty data and commits the transaction that names it, without waiting for durability (P3).
-/// Takes the inode's lease itself; the caller holds none.
-pub(crate) async fn submit_dirty(_fs: &Filesystem, _inode: &Arc<Inode>) -> Result<(), FsError> {
-    Ok(())
+fn inline_units(inline: Option<&[u8]>) -> u64 {
+    inline.map_or(0, |data| data.len().div_ceil(512) as u64)
 }
-
-/// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the caller holds none.
-/// Under the lease it calls `Filesystem::drop_privileges`.
-pub(crate) async fn truncate(
-    _fs: &Filesystem,
-    _inode: &Arc<Inode>,
-    _new_size: u64,
-    _now: Timestamp,
-    _kill_privileges: bool,
-) -> Result<(), FsError> {
-    Ok(())
-}
-
-/// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty data. Takes the lease
-/// itself. Afterwards the inode item still exists, with size 0 or whatever else is true of it.
-pub(crate) async fn remove_all(_fs: &Filesystem, _inode: &Arc<Inode>) -> Result<(), FsError> {
-    Ok(())
-}
-
-/// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left.
-pub(crate) fn drop_dirty(_fs: &Filesystem, _inode: &Arc<Inode>) {}

@@ -1,0 +1,82 @@
+//! The filesystem's methods for file data.
+
+use super::{read, seek, sync, write};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{FileType, Ino};
+use bytes::Bytes;
+use std::sync::Arc;
+
+impl Filesystem {
+    /// At most `len` bytes from `offset`, in pieces; short at the end of the file.
+    pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<Bytes>, FsError> {
+        let inode = self.regular(ino).await?;
+        let pieces = read::read(self, &inode, offset, len).await?;
+        self.touch_access(&inode);
+        Ok(pieces)
+    }
+
+    /// Writes all of `data` at `offset`, or nothing. `kill_privileges` clears setuid and setgid. Data that lies at a
+    /// multiple of 4096 in memory and in the file is kept without a copy.
+    pub async fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        kill_privileges: bool,
+    ) -> Result<(), FsError> {
+        let inode = self.regular(ino).await?;
+        write::write(self, &inode, offset, data, kill_privileges).await
+    }
+
+    /// Writes all of `data` at the end of the file, or nothing, and returns the offset where it lies.
+    pub async fn append(&self, ino: Ino, data: Bytes, kill_privileges: bool) -> Result<u64, FsError> {
+        let inode = self.regular(ino).await?;
+        write::append(self, &inode, data, kill_privileges).await
+    }
+
+    /// Returns when the file's data and everything that was committed anywhere before would survive any crash (P1); with
+    /// `data_only`, when the file's data, size and name would. Directories too.
+    pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<(), FsError> {
+        let inode = self.inode(ino).await?;
+        sync::fsync(self, &inode, data_only).await
+    }
+
+    /// fsync of several files with one batch and one flush. What of them was not logged before comes back all or nothing
+    /// after a crash (P6). More than 64 MiB of dirty data in all is `TooLarge`, before any effect.
+    pub async fn sync_many(&self, inos: &[Ino]) -> Result<(), FsError> {
+        let mut inodes = Vec::with_capacity(inos.len());
+        for &ino in inos {
+            inodes.push(self.inode(ino).await?);
+        }
+        sync::sync_many(self, &inodes).await
+    }
+
+    /// Writes back everything and makes a checkpoint.
+    pub async fn syncfs(&self) -> Result<(), FsError> {
+        sync::syncfs(self).await
+    }
+
+    /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does.
+    pub async fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
+        let inode = self.regular(ino).await?;
+        seek::data(self, &inode, offset).await
+    }
+
+    /// First offset at or after `offset` that holds no data, at last the end of the file.
+    pub async fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
+        let inode = self.regular(ino).await?;
+        seek::hole(self, &inode, offset).await
+    }
+
+    /// A regular file.
+    async fn regular(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        let inode = self.inode(ino).await?;
+        match inode.file_type {
+            FileType::Regular => Ok(inode),
+            FileType::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid("not a regular file")),
+        }
+    }
+}

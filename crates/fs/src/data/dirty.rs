@@ -1,0 +1,340 @@
+//! File blocks that exist in memory and not yet, or not yet safely, on the device.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use syncline_device::{AlignedBuf, BLOCK_BYTES};
+use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
+use syncline_format::items::extent::piece_start;
+
+/// The contents of one block.
+pub(crate) enum Block {
+    /// A buffer of its own, still changeable: nobody else sees it and its checksum was not taken.
+    Owned(AlignedBuf),
+    /// Block number `index` of a buffer that others share. Never changed (rule R7): writers copy.
+    Shared {
+        /// A multiple of a block.
+        buf: Bytes,
+        index: usize,
+    },
+}
+
+impl Block {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Block::Owned(buf) => buf,
+            Block::Shared { buf, index } => &buf[index * BLOCK_BYTES..][..BLOCK_BYTES],
+        }
+    }
+
+    /// The contents as shared bytes; a copy when the buffer may still change.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        match self {
+            Block::Owned(buf) => AlignedBuf::copy_from(buf).into_bytes(),
+            Block::Shared { buf, index } => buf.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES),
+        }
+    }
+
+    /// The same contents, never to be changed again.
+    pub(crate) fn freeze(self) -> Block {
+        match self {
+            Block::Owned(buf) => Block::Shared { buf: buf.into_bytes(), index: 0 },
+            shared => shared,
+        }
+    }
+
+    /// Another handle on frozen contents, or a copy of changeable ones.
+    pub(crate) fn share(&self) -> Block {
+        match self {
+            Block::Owned(_) => Block::Shared { buf: self.to_bytes(), index: 0 },
+            Block::Shared { buf, index } => Block::Shared { buf: buf.clone(), index: *index },
+        }
+    }
+
+    /// True when dropping the block would free all the memory that it keeps alive.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.as_slice().len() == self.buffer_len()
+    }
+
+    fn buffer_len(&self) -> usize {
+        match self {
+            Block::Owned(buf) => buf.len(),
+            Block::Shared { buf, .. } => buf.len(),
+        }
+    }
+
+    /// The contents for changing; copies them first if they are shared.
+    fn make_mut(&mut self) -> &mut [u8] {
+        if let Block::Shared { .. } = self {
+            *self = Block::Owned(AlignedBuf::copy_from(self.as_slice()));
+        }
+        match self {
+            Block::Owned(buf) => buf,
+            Block::Shared { .. } => unreachable!("was replaced by a copy"),
+        }
+    }
+}
+
+/// Blocks by number.
+#[derive(Default)]
+pub(crate) struct BlockMap {
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl BlockMap {
+    pub(crate) fn len(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.blocks.contains_key(&block)
+    }
+
+    pub(crate) fn get(&self, block: u64) -> Option<&Block> {
+        self.blocks.get(&block)
+    }
+
+    pub(crate) fn insert(&mut self, block: u64, contents: Block) {
+        self.blocks.insert(block, contents);
+    }
+
+    pub(crate) fn remove(&mut self, block: u64) -> Option<Block> {
+        self.blocks.remove(&block)
+    }
+
+    /// The first block at or after `block`.
+    pub(crate) fn next(&self, block: u64) -> Option<u64> {
+        self.blocks.range(block..).next().map(|(&block, _)| block)
+    }
+
+    /// The last block.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.blocks.last_key_value().map(|(&block, _)| block)
+    }
+
+    /// How many of the blocks `range` are here.
+    pub(crate) fn count(&self, range: impl RangeBounds<u64>) -> u64 {
+        self.blocks.range(range).count() as u64
+    }
+
+    /// The blocks of a range, in order.
+    pub(crate) fn numbers(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = u64> + '_ {
+        self.blocks.range(range).map(|(&block, _)| block)
+    }
+
+    /// The blocks `first..end` that are here, last one first.
+    pub(crate) fn numbers_backwards(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        self.blocks.range(first..end).rev().map(|(&block, _)| block)
+    }
+
+    /// Forgets everything from `block` on.
+    pub(crate) fn truncate(&mut self, block: u64) {
+        drop(self.blocks.split_off(&block));
+    }
+
+    /// Changes bytes of a block, which starts from `base` (zeros where there is none) if it is not here yet.
+    pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
+        let contents = self.blocks.entry(block).or_insert_with(|| {
+            Block::Owned(match base {
+                Some(base) => AlignedBuf::copy_from(base),
+                None => AlignedBuf::zeroed(BLOCK_BYTES),
+            })
+        });
+        contents.make_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Makes the bytes of a block from `at` on zero, if the block is here.
+    pub(crate) fn zero_from(&mut self, block: u64, at: usize) {
+        if let Some(contents) = self.blocks.get_mut(&block) {
+            contents.make_mut()[at..].fill(0);
+        }
+    }
+
+    /// Replaces whole blocks from `first` on by `payload`, a multiple of a block. Without a copy if the payload lies at a
+    /// multiple of a block in memory, else with one copy for each piece of an extent.
+    pub(crate) fn replace(&mut self, first: u64, payload: &Bytes) {
+        let aligned = (payload.as_ptr() as usize).is_multiple_of(BLOCK_BYTES);
+        let blocks = (payload.len() / BLOCK_BYTES) as u64;
+        let mut block = first;
+        while block < first + blocks {
+            let piece_end = (piece_start(block) + EXTENT_BLOCKS_MAX).min(first + blocks);
+            let from = (block - first) as usize * BLOCK_BYTES;
+            let piece = payload.slice(from..from + (piece_end - block) as usize * BLOCK_BYTES);
+            if !aligned && piece_end - block == 1 {
+                self.insert(block, Block::Owned(AlignedBuf::copy_from(&piece)));
+            } else {
+                let buf = if aligned { piece } else { AlignedBuf::copy_from(&piece).into_bytes() };
+                for index in 0..(piece_end - block) as usize {
+                    self.insert(block + index as u64, Block::Shared { buf: buf.clone(), index });
+                }
+            }
+            block = piece_end;
+        }
+    }
+
+    /// Takes at most `max` blocks of a range out, frozen, in order.
+    pub(crate) fn take(&mut self, first: u64, end: u64, max: u64) -> Vec<(u64, Block)> {
+        if first == 0 && end == u64::MAX && self.len() <= max {
+            return std::mem::take(&mut self.blocks)
+                .into_iter()
+                .map(|(block, it)| (block, it.freeze()))
+                .collect();
+        }
+        let range = (Bound::Included(first), Bound::Excluded(end));
+        let numbers: Vec<u64> = self.numbers(range).take(max as usize).collect();
+        numbers
+            .into_iter()
+            .filter_map(|block| self.blocks.remove(&block).map(|contents| (block, contents.freeze())))
+            .collect()
+    }
+
+    /// Puts blocks (back) where nothing newer is.
+    pub(crate) fn restore(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>) {
+        for (block, contents) in blocks {
+            self.blocks.entry(block).or_insert(contents);
+        }
+    }
+}
+
+/// The fewest buffers that hold these frozen blocks one after the other.
+pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
+    let mut bufs = Vec::new();
+    let mut start = 0;
+    while start < blocks.len() {
+        let mut end = start + 1;
+        while end < blocks.len() && follows(&blocks[end - 1].1, &blocks[end].1) {
+            end += 1;
+        }
+        bufs.push(match &blocks[start].1 {
+            Block::Shared { buf, index } => {
+                buf.slice(index * BLOCK_BYTES..(index + end - start) * BLOCK_BYTES)
+            }
+            owned => owned.to_bytes(),
+        });
+        start = end;
+    }
+    bufs
+}
+
+/// True when `next` lies right after `block` in the same buffer.
+fn follows(block: &Block, next: &Block) -> bool {
+    match (block, next) {
+        (Block::Shared { buf: a, index: i }, Block::Shared { buf: b, index: j }) => {
+            a.as_ptr() == b.as_ptr() && a.len() == b.len() && *j == *i + 1
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn payload(blocks: usize, byte: u8) -> Bytes {
+        Bytes::from(vec![byte; blocks * BLOCK_BYTES])
+    }
+
+    #[test]
+    fn a_large_write_is_one_buffer_for_each_piece() {
+        let mut map = BlockMap::default();
+        map.replace(30, &payload(20, 7));
+        let taken = map.take(0, u64::MAX, 1000);
+        assert_eq!(taken.len(), 20);
+        let bufs = gather(&taken);
+        assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).collect::<Vec<_>>(), [2, 18]);
+        assert!(bufs.iter().all(|buf| buf.as_ptr() as usize % BLOCK_BYTES == 0));
+    }
+
+    #[test]
+    fn an_aligned_payload_is_not_copied() {
+        let buf = AlignedBuf::copy_from(&[9; 16 * BLOCK_BYTES]).into_bytes();
+        let mut map = BlockMap::default();
+        map.replace(16, &buf);
+        let bufs = gather(&map.take(0, u64::MAX, 1000));
+        assert_eq!(bufs.len(), 1);
+        assert_eq!(bufs[0].as_ptr(), buf.as_ptr());
+    }
+
+    #[test]
+    fn small_appends_stay_in_one_buffer_until_it_is_frozen() {
+        let mut map = BlockMap::default();
+        map.patch(3, 0, b"one", None);
+        let address = map.get(3).unwrap().as_slice().as_ptr();
+        map.patch(3, 3, b"two", None);
+        assert_eq!(map.get(3).unwrap().as_slice().as_ptr(), address);
+        let taken = map.take(0, u64::MAX, 1);
+        assert_eq!(taken[0].1.as_slice().as_ptr(), address, "freezing copies nothing");
+        map.restore([(3, taken[0].1.share())]);
+        map.patch(3, 6, b"three", None);
+        assert_eq!(&taken[0].1.as_slice()[..8], b"onetwo\0\0", "a frozen buffer never changes (R7)");
+        assert_eq!(&map.get(3).unwrap().as_slice()[..11], b"onetwothree");
+    }
+
+    #[test]
+    fn restoring_never_replaces_newer_contents() {
+        let mut map = BlockMap::default();
+        map.patch(1, 0, b"old", None);
+        let taken = map.take(0, u64::MAX, 9);
+        map.patch(1, 0, b"new", None);
+        map.restore(taken);
+        assert_eq!(&map.get(1).unwrap().as_slice()[..3], b"new");
+    }
+
+    proptest! {
+        /// Patches, whole blocks, truncation and takes against plain bytes.
+        #[test]
+        fn the_map_follows_plain_bytes(
+            steps in proptest::collection::vec((0..5u8, 0..20usize, 0..BLOCK_BYTES, 1..3000usize, any::<u8>()), 1..60)
+        ) {
+            let mut map = BlockMap::default();
+            let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+            let mut frozen: Vec<(Block, Vec<u8>)> = Vec::new();
+            for (what, block, at, len, byte) in steps {
+                let number = block as u64;
+                match what {
+                    0 | 1 => {
+                        let len = len.min(BLOCK_BYTES - at);
+                        map.patch(number, at, &vec![byte; len], Some(&[byte ^ 0xff; BLOCK_BYTES]));
+                        let bytes = model.entry(number).or_insert(vec![byte ^ 0xff; BLOCK_BYTES]);
+                        bytes[at..at + len].fill(byte);
+                    }
+                    2 => {
+                        let blocks = 1 + len % 40;
+                        map.replace(number, &payload(blocks, byte));
+                        for index in 0..blocks as u64 {
+                            model.insert(number + index, vec![byte; BLOCK_BYTES]);
+                        }
+                    }
+                    3 => {
+                        map.zero_from(number, at);
+                        map.truncate(number + 1);
+                        model.retain(|&key, _| key <= number);
+                        if let Some(bytes) = model.get_mut(&number) {
+                            bytes[at..].fill(0);
+                        }
+                    }
+                    _ => {
+                        for (number, contents) in map.take(number, number + 10, 4) {
+                            let expected = model.remove(&number).expect("the model has it too");
+                            prop_assert_eq!(contents.as_slice(), &expected[..]);
+                            frozen.push((contents, expected));
+                        }
+                    }
+                }
+                prop_assert_eq!(map.numbers(..).collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
+                for (&number, bytes) in &model {
+                    prop_assert_eq!(map.get(number).unwrap().as_slice(), &bytes[..]);
+                }
+            }
+            // Rule R7: what was taken is as it was.
+            for (contents, expected) in &frozen {
+                prop_assert_eq!(contents.as_slice(), &expected[..]);
+            }
+        }
+    }
+}

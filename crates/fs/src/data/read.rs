@@ -1,0 +1,250 @@
+//! Reading: memory first, then extents; holes are zeros.
+
+use super::join::join_all;
+use super::{BLOCK, DataState, MemoryBlock, lookup};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::Ino;
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_format::items::extent::Extent;
+use syncline_format::{BlockRun, Crc};
+
+/// Most blocks of one device read.
+const READ_BLOCKS_MAX: u64 = 256;
+/// Device reads in flight for one request.
+const READS_IN_FLIGHT: usize = 16;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A part of a request.
+enum Segment {
+    /// Bytes at hand.
+    Memory(Bytes),
+    /// Bytes `skip..skip + len` of the blocks `first..end`, on the device or in a hole.
+    Disk { first: u64, end: u64, skip: usize, len: usize },
+}
+
+/// Bytes `offset..offset + len` of a regular file, less what lies past its end. Takes the lease, so that what is read is
+/// never a mixture of before and after a truncation.
+pub(crate) async fn read(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<Bytes>, FsError> {
+    let _lease = inode.lease.read().await;
+    // Before the addresses are looked up, so that none of them is reused before it is read (rule R2).
+    let _pin = fs.store.pin();
+    let segments = {
+        let state = inode.state.lock();
+        let end = offset.saturating_add(len as u64).min(state.attr.size);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        segments(&state.data, offset, end)
+    };
+    let mut pieces = Vec::with_capacity(segments.len());
+    for segment in segments {
+        match segment {
+            Segment::Memory(bytes) => pieces.push(bytes),
+            Segment::Disk { first, end, skip, len } => {
+                let blocks = read_blocks(fs, inode.ino, first, end).await?;
+                cut(blocks, skip, len, &mut pieces);
+            }
+        }
+    }
+    fs.data.counters.read_bytes.add(pieces.iter().map(|piece| piece.len() as u64).sum());
+    Ok(pieces)
+}
+
+/// One whole block of the device, or `None` for a hole. The caller holds the lease.
+pub(crate) async fn read_block(fs: &Filesystem, ino: Ino, block: u64) -> Result<Option<Bytes>, FsError> {
+    let _pin = fs.store.pin();
+    let found = lookup::all(&fs.store, ino, block, block + 1).await?;
+    let Some(extent) = found.first().and_then(|extent| extent.slice(block, block + 1)) else {
+        return Ok(None);
+    };
+    Ok(Some(fs.store.read_data(extent.run(), &extent.checksums).await?))
+}
+
+/// Splits a request into what is in memory and what is not.
+fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for block in offset / BLOCK..end.div_ceil(BLOCK) {
+        let from = offset.max(block * BLOCK);
+        let until = end.min((block + 1) * BLOCK);
+        let within = (from % BLOCK) as usize..(from % BLOCK) as usize + (until - from) as usize;
+        let known = match data.block_in_memory(block) {
+            Some(MemoryBlock::Whole(contents)) => Some(contents.to_bytes().slice(within.clone())),
+            Some(MemoryBlock::Beginning(bytes)) => {
+                // What follows is zeros.
+                let bytes_end = within.end.min(bytes.len());
+                if within.start < bytes_end {
+                    segments.push(Segment::Memory(bytes.slice(within.start..bytes_end)));
+                }
+                let zeros = within.end - bytes_end.max(within.start);
+                Some(Bytes::from_static(&ZEROS[..zeros])).filter(|zeros| !zeros.is_empty())
+            }
+            None if data.extent_end.is_some_and(|extent_end| block >= extent_end) => {
+                Some(Bytes::from_static(&ZEROS[..within.len()]))
+            }
+            None => {
+                extend_disk(&mut segments, block, within);
+                None
+            }
+        };
+        segments.extend(known.map(Segment::Memory));
+    }
+    segments
+}
+
+/// Adds a block to the last segment if that ends right before it, else starts another.
+fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: std::ops::Range<usize>) {
+    if let Some(Segment::Disk { end, len, .. }) = segments.last_mut()
+        && *end == block
+    {
+        *end += 1;
+        *len += within.len();
+        return;
+    }
+    segments.push(Segment::Disk { first: block, end: block + 1, skip: within.start, len: within.len() });
+}
+
+/// A run to read, or a hole.
+enum Part {
+    Hole { blocks: u64 },
+    Run { run: BlockRun, checksums: Vec<Crc> },
+}
+
+/// The whole blocks `first..end` of the file on the device, in pieces.
+async fn read_blocks(fs: &Filesystem, ino: Ino, first: u64, end: u64) -> Result<Vec<Bytes>, FsError> {
+    let extents = lookup::all(&fs.store, ino, first, end).await?;
+    let mut parts = parts(&extents, first, end);
+    if let [Part::Run { run, checksums }] = &parts[..] {
+        return Ok(vec![fs.store.read_data(*run, checksums).await?]);
+    }
+    let reads: Vec<_> = parts
+        .iter_mut()
+        .filter_map(|part| match part {
+            Part::Hole { .. } => None,
+            Part::Run { run, checksums } => Some((*run, std::mem::take(checksums))),
+        })
+        .map(|(run, checksums)| async move { fs.store.read_data(run, &checksums).await })
+        .collect();
+    let mut read = join_all(reads, READS_IN_FLIGHT).await.into_iter();
+    let mut pieces = Vec::new();
+    for part in parts {
+        match part {
+            Part::Hole { blocks } => push_zeros(&mut pieces, blocks * BLOCK),
+            Part::Run { .. } => pieces.push(read.next().expect("one result for each run")?),
+        }
+    }
+    Ok(pieces)
+}
+
+/// Holes and device reads that make up `first..end`; neighbours on the device are read together.
+fn parts(extents: &[Extent], first: u64, end: u64) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut at = first;
+    for extent in extents {
+        let Some(extent) = extent.slice(at, end) else { continue };
+        if extent.file_block > at {
+            parts.push(Part::Hole { blocks: extent.file_block - at });
+        }
+        at = extent.end();
+        match parts.last_mut() {
+            Some(Part::Run { run, checksums })
+                if run.end() == extent.addr && run.blocks + extent.blocks() <= READ_BLOCKS_MAX =>
+            {
+                run.blocks += extent.blocks();
+                checksums.extend_from_slice(&extent.checksums);
+            }
+            _ => parts.push(Part::Run { run: extent.run(), checksums: extent.checksums }),
+        }
+    }
+    if at < end {
+        parts.push(Part::Hole { blocks: end - at });
+    }
+    parts
+}
+
+fn push_zeros(pieces: &mut Vec<Bytes>, mut len: u64) {
+    while len > 0 {
+        let piece = len.min(ZEROS.len() as u64);
+        pieces.push(Bytes::from_static(&ZEROS[..piece as usize]));
+        len -= piece;
+    }
+}
+
+/// Appends the bytes `skip..skip + len` of `blocks` to `pieces`.
+fn cut(blocks: Vec<Bytes>, mut skip: usize, mut len: usize, pieces: &mut Vec<Bytes>) {
+    for block in blocks {
+        let from = skip.min(block.len());
+        let until = (from + len).min(block.len());
+        skip -= from;
+        len -= until - from;
+        if from < until {
+            pieces.push(block.slice(from..until));
+        }
+    }
+}
+
+/// The bytes of `pieces` in one buffer.
+#[cfg(test)]
+pub(crate) fn concat(pieces: &[Bytes]) -> Vec<u8> {
+    pieces.iter().flat_map(|piece| piece.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_on_the_device_are_read_together_up_to_a_megabyte() {
+        let extents: Vec<Extent> = (0..20)
+            .map(|piece| Extent { file_block: piece * 32, addr: 1000 + piece * 32, checksums: vec![0; 32] })
+            .collect();
+        let parts = parts(&extents, 5, 640);
+        let runs: Vec<u64> = parts
+            .iter()
+            .map(|part| match part {
+                Part::Run { run, checksums } => {
+                    assert_eq!(run.blocks as usize, checksums.len());
+                    run.blocks
+                }
+                Part::Hole { .. } => panic!("there is no hole"),
+            })
+            .collect();
+        assert_eq!(runs, [251, 256, 128]);
+    }
+
+    #[test]
+    fn holes_lie_before_between_and_after_extents() {
+        let extents = [
+            Extent { file_block: 2, addr: 100, checksums: vec![1, 2] },
+            Extent { file_block: 6, addr: 102, checksums: vec![3] },
+        ];
+        let shape: Vec<(bool, u64)> = parts(&extents, 1, 9)
+            .iter()
+            .map(|part| match part {
+                Part::Hole { blocks } => (false, *blocks),
+                Part::Run { run, .. } => (true, run.blocks),
+            })
+            .collect();
+        assert_eq!(shape, [(false, 1), (true, 2), (false, 2), (true, 1), (false, 2)]);
+    }
+
+    #[test]
+    fn cutting_drops_what_is_before_and_after() {
+        let blocks =
+            vec![Bytes::from_static(b"abcd"), Bytes::from_static(b"efgh"), Bytes::from_static(b"ijkl")];
+        let mut pieces = Vec::new();
+        cut(blocks, 5, 4, &mut pieces);
+        assert_eq!(concat(&pieces), b"fghi");
+        assert_eq!(pieces.len(), 2);
+    }
+
+    const _: () = assert!(BLOCK <= ZEROS.len() as u64);
+}

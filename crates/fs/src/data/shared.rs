@@ -1,0 +1,230 @@
+//! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
+
+use super::{DataCounters, DataState, writeback};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{Ino, Timestamp};
+use event_listener::{Event, EventListener};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::join::join_all;
+
+/// Inodes written back at the same time.
+const INODES_AT_ONCE: usize = 16;
+/// How often the background task looks for data that is old enough.
+const TICK: Duration = Duration::from_secs(1);
+/// Last blocks kept for small appends; 4 KiB each.
+const TAILS_MAX: usize = 1024;
+
+/// Shared by all inodes.
+#[derive(Default)]
+pub(crate) struct DataShared {
+    pub counters: DataCounters,
+    queue: Mutex<Queue>,
+    /// Asks the background task to look around.
+    wake: Event,
+    /// Told when write-back of an inode has ended or dirty bytes went down.
+    progress: Event,
+    stopping: AtomicBool,
+    /// Inodes with a cached tail, oldest first.
+    tails: Mutex<VecDeque<Weak<Inode>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Dirty inodes and since when, oldest first. Some were cleaned by an fsync meanwhile.
+    waiting: VecDeque<(Timestamp, Arc<Inode>)>,
+    /// Those being written back now.
+    active: HashMap<Ino, Arc<Inode>>,
+}
+
+impl DataShared {
+    /// Puts an inode with dirty data into the list. The caller has its state locked, hence `data`.
+    pub(crate) fn note_dirty(&self, fs: &Filesystem, inode: &Arc<Inode>, data: &mut DataState) {
+        self.account(data);
+        let mut first = false;
+        if !data.queued {
+            data.queued = true;
+            let mut queue = self.queue.lock();
+            first = queue.waiting.is_empty();
+            queue.waiting.push_back((fs.now(), inode.clone()));
+        }
+        if first || self.counters.dirty_bytes.get() >= fs.options.writeback_start_bytes {
+            self.wake.notify(1);
+        }
+    }
+
+    /// Brings the gauge of dirty bytes up to date with an inode's.
+    pub(crate) fn account(&self, data: &mut DataState) {
+        let now = (data.dirty.len() + data.in_flight.len()) * super::BLOCK;
+        if self.counters.dirty_bytes.replace(data.accounted, now) {
+            self.progress.notify(usize::MAX);
+        }
+        data.accounted = now;
+    }
+
+    /// A listener for less dirty data.
+    pub(crate) fn progress(&self) -> EventListener {
+        self.progress.listen()
+    }
+
+    /// Asks the background task to look around.
+    pub(crate) fn wake(&self) {
+        self.wake.notify(1);
+    }
+
+    /// The dirty inode that has waited longest, to be given to [`DataShared::finish`] after its write-back.
+    pub(crate) fn take_oldest(&self) -> Option<Arc<Inode>> {
+        self.take(|_| true, 1).pop()
+    }
+
+    /// At most `max` inodes from the front of the list, as long as they satisfy `wanted` by their age.
+    fn take(&self, wanted: impl Fn(Timestamp) -> bool, max: usize) -> Vec<Arc<Inode>> {
+        let mut queue = self.queue.lock();
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some((since, _)) = queue.waiting.front()
+            && wanted(*since)
+            && let Some((_, inode)) = queue.waiting.pop_front()
+        {
+            queue.active.insert(inode.ino, inode.clone());
+            taken.push(inode);
+        }
+        taken
+    }
+
+    /// Write-back of an inode has ended, well or not.
+    pub(crate) fn finish(&self, fs: &Filesystem, inode: &Arc<Inode>) {
+        let mut state = inode.state.lock();
+        let mut queue = self.queue.lock();
+        queue.active.remove(&inode.ino);
+        if state.data.has_dirty() {
+            queue.waiting.push_back((fs.now(), inode.clone()));
+        } else {
+            state.data.queued = false;
+        }
+        drop(queue);
+        drop(state);
+        self.progress.notify(usize::MAX);
+    }
+
+    /// Every inode that may have dirty data.
+    pub(crate) fn all_dirty(&self) -> Vec<Arc<Inode>> {
+        let queue = self.queue.lock();
+        queue.waiting.iter().map(|(_, inode)| inode).chain(queue.active.values()).cloned().collect()
+    }
+
+    /// Those to be written back now.
+    fn due(&self, fs: &Filesystem) -> Vec<Arc<Inode>> {
+        let pressed = self.counters.dirty_bytes.get() >= fs.options.writeback_start_bytes;
+        let now = fs.now();
+        self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
+    }
+
+    /// Counts an inode that got a cached tail; when there are too many, the oldest one loses its.
+    pub(crate) fn note_tail(&self, inode: &Arc<Inode>) {
+        let oldest = {
+            let mut tails = self.tails.lock();
+            tails.push_back(Arc::downgrade(inode));
+            if tails.len() > TAILS_MAX { tails.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest.and_then(|inode| inode.upgrade())
+            && !Arc::ptr_eq(&oldest, inode)
+        {
+            oldest.state.lock().data.tail = None;
+        }
+    }
+}
+
+impl Drop for DataShared {
+    fn drop(&mut self) {
+        // The background task finds the filesystem gone.
+        self.wake.notify(usize::MAX);
+    }
+}
+
+/// Time from `since` to `now`; none if the clock was set back.
+fn age(since: Timestamp, now: Timestamp) -> Duration {
+    let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
+}
+
+/// Starts what runs in the background. Called once by `Filesystem::open`.
+pub(crate) fn start(fs: &Arc<Filesystem>) {
+    fs.spawn.spawn(Box::pin(run(Arc::downgrade(fs))));
+}
+
+/// The background task. It looks around when it is woken, and each second while anything is dirty.
+async fn run(fs: Weak<Filesystem>) {
+    loop {
+        let (woken, tick) = {
+            let Some(fs) = fs.upgrade() else { return };
+            // Before looking, so that nothing is missed.
+            let woken = fs.data.wake.listen();
+            if fs.data.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+            while write_back_due(&fs).await {}
+            let idle = fs.data.queue.lock().waiting.is_empty();
+            (woken, (!idle).then(|| fs.spawn.sleep(TICK)))
+        };
+        match tick {
+            Some(tick) => futures_lite::future::or(woken, tick).await,
+            None => woken.await,
+        }
+    }
+}
+
+/// Writes back some of what is due. True when there may be more; false after an error too, so that a broken device is
+/// tried again at the next tick and not at once.
+async fn write_back_due(fs: &Filesystem) -> bool {
+    let due = fs.data.due(fs);
+    !due.is_empty() && write_back_all(fs, &due).await.is_ok()
+}
+
+/// Writes back inodes taken from the list, several at a time. The first error is returned after all were tried.
+async fn write_back_all(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
+    let jobs = inodes.iter().map(|inode| finish_after(fs, inode)).collect();
+    join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
+}
+
+async fn finish_after(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    let _finish = Finish { fs, inode };
+    writeback::write_back(fs, inode).await
+}
+
+/// Writes back an inode taken from the list with [`DataShared::take_oldest`].
+pub(crate) async fn write_back_taken(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    finish_after(fs, inode).await
+}
+
+/// Gives an inode back to the list, even if the wait for its write-back was given up.
+struct Finish<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+}
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.fs.data.finish(self.fs, self.inode);
+    }
+}
+
+/// Writes back everything that is dirty now.
+pub(crate) async fn write_back_everything(fs: &Filesystem) -> Result<(), FsError> {
+    let inodes = fs.data.all_dirty();
+    let jobs = inodes.iter().map(|inode| writeback::write_back(fs, inode)).collect();
+    join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
+}
+
+/// Writes everything back and ends what runs in the background. Called by `Filesystem::close`.
+pub(crate) async fn stop(fs: &Arc<Filesystem>) -> Result<(), FsError> {
+    fs.data.stopping.store(true, Ordering::Relaxed);
+    fs.data.wake.notify(usize::MAX);
+    write_back_everything(fs).await
+}

@@ -1,0 +1,271 @@
+//! Submitting dirty data: an fsync's first half, and what a rename does for P3.
+//!
+//! What is left when only about a megabyte is dirty goes in parallel with the batch that names it: the writes are started
+//! and the transaction is committed at once. Everything before that goes the background way (`writeback`), so that a
+//! large fsync does not hold everybody's flush.
+
+use super::dirty::Block;
+use super::place::{self, Naming, Placement};
+use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::write::reserve;
+use super::{BLOCK, DataState, MemoryBlock, lookup, plan, writeback};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState};
+use crate::types::FileType;
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::items::extent::Extent;
+use syncline_store::{Admission, Reservation};
+
+/// Blocks that may go in parallel with the batch that names them.
+pub(crate) const PARALLEL_BLOCKS: u64 = 256;
+
+/// Starts writing the file's dirty data and commits the transaction that names it, without waiting for durability (P3).
+/// Takes the inode's lease itself; the caller holds none.
+pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular || is_clean(&inode.state.lock()) {
+        return Ok(());
+    }
+    let writeback = inode.state.lock().data.writeback.clone();
+    let _writeback = writeback.lock().await;
+    let (mut first, end, floor) = {
+        let state = inode.state.lock();
+        // What becomes dirty later is not this submission's business, so a busy writer can't keep it going for ever.
+        (0, state.data.dirty.last().map_or(0, |last| last + 1), state.attr.size)
+    };
+    loop {
+        fs.store.admit(Admission::Shrink).await?;
+        let lease = inode.lease.write().await;
+        if is_clean(&inode.state.lock()) {
+            return Ok(());
+        }
+        let Some(split) = background_end(&inode.state.lock().data, first, end) else {
+            let file = Submission { inode, floor, blocks: first..end };
+            return submit_leased(fs, &[file]).await;
+        };
+        drop(lease);
+        first = writeback::round(fs, inode, first, split).await?;
+    }
+}
+
+/// True when the inode item would say nothing new.
+pub(crate) fn is_clean(state: &InodeState) -> bool {
+    let logged = state.data.disk_size == state.attr.size && state.data.disk_mtime == state.attr.mtime;
+    // An inode that is being removed must not be put again.
+    state.removing || (!state.data.has_dirty() && logged)
+}
+
+/// Where the last `PARALLEL_BLOCKS` dirty blocks of the range begin, if there are more.
+fn background_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
+    if first >= end {
+        return None;
+    }
+    let mut last = data.dirty.numbers_backwards(first, end);
+    let split = last.nth(PARALLEL_BLOCKS as usize - 1)?;
+    last.next().map(|_| split)
+}
+
+/// True when a file of this size keeps its contents in the inode item.
+fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
+    size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty()
+}
+
+/// What of a file is to be submitted at once. Its `writeback` and its lease (for writing) are held.
+pub(crate) struct Submission<'a> {
+    pub inode: &'a Arc<Inode>,
+    /// The logged size must reach this.
+    pub floor: u64,
+    /// Those of the dirty blocks.
+    pub blocks: Range<u64>,
+}
+
+/// A submission between the start of its writes and its commit.
+struct Started<'a> {
+    inode: &'a Arc<Inode>,
+    taken: Vec<(u64, Block)>,
+    placements: Vec<Placement>,
+    change: FileChange<'a>,
+}
+
+/// Submits dirty data of several files in one transaction.
+pub(crate) async fn submit_leased(fs: &Filesystem, files: &[Submission<'_>]) -> Result<(), FsError> {
+    let mut old = Vec::with_capacity(files.len());
+    for file in files {
+        make_up_reservation(fs, file.inode).await?;
+        old.push(overlapped(fs, file).await?);
+    }
+    // From here on nothing waits, so a caller that gives up leaves nothing half done.
+    let mut started = Vec::with_capacity(files.len());
+    for (file, old) in files.iter().zip(old) {
+        match start(fs, file, &old) {
+            Ok(file) => started.push(file),
+            Err(error) => {
+                started.iter_mut().for_each(|file| file.undo(fs));
+                return Err(error);
+            }
+        }
+    }
+    finish(fs, started)
+}
+
+fn finish(fs: &Filesystem, mut started: Vec<Started<'_>>) -> Result<(), FsError> {
+    let changes =
+        started.iter_mut().map(|file| std::mem::replace(&mut file.change, unchanged(file.inode))).collect();
+    let result = transact::commit(fs, changes);
+    for file in &mut started {
+        match result {
+            Ok(_) => file.done(fs),
+            Err(_) => file.undo(fs),
+        }
+    }
+    result.map(|_| ())
+}
+
+fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
+    FileChange {
+        inode,
+        extents: plan::ExtentChanges::default(),
+        named: Vec::new(),
+        inline: InlineChange::Keep,
+        size: SizeChange::Keep,
+    }
+}
+
+/// Sets blocks aside for dirty data that lost its reservation to a failed write.
+pub(crate) async fn make_up_reservation(fs: &Filesystem, inode: &Inode) -> Result<(), FsError> {
+    let deficit = inode.state.lock().data.reservation_deficit();
+    let reservation = reserve(fs, deficit).await?;
+    inode.state.lock().data.add_reservation(reservation);
+    Ok(())
+}
+
+/// The extents that the file's dirty blocks will replace.
+async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent>, FsError> {
+    let ranges = {
+        let state = file.inode.state.lock();
+        let known_end = state.data.extent_end.unwrap_or(u64::MAX);
+        let end = file.blocks.end.min(known_end).max(file.blocks.start);
+        number_ranges(state.data.dirty.numbers(file.blocks.start..end))
+    };
+    lookup::overlapping(&fs.store, file.inode.ino, &ranges).await
+}
+
+/// Joins growing numbers to ranges.
+pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => ranges.push(number..number + 1),
+        }
+    }
+    ranges
+}
+
+/// Takes the blocks, starts their writes and works out what the transaction says about them.
+fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<Started<'a>, FsError> {
+    let inode = file.inode;
+    let mut state = inode.state.lock();
+    let size = state.attr.size;
+    let data = &mut state.data;
+    let mut change = FileChange { size: SizeChange::Submitted { floor: file.floor }, ..unchanged(inode) };
+    if inlines(data, fs.limits.inline_bytes as u64, size) {
+        change.inline = InlineChange::Set(inline_contents(data, size));
+        let taken = data.dirty.take(0, 1, 1);
+        return Ok(Started { inode, taken, placements: Vec::new(), change });
+    }
+    let near = data.near;
+    let (taken, mut reservation) = take(data, &file.blocks, u64::MAX);
+    drop(state);
+    let placements = match place::place(fs, &mut reservation, &taken, near) {
+        Ok(placements) => placements,
+        Err(error) => {
+            inode.state.lock().data.dirty.restore(taken);
+            return Err(error);
+        }
+    };
+    let mut naming = Naming::default();
+    for placement in &placements {
+        placement.name(&mut naming, |_| true);
+    }
+    change.name(old, naming);
+    Ok(Started { inode, taken, placements, change })
+}
+
+/// Takes dirty blocks out together with their part of the reservation.
+pub(crate) fn take(data: &mut DataState, blocks: &Range<u64>, max: u64) -> (Vec<(u64, Block)>, Reservation) {
+    let taken = data.dirty.take(blocks.start, blocks.end, max);
+    let reservation = data.reservation.as_mut().map(|mine| mine.split(taken.len() as u64));
+    (taken, reservation.unwrap_or_default())
+}
+
+/// What a small file's inode item holds: nothing for a file of zeros.
+pub(crate) fn inline_contents(data: &DataState, size: u64) -> Option<Bytes> {
+    let size = size as usize;
+    let mut contents = vec![0; size];
+    let known = match data.block_in_memory(0)? {
+        MemoryBlock::Whole(block) => block.as_slice(),
+        MemoryBlock::Beginning(bytes) => bytes,
+    };
+    let len = known.len().min(size);
+    contents[..len].copy_from_slice(&known[..len]);
+    (!contents.is_empty()).then(|| contents.into())
+}
+
+impl FileChange<'_> {
+    /// Adds new extents, which replace what is in `old`.
+    pub(crate) fn name(&mut self, old: &[Extent], naming: Naming) {
+        if naming.extents.first().is_some_and(|extent| extent.file_block == 0) {
+            // Block 0 has left the inode item, in the same transaction.
+            self.inline = InlineChange::Set(None);
+        }
+        let cleared = plan::ranges(&naming.extents);
+        self.extents = plan::replace(old, &cleared, naming.extents);
+        self.named = naming.named;
+    }
+}
+
+impl Started<'_> {
+    /// Committed: from now on the store serves these blocks, from memory until they are durable.
+    fn done(&mut self, fs: &Filesystem) {
+        let counters = &fs.data.counters;
+        if self.placements.is_empty() && !self.taken.is_empty() {
+            counters.inline_writes.add(1);
+        }
+        let placed: u64 = self.placements.iter().map(|placement| placement.write.run().len_bytes()).sum();
+        counters.submitted_bytes.add(placed);
+        let mut state = self.inode.state.lock();
+        let size = state.attr.size;
+        let data = &mut state.data;
+        let tail = self.taken.pop().filter(|_| !self.placements.is_empty());
+        let new_tail = tail.and_then(|(number, block)| tail_of(number, &block, size));
+        let added = new_tail.is_some() && data.tail.is_none();
+        if new_tail.is_some() {
+            data.tail = new_tail;
+        }
+        data.add_reservation(None);
+        fs.data.account(data);
+        state.attr.blocks = state.data.visible_units(size);
+        drop(state);
+        if added {
+            fs.data.note_tail(self.inode);
+        }
+    }
+
+    /// Not committed: the data is dirty as before and will be placed anew.
+    fn undo(&mut self, fs: &Filesystem) {
+        place::abandon(fs, &self.placements);
+        let mut state = self.inode.state.lock();
+        state.data.dirty.restore(std::mem::take(&mut self.taken));
+        fs.data.account(&mut state.data);
+    }
+}
+
+/// The contents of the last block if more is likely to be appended to it, and if keeping them keeps nothing else.
+fn tail_of(number: u64, block: &Block, size: u64) -> Option<(u64, Bytes)> {
+    let partial = !size.is_multiple_of(BLOCK) && number == size / BLOCK;
+    (partial && block.as_slice().len() == BLOCK_BYTES && block.is_alone()).then(|| (number, block.to_bytes()))
+}

@@ -1,0 +1,119 @@
+//! fsync, fdatasync, sync of many files, syncfs.
+
+use super::submit::{self, Submission, submit_dirty};
+use super::{WriteErrors, shared};
+use crate::FsError;
+use crate::change::lease_all;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::FileType;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_store::{Admission, OpSeq};
+
+/// Most dirty blocks that one [`sync_many`] takes: 64 MiB. They go in parallel with one batch that holds all their extents.
+pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
+
+/// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before) survive any crash (P1).
+pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
+    let entry = fs.store.last_op();
+    if inode.file_type != FileType::Regular {
+        return Ok(fs.store.sync(entry).await?);
+    }
+    let counters = &fs.data.counters;
+    if data_only {
+        counters.fdatasyncs.add(1)
+    } else {
+        counters.fsyncs.add(1)
+    }
+    // As of now: what fails later is for those who come later.
+    let unreported = inode.state.lock().data.errors.unreported();
+    let result = submit_and_sync(fs, inode, entry, data_only).await;
+    let Some((count, error)) = unreported else { return result };
+    inode.state.lock().data.errors.report(count);
+    result.and(Err(error))
+}
+
+async fn submit_and_sync(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    entry: OpSeq,
+    data_only: bool,
+) -> Result<(), FsError> {
+    submit_dirty(fs, inode).await?;
+    let target = target(inode, entry, data_only);
+    Ok(fs.store.sync(target).await?)
+}
+
+/// The operation that must be durable before a sync of this file is answered.
+fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
+    let state = inode.state.lock();
+    let own = state.data.data_op.max(state.name_op);
+    if data_only { own } else { own.max(entry) }
+}
+
+/// Makes several files durable with one batch and one flush: what of them was not logged comes back all or nothing after a
+/// crash (P6). `TooLarge` before any effect if they have too much dirty data for one batch.
+pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
+    let entry = fs.store.last_op();
+    let files: BTreeMap<_, _> = inodes
+        .iter()
+        .filter(|inode| inode.file_type == FileType::Regular)
+        .map(|inode| (inode.ino, inode))
+        .collect();
+    fs.data.counters.fsyncs.add(files.len() as u64);
+    let unreported: Vec<_> =
+        files.values().map(|inode| (*inode, inode.state.lock().data.errors.unreported())).collect();
+    let mut result = submit_many(fs, &files.values().copied().collect::<Vec<_>>()).await;
+    if result.is_ok() {
+        let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
+        result = fs.store.sync(target).await.map_err(FsError::from);
+    }
+    for (inode, error) in unreported {
+        if let Some((count, error)) = error {
+            inode.state.lock().data.errors.report(count);
+            result = result.and(Err(error));
+        }
+    }
+    result
+}
+
+/// Submits the files (in the order of their numbers) in one transaction.
+async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
+    let mut writebacks = Vec::with_capacity(files.len());
+    for inode in files {
+        let writeback = inode.state.lock().data.writeback.clone();
+        writebacks.push(writeback.lock_arc().await);
+    }
+    fs.store.admit(Admission::Shrink).await?;
+    let _leases = lease_all(files).await;
+    let dirty: Vec<Submission<'_>> = files
+        .iter()
+        .filter(|inode| !submit::is_clean(&inode.state.lock()))
+        .map(|inode| Submission { inode, floor: inode.state.lock().attr.size, blocks: 0..u64::MAX })
+        .collect();
+    let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();
+    if blocks > MANY_BLOCKS_MAX {
+        return Err(FsError::TooLarge);
+    }
+    if dirty.is_empty() { Ok(()) } else { submit::submit_leased(fs, &dirty).await }
+}
+
+/// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
+pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
+    let written = shared::write_back_everything(fs).await;
+    let checkpointed = fs.store.checkpoint().await;
+    written.and(checkpointed.map_err(FsError::from))
+}
+
+impl WriteErrors {
+    /// A failure that no fsync has reported, and the count of failures it stands for.
+    fn unreported(&self) -> Option<(u64, FsError)> {
+        if self.count > self.reported { self.last.clone().map(|error| (self.count, error)) } else { None }
+    }
+
+    /// An fsync reports the failures up to `count`.
+    fn report(&mut self, count: u64) {
+        self.reported = self.reported.max(count);
+    }
+}

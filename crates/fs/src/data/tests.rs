@@ -1,0 +1,127 @@
+//! File data over a real store on a memory device.
+
+mod crash;
+mod model;
+mod sync;
+mod writing;
+
+use crate::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
+use crate::{Filesystem, FsError, ManualClock, Options};
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_store::{FormatOptions, Store, StoreOptions, format};
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+
+/// A mounted filesystem, and all that is needed to mount it again.
+struct Mount {
+    fs: Arc<Filesystem>,
+    device: Arc<MemoryDevice>,
+    spawn: Arc<dyn Spawn>,
+    options: Options,
+}
+
+fn options() -> Options {
+    Options { clock: Arc::new(ManualClock::at(10_000_000_000)), ..Options::default() }
+}
+
+impl Mount {
+    fn new() -> Self {
+        Self::sized(64 << 20, options())
+    }
+
+    fn sized(size_bytes: u64, options: Options) -> Self {
+        let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+        let device = MemoryDevice::new(size_bytes);
+        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+        block_on(format(device.clone(), FormatOptions::default(), root, spawn.clone())).unwrap();
+        Self::open(device, spawn, options)
+    }
+
+    fn open(device: Arc<MemoryDevice>, spawn: Arc<dyn Spawn>, options: Options) -> Self {
+        let (store, _) =
+            block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+        let fs = block_on(Filesystem::open(store, spawn.clone(), options.clone())).unwrap();
+        Self { fs, device, spawn, options }
+    }
+
+    /// Unmounts and mounts again.
+    fn reopen(self) -> Self {
+        block_on(self.fs.close()).unwrap();
+        block_on(self.fs.store().close()).unwrap();
+        Self::open(self.device, self.spawn, self.options)
+    }
+
+    /// Mounts what a crash at this moment would leave of all that was ever written.
+    fn crash(&self) -> Self {
+        Self::open(self.device.snapshot(), self.spawn.clone(), self.options.clone())
+    }
+
+    fn create(&self, name: &str) -> Ino {
+        block_on(self.fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0)).unwrap().ino
+    }
+
+    fn find(&self, name: &str) -> Ino {
+        block_on(self.fs.lookup(ROOT, name.as_bytes())).unwrap().ino
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) {
+        self.try_write(ino, offset, data).unwrap();
+    }
+
+    fn try_write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        block_on(self.fs.write(ino, offset, Bytes::copy_from_slice(data), false))
+    }
+
+    fn read(&self, ino: Ino, offset: u64, len: usize) -> Vec<u8> {
+        super::read::concat(&block_on(self.fs.read(ino, offset, len)).unwrap())
+    }
+
+    fn truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        block_on(self.fs.setattr(CALLER, ino, changes)).map(|_| ())
+    }
+
+    fn fsync(&self, ino: Ino) {
+        block_on(self.fs.fsync(ino, false)).unwrap();
+    }
+
+    fn size(&self, ino: Ino) -> u64 {
+        block_on(self.fs.getattr(ino)).unwrap().size
+    }
+
+    fn blocks(&self, ino: Ino) -> u64 {
+        block_on(self.fs.getattr(ino)).unwrap().blocks
+    }
+
+    /// Forgets the inodes in memory, so that the next access reads them.
+    fn unlink(&self, name: &str) {
+        block_on(self.fs.unlink(ROOT, name.as_bytes())).unwrap();
+    }
+
+    /// Fails unless the file's items are consistent with each other: extents in order, apart from each other, and as many blocks as
+    /// the inode item says.
+    fn check_items(&self, ino: Ino) {
+        let store = self.fs.store();
+        let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
+        let blocks: u64 = extents.iter().map(|extent| extent.blocks()).sum();
+        let mut runs: Vec<_> = extents.iter().map(|extent| extent.run()).collect();
+        runs.sort_unstable();
+        assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start), "two extents share a block");
+        let state = block_on(self.fs.inode(ino)).unwrap();
+        let state = state.state.lock();
+        assert_eq!(state.data.disk_blocks, blocks, "the block count is wrong");
+        assert!(state.data.disk_size <= state.attr.size);
+    }
+}
+
+/// Bytes that are different everywhere and for each seed.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|index| {
+            let mixed = (seed ^ (index / 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed >> (8 * (index % 8))) as u8
+        })
+        .collect()
+}

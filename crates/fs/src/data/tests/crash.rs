@@ -1,0 +1,106 @@
+//! What a crash may leave of files that were not synced.
+
+use super::*;
+
+/// Everything that was ever written is there after this crash; what is judged is which sizes and contents were logged.
+#[test]
+fn the_logged_size_never_passes_dirty_data() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 10_000));
+    mount.fsync(ino);
+    mount.write(ino, 10_000, &pattern(2, 50_000));
+    // An attribute change logs the inode while data is dirty.
+    let changes = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
+    block_on(mount.fs.setattr(CALLER, ino, changes)).unwrap();
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let ino = after.find("file");
+    assert_eq!(after.size(ino), 10_000);
+    assert_eq!(after.read(ino, 0, 100_000), pattern(1, 10_000));
+    assert_eq!(block_on(after.fs.getattr(ino)).unwrap().permissions, 0o600);
+}
+
+#[test]
+fn a_truncation_upward_is_ordered_metadata() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &[9; 6000]);
+    mount.truncate(ino, 20_000).unwrap();
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let ino = after.find("file");
+    assert_eq!(after.size(ino), 20_000);
+    assert!(
+        after.read(ino, 0, 20_000).iter().all(|&byte| byte == 0),
+        "data that was not written reads as zeros"
+    );
+}
+
+#[test]
+fn what_lies_past_the_logged_end_is_zeros_when_the_file_grows() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(3, 30_000));
+    mount.fsync(ino);
+    mount.truncate(ino, 9_001).unwrap();
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let ino = after.find("file");
+    assert_eq!(after.size(ino), 9_001);
+    after.truncate(ino, 30_000).unwrap();
+    let mut expected = pattern(3, 9_001);
+    expected.resize(30_000, 0);
+    assert_eq!(after.read(ino, 0, 30_000), expected);
+    after.check_items(ino);
+}
+
+/// Extents past the end, as an interrupted truncation of a file with very many extents leaves them.
+#[test]
+fn stale_extents_are_removed_before_the_file_grows() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(4, 100_000));
+    mount.fsync(ino);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    {
+        // The first transaction of such a truncation.
+        let mut state = inode.state.lock();
+        state.attr.size = 8192;
+        state.data.disk_size = 8192;
+        let mut transaction = syncline_store::Transaction::new();
+        state.put(&mut transaction);
+        mount.fs.store().commit(transaction).unwrap();
+    }
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let ino = after.find("file");
+    assert_eq!(after.size(ino), 8192);
+    after.write(ino, 50_000, b"new");
+    let mut expected = pattern(4, 8192);
+    expected.resize(50_000, 0);
+    expected.extend_from_slice(b"new");
+    assert_eq!(after.read(ino, 0, 200_000), expected);
+    after.fsync(ino);
+    after.check_items(ino);
+    assert_eq!(after.blocks(ino), 3 * 8);
+}
+
+#[test]
+fn a_replaced_file_is_old_or_new_without_any_fsync() {
+    let mount = Mount::new();
+    let old = mount.create("target");
+    mount.write(old, 0, &pattern(5, 20_000));
+    mount.fsync(old);
+    let new = mount.create("temporary");
+    mount.write(new, 0, &pattern(6, 30_000));
+    let flags = crate::types::RenameFlags::default();
+    block_on(mount.fs.rename(ROOT, b"temporary", ROOT, b"target", flags)).unwrap();
+    let before = mount.crash();
+    let contents = before.read(before.find("target"), 0, 100_000);
+    assert!(contents == pattern(5, 20_000) || contents == pattern(6, 30_000));
+    // Another file's fsync carries the rename, and with it the data.
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    assert_eq!(after.read(after.find("target"), 0, 100_000), pattern(6, 30_000));
+}

@@ -1,0 +1,154 @@
+//! Random operations on some files against plain bytes.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { file: usize, offset: u64, len: usize, seed: u64 },
+    Append { file: usize, len: usize, seed: u64 },
+    Truncate { file: usize, size: u64 },
+    Read { file: usize, offset: u64, len: usize },
+    Fsync { file: usize, data_only: bool },
+    SyncAll,
+    WriteBack { file: usize },
+    Reopen,
+    Crash,
+}
+
+/// Sizes around which something changes: the inline limit, a block, an extent.
+fn size(max: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => 0..max,
+        2 => 0..6000u64,
+        1 => prop_oneof![Just(2047u64), Just(2048), Just(2049), Just(4096), Just(8192), Just(131_072)],
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let file = 0..3usize;
+    prop_oneof![
+        6 => (file.clone(), size(400_000), size(150_000), any::<u64>())
+            .prop_map(|(file, offset, len, seed)| Step::Write { file, offset, len: len as usize, seed }),
+        3 => (file.clone(), size(20_000), any::<u64>())
+            .prop_map(|(file, len, seed)| Step::Append { file, len: len as usize, seed }),
+        3 => (file.clone(), size(600_000)).prop_map(|(file, size)| Step::Truncate { file, size }),
+        4 => (file.clone(), size(600_000), size(300_000))
+            .prop_map(|(file, offset, len)| Step::Read { file, offset, len: len as usize }),
+        3 => (file.clone(), any::<bool>()).prop_map(|(file, data_only)| Step::Fsync { file, data_only }),
+        1 => Just(Step::SyncAll),
+        2 => file.prop_map(|file| Step::WriteBack { file }),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Crash),
+    ]
+}
+
+/// The filesystem and what it should contain.
+struct Pair {
+    mount: Mount,
+    inos: Vec<Ino>,
+    model: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mount = Mount::new();
+        let inos = (0..3).map(|file| mount.create(&format!("file{file}"))).collect();
+        Self { mount, inos, model: (0..3).map(|file| (file, Vec::new())).collect() }
+    }
+
+    fn find_again(&mut self) {
+        self.inos = (0..3).map(|file| self.mount.find(&format!("file{file}"))).collect();
+    }
+
+    fn apply(mut self, step: &Step) -> Self {
+        match *step {
+            Step::Write { file, offset, len, seed } => self.write(file, offset, &pattern(seed, len)),
+            Step::Append { file, len, seed } => {
+                let data = pattern(seed, len);
+                let offset =
+                    block_on(self.mount.fs.append(self.inos[file], data.clone().into(), false)).unwrap();
+                let bytes = self.model.get_mut(&file).unwrap();
+                assert_eq!(offset, bytes.len() as u64);
+                bytes.extend_from_slice(&data);
+            }
+            Step::Truncate { file, size } => {
+                self.mount.truncate(self.inos[file], size).unwrap();
+                self.model.get_mut(&file).unwrap().resize(size as usize, 0);
+            }
+            Step::Read { file, offset, len } => {
+                let bytes = &self.model[&file];
+                let from = (offset as usize).min(bytes.len());
+                let until = (from + len).min(bytes.len());
+                assert!(self.mount.read(self.inos[file], offset, len) == bytes[from..until], "file {file}");
+            }
+            Step::Fsync { file, data_only } => {
+                block_on(self.mount.fs.fsync(self.inos[file], data_only)).unwrap();
+                self.mount.check_items(self.inos[file]);
+            }
+            Step::SyncAll => block_on(self.mount.fs.sync_many(&self.inos)).unwrap(),
+            Step::WriteBack { file } => {
+                let inode = block_on(self.mount.fs.inode(self.inos[file])).unwrap();
+                block_on(super::super::writeback::write_back(&self.mount.fs, &inode)).unwrap();
+                drop(inode);
+                self.mount.check_items(self.inos[file]);
+            }
+            Step::Reopen => {
+                self.mount = self.mount.reopen();
+                self.find_again();
+                self.check();
+            }
+            Step::Crash => {
+                // Everything synced survives.
+                block_on(self.mount.fs.sync_many(&self.inos)).unwrap();
+                self.mount = self.mount.crash();
+                self.find_again();
+                self.check();
+            }
+        }
+        self
+    }
+
+    fn write(&mut self, file: usize, offset: u64, data: &[u8]) {
+        // Half of the writes are aligned in memory, as those from FUSE are.
+        if offset % 2 == 0 {
+            let mut padded = syncline_device::AlignedBuf::copy_from(data).into_bytes();
+            padded.truncate(data.len());
+            block_on(self.mount.fs.write(self.inos[file], offset, padded, false)).unwrap();
+        } else {
+            self.mount.write(self.inos[file], offset, data);
+        }
+        if data.is_empty() {
+            return;
+        }
+        let bytes = self.model.get_mut(&file).unwrap();
+        let end = offset as usize + data.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(data);
+    }
+
+    fn check(&self) {
+        for (file, &ino) in self.inos.iter().enumerate() {
+            let expected = &self.model[&file];
+            assert_eq!(self.mount.size(ino), expected.len() as u64);
+            assert!(self.mount.read(ino, 0, expected.len() + 10) == *expected, "file {file}");
+            self.mount.check_items(ino);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_follow_plain_bytes(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut pair = Pair::new();
+        for step in &steps {
+            pair = pair.apply(step);
+        }
+        pair.check();
+    }
+}

@@ -1,0 +1,139 @@
+//! What fsync costs, what it waits for, and what keeps memory bounded.
+
+use super::*;
+
+/// No write-back in the background before the limit is reached.
+fn unhurried() -> Options {
+    Options { writeback_start_bytes: 256 << 20, ..options() }
+}
+
+fn flushes(mount: &Mount) -> u64 {
+    mount.fs.store().device_counters().flushes_issued
+}
+
+#[test]
+fn a_clean_file_costs_nothing() {
+    let mount = Mount::new();
+    let (one, other) = (mount.create("one"), mount.create("other"));
+    mount.write(one, 0, b"aaa");
+    mount.write(other, 0, b"aaa");
+    mount.fsync(other);
+    mount.fsync(one);
+    let before = (flushes(&mount), mount.fs.store().last_op());
+    mount.fsync(one);
+    mount.fsync(other);
+    block_on(mount.fs.fsync(one, true)).unwrap();
+    assert_eq!((flushes(&mount), mount.fs.store().last_op()), before);
+}
+
+#[test]
+fn an_fsync_of_64_kib_is_one_flush() {
+    let mount = Mount::new();
+    let ino = mount.create("append");
+    mount.write(ino, 0, &[1; 65536]);
+    mount.fsync(ino);
+    for round in 1..20u64 {
+        let before = flushes(&mount);
+        mount.write(ino, round * 65536, &[round as u8; 65536]);
+        mount.fsync(ino);
+        assert_eq!(flushes(&mount) - before, 1);
+    }
+    mount.check_items(ino);
+}
+
+#[test]
+fn most_of_a_large_file_goes_the_background_way() {
+    let mount = Mount::sized(128 << 20, unhurried());
+    let ino = mount.create("large");
+    let data = pattern(6, 1 << 20);
+    for index in 0..40 {
+        mount.write(ino, index << 20, &data);
+    }
+    mount.fsync(ino);
+    let counters = &mount.fs.data.counters;
+    assert_eq!(counters.writeback_bytes.get(), 39 << 20);
+    assert_eq!(counters.submitted_bytes.get(), 1 << 20);
+    mount.check_items(ino);
+    let mount = mount.crash();
+    let ino = mount.find("large");
+    assert_eq!(mount.size(ino), 40 << 20);
+    for index in 0..40 {
+        assert_eq!(mount.read(ino, index << 20, 1 << 20), data);
+    }
+}
+
+#[test]
+fn dirty_data_stays_below_its_limit() {
+    let limits = Options { dirty_bytes_max: 4 << 20, writeback_start_bytes: 2 << 20, ..options() };
+    let mount = Mount::sized(128 << 20, limits);
+    std::thread::scope(|scope| {
+        for task in 0..3u64 {
+            let mount = &mount;
+            scope.spawn(move || {
+                let ino = mount.create(&format!("file{task}"));
+                for index in 0..80u64 {
+                    mount.write(ino, index * 100_000, &pattern(task + index, 100_000));
+                    let dirty = mount.fs.data.counters.dirty_bytes.get();
+                    assert!(dirty <= (4 << 20) + 3 * 110_000, "{dirty} bytes are dirty");
+                }
+            });
+        }
+    });
+    let mount = mount.reopen();
+    for task in 0..3u64 {
+        let ino = mount.find(&format!("file{task}"));
+        for index in 0..80u64 {
+            assert_eq!(mount.read(ino, index * 100_000, 100_000), pattern(task + index, 100_000));
+        }
+        mount.check_items(ino);
+    }
+}
+
+#[test]
+fn old_dirty_data_is_written_back_by_itself() {
+    let clock = Arc::new(ManualClock::at(10_000_000_000));
+    let mount = Mount::sized(64 << 20, Options { clock: clock.clone(), ..options() });
+    let ino = mount.create("old");
+    mount.write(ino, 0, &pattern(7, 100_000));
+    clock.advance(6_000_000_000);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while mount.fs.data.counters.dirty_bytes.get() > 0 {
+        assert!(std::time::Instant::now() < deadline, "nobody wrote it back");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(mount.fs.data.counters.writeback_bytes.get(), 25 * 4096);
+    mount.check_items(ino);
+}
+
+#[test]
+fn many_files_share_a_batch_and_a_flush() {
+    let mount = Mount::new();
+    let inos: Vec<Ino> = (0..10).map(|index| mount.create(&format!("file{index}"))).collect();
+    mount.fsync(ROOT);
+    for (index, &ino) in inos.iter().enumerate() {
+        mount.write(ino, 0, &pattern(index as u64, 10_000));
+    }
+    let before = flushes(&mount);
+    let op = mount.fs.store().last_op().0;
+    block_on(mount.fs.sync_many(&inos)).unwrap();
+    assert_eq!(flushes(&mount) - before, 1);
+    assert_eq!(mount.fs.store().last_op().0 - op, 1, "one transaction, so all or nothing (P6)");
+    let mount = mount.crash();
+    for index in 0..10 {
+        let ino = mount.find(&format!("file{index}"));
+        assert_eq!(mount.read(ino, 0, 20_000), pattern(index, 10_000));
+    }
+}
+
+#[test]
+fn too_much_for_one_batch_is_refused_before_any_effect() {
+    let mount = Mount::sized(256 << 20, unhurried());
+    let ino = mount.create("big");
+    for index in 0..65 {
+        mount.write(ino, index << 20, &[1; 1 << 20]);
+    }
+    let op = mount.fs.store().last_op();
+    assert!(matches!(block_on(mount.fs.sync_many(&[ino])), Err(FsError::TooLarge)));
+    assert_eq!(mount.fs.store().last_op(), op);
+    mount.fsync(ino);
+}

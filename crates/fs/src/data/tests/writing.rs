@@ -1,0 +1,288 @@
+//! What is written is read, in memory, after write-back, and after a remount.
+
+use super::*;
+
+#[test]
+fn bytes_come_back_from_memory_from_disk_and_after_a_remount() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    let data = pattern(1, 300_000);
+    mount.write(ino, 0, &data);
+    assert_eq!(mount.read(ino, 0, 400_000), data);
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, 100, 250_000), data[100..250_100]);
+    mount.check_items(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("file");
+    assert_eq!(mount.size(ino), 300_000);
+    assert_eq!(mount.read(ino, 0, 400_000), data);
+    assert_eq!(mount.read(ino, 300_000, 10), b"");
+    mount.check_items(ino);
+}
+
+#[test]
+fn a_small_file_lies_in_its_inode_item() {
+    let mount = Mount::new();
+    let ino = mount.create("small");
+    let free = mount.fs.store().space().free;
+    mount.write(ino, 0, b"hello");
+    mount.fsync(ino);
+    mount.write(ino, 5, b", world");
+    mount.fsync(ino);
+    assert_eq!(mount.fs.data.counters.inline_writes.get(), 2);
+    assert_eq!(mount.fs.data.counters.submitted_bytes.get(), 0);
+    assert!(mount.fs.store().space().free <= free);
+    assert_eq!(mount.blocks(ino), 1, "a file with contents shows some blocks");
+    let mount = mount.reopen();
+    let ino = mount.find("small");
+    assert_eq!(mount.read(ino, 0, 100), b"hello, world");
+    assert_eq!(mount.blocks(ino), 1);
+    mount.check_items(ino);
+}
+
+#[test]
+fn a_small_file_grows_into_blocks_and_back() {
+    let mount = Mount::new();
+    let ino = mount.create("growing");
+    let mut expected = pattern(2, 2048);
+    mount.write(ino, 0, &expected);
+    mount.fsync(ino);
+    // A gap, so that block 0 is moved although nothing writes to it.
+    mount.write(ino, 50_000, b"far");
+    expected.resize(50_000, 0);
+    expected.extend_from_slice(b"far");
+    assert_eq!(mount.read(ino, 0, 60_000), expected);
+    mount.fsync(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("growing");
+    assert_eq!(mount.read(ino, 0, 60_000), expected);
+    assert_eq!(mount.blocks(ino), 16);
+    mount.check_items(ino);
+    mount.truncate(ino, 1000).unwrap();
+    expected.truncate(1000);
+    assert_eq!(mount.read(ino, 0, 60_000), expected);
+    mount.check_items(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("growing");
+    assert_eq!(mount.read(ino, 0, 60_000), expected);
+    assert_eq!(mount.blocks(ino), 2, "1000 bytes in the inode item");
+    mount.check_items(ino);
+}
+
+#[test]
+fn appends_of_a_few_bytes_need_no_reads() {
+    let mount = Mount::new();
+    let ino = mount.create("log");
+    let mut expected = Vec::new();
+    for line in 0..500 {
+        let text = pattern(line, 61);
+        let offset = block_on(mount.fs.append(ino, Bytes::from(text.clone()), false)).unwrap();
+        assert_eq!(offset, expected.len() as u64);
+        expected.extend_from_slice(&text);
+        mount.fsync(ino);
+        block_on(mount.fs.store().checkpoint()).unwrap();
+    }
+    assert_eq!(mount.fs.data.counters.blocks_read_for_write.get(), 0);
+    assert_eq!(mount.read(ino, 0, 1 << 20), expected);
+    mount.check_items(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("log");
+    assert_eq!(mount.read(ino, 0, 1 << 20), expected);
+}
+
+#[test]
+fn offsets_beyond_four_gigabytes_and_holes() {
+    let mount = Mount::new();
+    let ino = mount.create("sparse");
+    let far = (5 << 30) + 123;
+    mount.write(ino, far, b"far away");
+    mount.write(ino, 8192, b"near");
+    assert_eq!(mount.size(ino), far + 8);
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, far - 3, 100), b"\0\0\0far away");
+    assert_eq!(mount.read(ino, 8190, 8), b"\0\0near\0\0");
+    assert!(mount.read(ino, 1 << 30, 1 << 20).iter().all(|&byte| byte == 0));
+    assert_eq!(mount.blocks(ino), 16);
+    let seek = |from| block_on(mount.fs.seek_data(ino, from));
+    assert_eq!(seek(0).unwrap(), 8192);
+    assert_eq!(seek(8200).unwrap(), 8200);
+    assert_eq!(seek(12288).unwrap(), far & !4095);
+    let hole = |from| block_on(mount.fs.seek_hole(ino, from));
+    assert_eq!(hole(0).unwrap(), 0);
+    assert_eq!(hole(8192).unwrap(), 12288);
+    assert_eq!(hole(far).unwrap(), far + 8);
+    assert!(matches!(seek(far + 8), Err(FsError::NoSuchAddress)));
+    let mount = mount.reopen();
+    let ino = mount.find("sparse");
+    assert_eq!(mount.read(ino, far, 100), b"far away");
+}
+
+#[test]
+fn seek_sees_what_is_only_in_memory() {
+    let mount = Mount::new();
+    let ino = mount.create("seek");
+    mount.write(ino, 40_960, &[1; 8192]);
+    assert_eq!(block_on(mount.fs.seek_data(ino, 0)).unwrap(), 40_960);
+    assert_eq!(block_on(mount.fs.seek_hole(ino, 40_960)).unwrap(), 49_152);
+    mount.truncate(ino, 100_000).unwrap();
+    assert_eq!(block_on(mount.fs.seek_hole(ino, 41_000)).unwrap(), 49_152);
+    assert!(matches!(block_on(mount.fs.seek_data(ino, 50_000)), Err(FsError::NoSuchAddress)));
+}
+
+#[test]
+fn offsets_past_the_limit_are_refused() {
+    let mount = Mount::new();
+    let ino = mount.create("huge");
+    let limit = i64::MAX as u64;
+    mount.write(ino, limit - 4, b"last");
+    assert_eq!(mount.size(ino), limit);
+    assert!(matches!(mount.try_write(ino, limit - 3, b"over"), Err(FsError::TooLarge)));
+    assert!(matches!(mount.try_write(ino, u64::MAX - 1, b"over"), Err(FsError::TooLarge)));
+    assert!(matches!(
+        block_on(mount.fs.append(ino, Bytes::from_static(b"x"), false)),
+        Err(FsError::TooLarge)
+    ));
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, limit - 4, 100), b"last");
+    mount.truncate(ino, 0).unwrap();
+    mount.check_items(ino);
+}
+
+#[test]
+fn a_truncation_leaves_zeros_past_the_end() {
+    let mount = Mount::new();
+    for (name, synced) in [("dirty", false), ("synced", true)] {
+        let ino = mount.create(name);
+        mount.write(ino, 0, &pattern(3, 20_000));
+        if synced {
+            mount.fsync(ino);
+        }
+        mount.truncate(ino, 9_000).unwrap();
+        mount.truncate(ino, 15_000).unwrap();
+        let mut expected = pattern(3, 9_000);
+        expected.resize(15_000, 0);
+        assert_eq!(mount.read(ino, 0, 20_000), expected, "{name}");
+        mount.check_items(ino);
+    }
+    let mount = mount.reopen();
+    for name in ["dirty", "synced"] {
+        let ino = mount.find(name);
+        let mut expected = pattern(3, 9_000);
+        expected.resize(15_000, 0);
+        assert_eq!(mount.read(ino, 0, 20_000), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_full_image_refuses_writes_and_takes_them_again() {
+    let mount = Mount::sized(24 << 20, options());
+    let keep = mount.create("keep");
+    mount.write(keep, 0, &pattern(9, 200_000));
+    let ino = mount.create("filler");
+    let chunk = pattern(4, 256 << 10);
+    let mut offset = 0;
+    let error = loop {
+        match mount.try_write(ino, offset, &chunk) {
+            Ok(()) => offset += chunk.len() as u64,
+            Err(error) => break error,
+        }
+        assert!(offset < 24 << 20, "more was accepted than there is");
+    };
+    assert!(matches!(error, FsError::Store(syncline_store::StoreError::NoSpace)), "{error}");
+    assert_eq!(mount.size(ino), offset, "a refused write has no effect");
+    // What was accepted can be written back: its room was reserved.
+    mount.fsync(ino);
+    mount.fsync(keep);
+    for index in 0..offset / chunk.len() as u64 {
+        assert_eq!(mount.read(ino, index * chunk.len() as u64, chunk.len()), chunk);
+    }
+    mount.check_items(ino);
+    mount.truncate(ino, 0).unwrap();
+    mount.write(ino, 0, &chunk);
+    mount.fsync(ino);
+    let mount = mount.reopen();
+    assert_eq!(mount.read(mount.find("filler"), 0, 1 << 20), chunk);
+    assert_eq!(mount.read(mount.find("keep"), 0, 1 << 20), pattern(9, 200_000));
+}
+
+#[test]
+fn removing_a_file_gives_its_blocks_back() {
+    let mount = Mount::new();
+    block_on(mount.fs.syncfs()).unwrap();
+    let before = mount.fs.store().space().named;
+    for round in 0..3 {
+        let ino = mount.create("temporary");
+        mount.write(ino, 0, &pattern(round, 3 << 20));
+        if round > 0 {
+            mount.fsync(ino);
+        }
+        mount.unlink("temporary");
+        mount.fs.forget(ino, 1);
+    }
+    let mount = mount.reopen();
+    block_on(mount.fs.syncfs()).unwrap();
+    let after = mount.fs.store().space().named;
+    assert!(after <= before + 64, "used before {before}, after {after}");
+    assert_eq!(mount.fs.data.counters.dirty_bytes.get(), 0);
+}
+
+#[test]
+fn a_rotten_block_is_an_error_for_its_readers_only() {
+    let mount = Mount::new();
+    let ino = mount.create("rotten");
+    mount.write(ino, 0, &pattern(5, 64 << 10));
+    block_on(mount.fs.syncfs()).unwrap();
+    let mount = mount.reopen();
+    let ino = mount.find("rotten");
+    let extents = block_on(super::super::lookup::all(mount.fs.store(), ino, 0, 16)).unwrap();
+    let victim = extents.iter().find_map(|extent| extent.slice(5, 6)).unwrap();
+    let mut bytes = pattern(5, 64 << 10)[5 * 4096..6 * 4096].to_vec();
+    bytes[77] ^= 1;
+    let device: &dyn syncline_device::Device = &*mount.device;
+    let write = syncline_device::DeviceExt::write_at(device, victim.addr * 4096, vec![Bytes::from(bytes)]);
+    block_on(write).unwrap();
+    assert_eq!(mount.read(ino, 0, 5 * 4096), pattern(5, 5 * 4096));
+    assert_eq!(block_on(mount.fs.read(ino, 5 * 4096 + 100, 10)).unwrap_err().errno(), 5);
+    assert_eq!(mount.read(ino, 6 * 4096, 100), pattern(5, 64 << 10)[6 * 4096..6 * 4096 + 100]);
+    // A partial write would have to keep what can't be read; a whole one replaces it.
+    assert_eq!(mount.try_write(ino, 5 * 4096 + 1, b"x").unwrap_err().errno(), 5);
+    mount.write(ino, 5 * 4096, &[7; 4096]);
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, 5 * 4096, 4096), [7; 4096]);
+}
+
+#[test]
+fn several_tasks_write_one_file() {
+    let mount = Mount::new();
+    let ino = mount.create("shared");
+    std::thread::scope(|scope| {
+        for task in 0..4u64 {
+            let mount = &mount;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let offset = task * 500_000 + round * 10_001;
+                    mount.write(ino, offset, &pattern(task, 10_001));
+                    match round % 8 {
+                        3 => mount.fsync(ino),
+                        5 => assert_eq!(mount.read(ino, offset, 10_001), pattern(task, 10_001)),
+                        7 => block_on(mount.fs.fsync(ino, true)).unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    let check = |mount: &Mount, ino| {
+        for task in 0..4u64 {
+            for round in 0..40 {
+                let offset = task * 500_000 + round * 10_001;
+                assert_eq!(mount.read(ino, offset, 10_001), pattern(task, 10_001));
+            }
+        }
+    };
+    check(&mount, ino);
+    mount.fsync(ino);
+    mount.check_items(ino);
+    let mount = mount.reopen();
+    check(&mount, mount.find("shared"));
+}

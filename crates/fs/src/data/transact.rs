@@ -1,0 +1,143 @@
+//! Committing changes of files' data: extents, logged size and inline data in one transaction.
+
+use super::plan::ExtentChanges;
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState};
+use crate::types::Timestamp;
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_format::BlockRun;
+use syncline_store::{DataWrite, OpSeq, Transaction};
+
+/// What a transaction does to the data of one file. Its lease is held for writing.
+pub(crate) struct FileChange<'a> {
+    pub inode: &'a Arc<Inode>,
+    pub extents: ExtentChanges,
+    /// Blocks that the new extents name.
+    pub named: Vec<(DataWrite, BlockRun)>,
+    pub inline: InlineChange,
+    pub size: SizeChange,
+}
+
+/// What becomes of the inline data.
+pub(crate) enum InlineChange {
+    Keep,
+    Set(Option<Bytes>),
+}
+
+/// What becomes of the sizes.
+pub(crate) enum SizeChange {
+    Keep,
+    /// Dirty data was submitted: the logged size follows as far as it may, and at least to `floor`, below which
+    /// everything that was dirty when an fsync began has been submitted. The logged mtime follows too.
+    Submitted {
+        floor: u64,
+    },
+    /// A truncation to `size`, of which `logged` can be logged at once.
+    Truncated {
+        size: u64,
+        logged: u64,
+        now: Timestamp,
+    },
+}
+
+/// What is put back if the commit fails.
+struct Saved {
+    attr: crate::types::Attributes,
+    disk_size: u64,
+    disk_mtime: Timestamp,
+    disk_blocks: u64,
+    inline: Option<Bytes>,
+}
+
+/// Commits one transaction with these changes, each of another file. Nothing has changed if it fails.
+pub(crate) fn commit(fs: &Filesystem, changes: Vec<FileChange<'_>>) -> Result<OpSeq, FsError> {
+    let mut transaction = Transaction::new();
+    let mut saved = Vec::with_capacity(changes.len());
+    for change in &changes {
+        change.extents.put(change.inode.ino, &mut transaction);
+        for (write, part) in &change.named {
+            transaction.name_data(write, *part);
+        }
+        let mut state = change.inode.state.lock();
+        saved.push(change.apply(&mut state));
+        state.put(&mut transaction);
+    }
+    match fs.store.commit(transaction) {
+        Ok(op) => {
+            changes.iter().for_each(|change| change.committed(op));
+            Ok(op)
+        }
+        Err(error) => {
+            changes
+                .iter()
+                .zip(saved)
+                .for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
+            Err(error.into())
+        }
+    }
+}
+
+impl FileChange<'_> {
+    /// Makes the state what the inode item must say.
+    fn apply(&self, state: &mut InodeState) -> Saved {
+        let data = &mut state.data;
+        let saved = Saved {
+            attr: state.attr,
+            disk_size: data.disk_size,
+            disk_mtime: data.disk_mtime,
+            disk_blocks: data.disk_blocks,
+            inline: data.inline.clone(),
+        };
+        // The count of a damaged image may be too small.
+        data.disk_blocks =
+            (data.disk_blocks + self.extents.added_blocks).saturating_sub(self.extents.freed_blocks);
+        if let InlineChange::Set(inline) = &self.inline {
+            data.inline.clone_from(inline);
+        }
+        match self.size {
+            SizeChange::Keep => {}
+            SizeChange::Submitted { floor } => {
+                let size = state.attr.size;
+                data.disk_size = data.next_disk_size(size).max(floor.min(size));
+                data.disk_mtime = state.attr.mtime;
+            }
+            SizeChange::Truncated { size, logged, now } => {
+                data.disk_size = logged;
+                data.disk_mtime = now;
+                state.attr.size = size;
+                state.attr.mtime = now;
+                state.attr.ctime = now;
+            }
+        }
+        saved
+    }
+
+    fn committed(&self, op: OpSeq) {
+        let mut state = self.inode.state.lock();
+        let data = &mut state.data;
+        data.data_op = op;
+        let last = self.extents.items.iter().next_back();
+        if let Some((_, Some(extent))) = last
+            && let Some(extent_end) = &mut data.extent_end
+        {
+            *extent_end = extent.end().max(*extent_end);
+        }
+        if let Some((write, part)) = self.named.last() {
+            debug_assert!(write.run().end() >= part.end());
+            data.near = Some(part.end());
+        }
+        state.attr.blocks = state.data.visible_units(state.attr.size);
+    }
+}
+
+impl Saved {
+    fn restore(self, state: &mut InodeState) {
+        state.attr = self.attr;
+        state.data.disk_size = self.disk_size;
+        state.data.disk_mtime = self.disk_mtime;
+        state.data.disk_blocks = self.disk_blocks;
+        state.data.inline = self.inline;
+    }
+}

@@ -1,0 +1,324 @@
+//! Truncation in both directions, and the removal of a file's data.
+//!
+//! The first transaction of a truncation sets the new size, with the rewritten edge block and the first thousands of
+//! freed extents; more transactions follow only for a file with more extents. A crash between them leaves
+//! extents past the end, which are not part of the file: they are deleted before the file next grows
+//! ([`forget_stale_extents`]) and when it is removed.
+
+use super::dirty::Block;
+use super::place::{self, Naming, Placement};
+use super::plan::{self, ExtentChanges};
+use super::read;
+use super::submit::make_up_reservation;
+use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::write::{patch, reserve};
+use super::{BLOCK, DataState, MemoryBlock, lookup};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::Timestamp;
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
+use syncline_format::items::inode::SIZE_MAX;
+use syncline_store::{Admission, Reservation};
+
+/// Most extents that one transaction deletes: about a third of a megabyte in the log.
+const DELETES_MAX: usize = 8192;
+
+/// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the caller holds none.
+/// Under the lease it calls `Filesystem::drop_privileges`.
+pub(crate) async fn truncate(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    new_size: u64,
+    now: Timestamp,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    if new_size > SIZE_MAX {
+        return Err(FsError::TooLarge);
+    }
+    fs.store.admit(Admission::Shrink).await?;
+    let _lease = inode.lease.write().await;
+    fs.require_present(inode)?;
+    let size = inode.state.lock().attr.size;
+    if new_size >= size {
+        return grow(fs, inode, new_size, now, kill_privileges).await;
+    }
+    let edge = prepare_edge(fs, inode, new_size).await?;
+    fs.drop_privileges(inode, kill_privileges).await?;
+    shrink(fs, inode, new_size, now, edge).await
+}
+
+/// A larger size, or the same: ordered metadata. What lies between reads as zeros.
+async fn grow(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    size: u64,
+    now: Timestamp,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    let old = inode.state.lock().attr.size;
+    if size > old {
+        forget_stale_extents(fs, inode).await?;
+    }
+    fs.drop_privileges(inode, kill_privileges).await?;
+    let logged = if size > old { size } else { inode.state.lock().data.disk_size };
+    let size = SizeChange::Truncated { size, logged, now };
+    transact::commit(fs, vec![change(inode, ExtentChanges::default(), size)])?;
+    Ok(())
+}
+
+fn change<'a>(inode: &'a Arc<Inode>, extents: ExtentChanges, size: SizeChange) -> FileChange<'a> {
+    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, size }
+}
+
+/// What becomes of the block in which the new end lies.
+enum Edge {
+    /// The end lies between blocks, in a hole, or in a block that is only in memory.
+    InMemory,
+    /// The rest of the file goes into the inode item, and every extent goes.
+    Inline(Option<Bytes>),
+    /// The block is on the device: it is written anew, with zeros past the end, in the transaction that sets the size.
+    Rewrite { contents: Block, reservation: Reservation },
+}
+
+/// Reads and reserves what the edge block needs, before anything changes.
+async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<Edge, FsError> {
+    let block = size / BLOCK;
+    let at = (size % BLOCK) as usize;
+    if at == 0 {
+        return Ok(Edge::InMemory);
+    }
+    let (in_memory, may_be_on_disk) = {
+        let state = inode.state.lock();
+        let data = &state.data;
+        let in_memory = data.block_in_memory(block).map(|known| match known {
+            MemoryBlock::Whole(contents) => contents.to_bytes(),
+            MemoryBlock::Beginning(bytes) => bytes.clone(),
+        });
+        (in_memory, data.extent_end.is_none_or(|end| block < end))
+    };
+    let on_disk = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
+    let contents = match in_memory {
+        Some(contents) => Some(contents),
+        None if on_disk => read::read_block(fs, inode.ino, block).await?,
+        None => None,
+    };
+    if size <= fs.limits.inline_bytes as u64 {
+        let kept = contents.filter(|bytes| bytes.iter().take(at).any(|&byte| byte != 0));
+        return Ok(Edge::Inline(kept.map(|bytes| beginning(&bytes, at))));
+    }
+    match contents {
+        Some(contents) if on_disk => rewrite(fs, inode, block, &beginning(&contents, at)).await,
+        // Not dirty but in flight: it will be dirty, with zeros past the end.
+        Some(_) => {
+            make_up_for(fs, inode, block).await?;
+            Ok(Edge::InMemory)
+        }
+        None => Ok(Edge::InMemory),
+    }
+}
+
+/// A copy of the first `len` bytes, zeros where there are fewer.
+fn beginning(bytes: &[u8], len: usize) -> Bytes {
+    let mut copy = vec![0; len];
+    let known = bytes.len().min(len);
+    copy[..known].copy_from_slice(&bytes[..known]);
+    copy.into()
+}
+
+async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) -> Result<Edge, FsError> {
+    let dirty = inode.state.lock().data.dirty.contains(block);
+    if dirty {
+        make_up_reservation(fs, inode).await?;
+    }
+    let own = if dirty { take_reserved(&mut inode.state.lock().data) } else { None };
+    let reservation = match own {
+        Some(reservation) => Some(reservation),
+        None => reserve(fs, 1).await?,
+    };
+    let contents = Block::Owned(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
+    Ok(Edge::Rewrite { contents, reservation: reservation.unwrap_or_default() })
+}
+
+/// One block of the inode's own reservation. (If the truncation fails, the deficit is made up later.)
+fn take_reserved(data: &mut DataState) -> Option<Reservation> {
+    data.reservation.as_mut().map(|mine| mine.split(1)).filter(|one| one.blocks() == 1)
+}
+
+/// Sets a block aside if `block` is about to become dirty.
+async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<(), FsError> {
+    let in_flight_only = {
+        let state = inode.state.lock();
+        state.data.in_flight.contains(block) && !state.data.dirty.contains(block)
+    };
+    if in_flight_only {
+        let reservation = reserve(fs, 1).await?;
+        let mut state = inode.state.lock();
+        patch(&mut state.data, block, 0, &[], None);
+        state.data.add_reservation(reservation);
+    }
+    Ok(())
+}
+
+/// The first block that goes, and where the file's blocks must be cleared from.
+async fn shrink(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    size: u64,
+    now: Timestamp,
+    mut edge: Edge,
+) -> Result<(), FsError> {
+    let keep_end = if matches!(edge, Edge::Inline(_)) { 0 } else { size.div_ceil(BLOCK) };
+    let clear_from = if matches!(edge, Edge::Rewrite { .. }) { size / BLOCK } else { keep_end };
+    let extent_end = inode.state.lock().data.extent_end;
+    let first = match extent_end {
+        Some(end) if end <= clear_from => lookup::Extents { extents: Vec::new(), complete: true },
+        _ => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, DELETES_MAX).await?,
+    };
+    // From here to the commit nothing waits.
+    let placements = place_edge(fs, inode, &mut edge, size / BLOCK)?;
+    let mut naming = Naming::default();
+    placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
+    let extents = plan::replace(&first.extents, &[cleared(clear_from, &first)], naming.extents);
+    let logged = inode.state.lock().data.disk_size.min(size);
+    let mut change = change(inode, extents, SizeChange::Truncated { size, logged, now });
+    change.named = naming.named;
+    change.inline = shrunk_inline(inode, &edge, size);
+    if let SizeChange::Truncated { logged, .. } = &mut change.size
+        && matches!(edge, Edge::Inline(_))
+    {
+        // The inode item has all there is.
+        *logged = size;
+    }
+    if let Err(error) = transact::commit(fs, vec![change]) {
+        place::abandon(fs, &placements);
+        return Err(error);
+    }
+    forget_from(fs, inode, size, &edge, first.complete);
+    if !first.complete {
+        delete_from(fs, inode, keep_end).await?;
+    }
+    Ok(())
+}
+
+/// The range that a transaction clears when these are the extents it knows of.
+fn cleared(from: u64, found: &lookup::Extents) -> std::ops::Range<u64> {
+    let end = if found.complete { FILE_BLOCKS_MAX } else { found.extents.last().map_or(from, Extent::end) };
+    from..end.max(from)
+}
+
+/// Starts writing the edge block, if it is to be written anew.
+fn place_edge(
+    fs: &Filesystem,
+    inode: &Inode,
+    edge: &mut Edge,
+    block: u64,
+) -> Result<Vec<Placement>, FsError> {
+    let Edge::Rewrite { contents, reservation } = edge else { return Ok(Vec::new()) };
+    let near = inode.state.lock().data.near;
+    place::place(fs, reservation, &[(block, contents.share())], near)
+}
+
+/// What the inode item's inline data becomes.
+fn shrunk_inline(inode: &Inode, edge: &Edge, size: u64) -> InlineChange {
+    if let Edge::Inline(contents) = edge {
+        return InlineChange::Set(contents.clone());
+    }
+    match &inode.state.lock().data.inline {
+        Some(inline) if inline.len() as u64 > size => {
+            let rest = inline.slice(..size as usize);
+            InlineChange::Set((!rest.is_empty()).then_some(rest))
+        }
+        _ => InlineChange::Keep,
+    }
+}
+
+/// Drops from memory what the committed truncation removed.
+fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, extents_gone: bool) {
+    let mut state = inode.state.lock();
+    let data = &mut state.data;
+    let keep_end = if matches!(edge, Edge::Inline(_)) { 0 } else { size.div_ceil(BLOCK) };
+    data.dirty.truncate(keep_end);
+    data.in_flight.truncate(keep_end);
+    data.tail = None;
+    let (block, at) = (size / BLOCK, (size % BLOCK) as usize);
+    match edge {
+        Edge::Rewrite { .. } => {
+            data.dirty.remove(block);
+            data.in_flight.remove(block);
+        }
+        Edge::InMemory if at > 0 => {
+            // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
+            data.dirty.zero_from(block, at);
+            data.in_flight.remove(block);
+        }
+        _ => {}
+    }
+    data.extent_end = match data.extent_end {
+        _ if !extents_gone => None,
+        Some(end) => Some(end.min(keep_end)),
+        None => Some(keep_end),
+    };
+    data.add_reservation(None);
+    fs.data.account(data);
+    state.attr.blocks = state.data.visible_units(size);
+}
+
+/// Deletes the extents that a crash left past the end of the file, before it grows over them. Costs one look for each
+/// inode that comes into the cache and grows. The lease is held for writing.
+pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    let first = {
+        let state = inode.state.lock();
+        if state.data.extent_end.is_some() {
+            return Ok(());
+        }
+        state.attr.size.div_ceil(BLOCK)
+    };
+    delete_from(fs, inode, first).await
+}
+
+/// Deletes all extents from block `first` on, in bounded transactions. The lease is held for writing.
+async fn delete_from(fs: &Filesystem, inode: &Arc<Inode>, first: u64) -> Result<(), FsError> {
+    loop {
+        let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
+        let extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
+        if !extents.items.is_empty() {
+            transact::commit(fs, vec![change(inode, extents, SizeChange::Keep)])?;
+        }
+        if found.complete {
+            inode.state.lock().data.extent_end = Some(first);
+            return Ok(());
+        }
+        fs.store.admit(Admission::Shrink).await?;
+    }
+}
+
+/// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty data. Takes the lease
+/// itself. Afterwards the inode item still exists, with size 0 or whatever else is true of it.
+pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    fs.store.admit(Admission::Shrink).await?;
+    let _lease = inode.lease.write().await;
+    drop_dirty(fs, inode);
+    let no_extents = inode.state.lock().data.extent_end == Some(0);
+    if no_extents {
+        return Ok(());
+    }
+    delete_from(fs, inode, 0).await
+}
+
+/// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left.
+pub(crate) fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
+    let mut state = inode.state.lock();
+    let data = &mut state.data;
+    data.dirty.truncate(0);
+    data.in_flight.truncate(0);
+    data.tail = None;
+    data.errors.reported = data.errors.count;
+    data.add_reservation(None);
+    fs.data.account(data);
+    // Nothing is left to be submitted: a late submission finds the file as it was logged.
+    state.attr.size = state.data.disk_size;
+    state.attr.mtime = state.data.disk_mtime;
+}

@@ -1,0 +1,214 @@
+//! Writing into memory: whole or nothing.
+
+use super::{BLOCK, DataState, MemoryBlock, read, throttle, truncate};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::items::inode::{FLAG_CAPABILITY, SIZE_MAX};
+use syncline_store::{Admission, Reservation};
+
+/// Set-user-id and set-group-id.
+const SETID: u16 = 0o6000;
+
+/// Writes `data` at `offset`.
+pub(crate) async fn write(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: Bytes,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    prepare(fs, inode, data.len(), kill_privileges).await?;
+    let _lease = inode.lease.write().await;
+    write_leased(fs, inode, offset, &data, kill_privileges).await
+}
+
+/// Writes `data` at the end of the file, wherever that is by then, and says where it was.
+pub(crate) async fn append(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    data: Bytes,
+    kill_privileges: bool,
+) -> Result<u64, FsError> {
+    prepare(fs, inode, data.len(), kill_privileges).await?;
+    let _lease = inode.lease.write().await;
+    let offset = inode.state.lock().attr.size;
+    write_leased(fs, inode, offset, &data, kill_privileges).await?;
+    Ok(offset)
+}
+
+/// Waits for what must not be waited for under the lease.
+async fn prepare(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    len: usize,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    fs.store.writable()?;
+    throttle::wait_for_room(fs, len as u64).await?;
+    let (loses_privileges, may_have_stale) = {
+        let state = inode.state.lock();
+        let setid = kill_privileges && state.attr.permissions & SETID != 0;
+        (setid || state.meta.flags & FLAG_CAPABILITY != 0, state.data.extent_end.is_none())
+    };
+    if loses_privileges || may_have_stale {
+        fs.store.admit(Admission::Shrink).await?;
+    }
+    Ok(())
+}
+
+async fn write_leased(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &Bytes,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    fs.require_present(inode)?;
+    let end =
+        offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
+    if end > inode.state.lock().attr.size {
+        truncate::forget_stale_extents(fs, inode).await?;
+    }
+    let plan = WritePlan::new(fs, inode, offset, end);
+    let reservation = reserve(fs, plan.new_blocks).await?;
+    let bases = plan.read_bases(fs, inode).await?;
+    fs.drop_privileges(inode, kill_privileges).await?;
+    apply(fs, inode, &plan, data, &bases, reservation);
+    fs.data.counters.written_bytes.add(data.len() as u64);
+    Ok(())
+}
+
+/// Sets blocks aside, forcing a checkpoint before giving up.
+pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reservation>, FsError> {
+    if blocks == 0 {
+        return Ok(None);
+    }
+    match fs.store.try_reserve(blocks) {
+        Some(reservation) => Ok(Some(reservation)),
+        None => Ok(Some(fs.store.reserve(blocks).await?)),
+    }
+}
+
+/// What a write needs before it can be applied. True as long as the lease is held.
+struct WritePlan {
+    offset: u64,
+    end: u64,
+    /// Blocks that are not dirty yet.
+    new_blocks: u64,
+    /// Partly written blocks whose rest is on the device: at most the first and the last.
+    to_read: Vec<u64>,
+    /// The file outgrows its inode item: block 0 becomes dirty too.
+    spill_inline: bool,
+}
+
+/// Contents of the blocks in `to_read`.
+type Bases = Vec<(u64, Option<Bytes>)>;
+
+impl WritePlan {
+    fn new(fs: &Filesystem, inode: &Inode, offset: u64, end: u64) -> Self {
+        let state = inode.state.lock();
+        let data = &state.data;
+        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let outgrown = state.attr.size.max(end) > fs.limits.inline_bytes as u64;
+        let in_block_0 = blocks.start == 0 || data.dirty.contains(0) || data.in_flight.contains(0);
+        let spill_inline = data.has_inline() && outgrown && !in_block_0;
+        let new_blocks =
+            (blocks.end - blocks.start) - data.dirty.count(blocks.clone()) + u64::from(spill_inline);
+        let mut to_read = Vec::new();
+        for block in [blocks.start, blocks.end - 1] {
+            let whole = span(block, offset, end).len() == BLOCK_BYTES;
+            let past_end = block * BLOCK >= state.attr.size;
+            let hole = data.extent_end.is_some_and(|extent_end| block >= extent_end);
+            let known = whole || past_end || hole || data.block_in_memory(block).is_some();
+            if !known && to_read.last() != Some(&block) {
+                to_read.push(block);
+            }
+        }
+        Self { offset, end, new_blocks, to_read, spill_inline }
+    }
+
+    async fn read_bases(&self, fs: &Filesystem, inode: &Inode) -> Result<Bases, FsError> {
+        let mut bases = Vec::with_capacity(self.to_read.len());
+        for &block in &self.to_read {
+            bases.push((block, read::read_block(fs, inode.ino, block).await?));
+            fs.data.counters.blocks_read_for_write.add(1);
+        }
+        Ok(bases)
+    }
+}
+
+/// The bytes of `block` that lie in the file range `offset..end`.
+fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
+    let from = offset.max(block * BLOCK) - block * BLOCK;
+    let until = end.min((block + 1) * BLOCK) - block * BLOCK;
+    from as usize..until as usize
+}
+
+/// Puts the data into the dirty map and moves size and times. Nothing here can fail or wait.
+fn apply(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    plan: &WritePlan,
+    payload: &Bytes,
+    bases: &Bases,
+    reservation: Option<Reservation>,
+) {
+    let now = fs.now();
+    let mut state = inode.state.lock();
+    let state = &mut *state;
+    if plan.spill_inline {
+        patch(&mut state.data, 0, 0, &[], None);
+    }
+    let mut at = plan.offset;
+    while at < plan.end {
+        let block = at / BLOCK;
+        let rest = payload.slice((at - plan.offset) as usize..);
+        let whole_bytes = rest.len() - rest.len() % BLOCK_BYTES;
+        if at.is_multiple_of(BLOCK) && whole_bytes > 0 {
+            state.data.dirty.replace(block, &rest.slice(..whole_bytes));
+            at += whole_bytes as u64;
+        } else {
+            let within = span(block, at, plan.end);
+            let base =
+                bases.iter().find(|(read, _)| *read == block).and_then(|(_, contents)| contents.as_deref());
+            patch(&mut state.data, block, within.start, &rest[..within.len()], base);
+            at += within.len() as u64;
+        }
+    }
+    if state
+        .data
+        .tail
+        .as_ref()
+        .is_some_and(|(tail, _)| (plan.offset / BLOCK..=(plan.end - 1) / BLOCK).contains(tail))
+    {
+        state.data.tail = None;
+    }
+    state.data.add_reservation(reservation);
+    state.attr.size = state.attr.size.max(plan.end);
+    state.attr.mtime = now;
+    state.attr.ctime = now;
+    state.attr.blocks = state.data.visible_units(state.attr.size);
+    fs.data.note_dirty(fs, inode, &mut state.data);
+}
+
+/// Changes a part of a block; a block that is not dirty yet starts from its newest contents.
+pub(crate) fn patch(data: &mut DataState, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
+    if !data.dirty.contains(block) {
+        let start = match data.block_in_memory(block) {
+            Some(MemoryBlock::Whole(contents)) => Some(contents.to_bytes()),
+            Some(MemoryBlock::Beginning(bytes)) => Some(bytes.clone()),
+            None => None,
+        };
+        data.dirty.patch(block, at, bytes, start.as_deref().or(base));
+    } else {
+        data.dirty.patch(block, at, bytes, None);
+    }
+}

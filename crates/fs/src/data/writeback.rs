@@ -1,0 +1,239 @@
+//! The background way of dirty data: write, wait, look again, name.
+//!
+//! While the writes are on their way nothing of the file is locked. What is then named is what still stands: blocks that a
+//! truncation removed meanwhile are given back; blocks that were written again meanwhile are named with their older contents,
+//! which no transaction has overtaken (submissions of an inode exclude each other), and stay dirty with the newer.
+
+use super::dirty::Block;
+use super::place::{self, Naming, Placement};
+use super::submit::{self, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
+use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::{BLOCK, DataState, lookup, plan};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use std::sync::Arc;
+use syncline_format::items::extent::Extent;
+use syncline_store::Admission;
+
+/// Most blocks of one inode on their way at a time: 16 MiB.
+const ROUND_BLOCKS: u64 = 4096;
+/// Most new extents of one transaction, and so about the most old ones that it replaces.
+const EXTENTS_MAX: usize = 256;
+
+/// Writes back the data of a file that is dirty now, by the background way. A failure is remembered for the next fsync
+/// (promise P5); the data stays dirty.
+pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    let result = write_back_once(fs, inode).await;
+    if let Err(error) = &result {
+        fs.data.counters.writeback_errors.add(1);
+        tracing::error!(ino = inode.ino, %error, "write-back failed");
+        let mut state = inode.state.lock();
+        state.data.errors.count += 1;
+        state.data.errors.last = Some(error.clone());
+    }
+    result
+}
+
+async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if !inode.state.lock().data.has_dirty() {
+        return Ok(());
+    }
+    let writeback = inode.state.lock().data.writeback.clone();
+    let _writeback = writeback.lock().await;
+    let (mut first, end, small) = {
+        let state = inode.state.lock();
+        let small = state.attr.size <= fs.limits.inline_bytes as u64;
+        (0, state.data.dirty.last().map_or(0, |last| last + 1), small)
+    };
+    if small && end > 0 {
+        return submit_small(fs, inode).await;
+    }
+    while first < end {
+        first = round(fs, inode, first, end).await?;
+    }
+    Ok(())
+}
+
+/// A small file lies in its inode item: there is nothing to write beside it.
+async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    fs.store.admit(Admission::Shrink).await?;
+    let _lease = inode.lease.write().await;
+    if submit::is_clean(&inode.state.lock()) {
+        return Ok(());
+    }
+    // It may have grown meanwhile; then it is due again soon enough.
+    let blocks = 0..PARALLEL_BLOCKS;
+    submit::submit_leased(fs, &[submit::Submission { inode, floor: 0, blocks }]).await
+}
+
+/// Writes back the first dirty blocks of `first..end` and returns where to go on. The inode's `writeback` is held; its
+/// lease is not.
+pub(crate) async fn round(fs: &Filesystem, inode: &Arc<Inode>, first: u64, end: u64) -> Result<u64, FsError> {
+    fs.store.admit(Admission::Shrink).await?;
+    let (mut flight, next) = {
+        let _lease = inode.lease.write().await;
+        make_up_reservation(fs, inode).await?;
+        take_off(fs, inode, first, end)?
+    };
+    let written = flight.wait().await;
+    fs.store.admit(Admission::Shrink).await?;
+    let _lease = inode.lease.write().await;
+    flight.land().await?;
+    written?;
+    Ok(next)
+}
+
+/// Blocks in flight. Dropping it makes what was not named dirty again.
+struct Flight<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+    /// Written, or about to be, and not named.
+    placements: Vec<Placement>,
+}
+
+/// Moves dirty blocks into flight.
+fn take_off<'a>(
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+    first: u64,
+    end: u64,
+) -> Result<(Flight<'a>, u64), FsError> {
+    let (taken, mut reservation, near) = {
+        let mut state = inode.state.lock();
+        let near = state.data.near;
+        let (taken, reservation) = submit::take(&mut state.data, &(first..end), ROUND_BLOCKS);
+        (taken, reservation, near)
+    };
+    // Fewer than asked for: there were no more.
+    let full = taken.len() as u64 == ROUND_BLOCKS;
+    let next = taken.last().filter(|_| full).map_or(end, |(last, _)| last + 1);
+    let placed = place::place(fs, &mut reservation, &taken, near);
+    let mut state = inode.state.lock();
+    let result = match placed {
+        Ok(placements) => {
+            state.data.in_flight.restore(taken);
+            if let Some(last) = placements.last() {
+                state.data.near = Some(last.write.run().end());
+            }
+            Ok((Flight { fs, inode, placements }, next))
+        }
+        Err(error) => {
+            state.data.dirty.restore(taken);
+            Err(error)
+        }
+    };
+    fs.data.account(&mut state.data);
+    result
+}
+
+impl Flight<'_> {
+    /// Waits for all writes. Those that failed are dirty again; the first failure is returned.
+    async fn wait(&mut self) -> Result<(), FsError> {
+        let mut result = Ok(());
+        let mut failed = Vec::new();
+        for index in 0..self.placements.len() {
+            // By index: an early end must leave the placements where dropping finds them.
+            if let Err(error) = self.placements[index].write.wait().await {
+                failed.push(index);
+                result = result.and(Err(error.into()));
+            }
+        }
+        for index in failed.into_iter().rev() {
+            let placement = self.placements.remove(index);
+            self.give_up(&placement);
+        }
+        result
+    }
+
+    /// Names what still stands. The inode's lease is held for writing.
+    async fn land(&mut self) -> Result<(), FsError> {
+        while !self.placements.is_empty() {
+            let unit = self.next_unit();
+            let numbers =
+                self.placements[..unit].iter().flat_map(|placement| placement.numbers.iter().copied());
+            let ranges = {
+                let extent_end = self.inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+                number_ranges(numbers.filter(|&number| number < extent_end))
+            };
+            let old = lookup::overlapping(&self.fs.store, self.inode.ino, &ranges).await?;
+            self.name(unit, &old)?;
+        }
+        Ok(())
+    }
+
+    /// How many placements fit one transaction.
+    fn next_unit(&self) -> usize {
+        let mut extents = 0;
+        for (index, placement) in self.placements.iter().enumerate() {
+            let mut naming = Naming::default();
+            placement.name(&mut naming, |_| true);
+            extents += naming.extents.len();
+            if extents > EXTENTS_MAX && index > 0 {
+                return index;
+            }
+        }
+        self.placements.len()
+    }
+
+    /// Commits the transaction that names the first `unit` placements. Nothing waits.
+    fn name(&mut self, unit: usize, old: &[Extent]) -> Result<(), FsError> {
+        let (mut naming, mut stale, mut landed) = (Naming::default(), Vec::new(), Vec::new());
+        {
+            let mut state = self.inode.state.lock();
+            for placement in &self.placements[..unit] {
+                let runs = placement.name(&mut naming, |number| state.data.in_flight.contains(number));
+                stale.extend(runs.into_iter().map(|run| (placement.write.clone(), run)));
+                landed.extend(remove_all(&mut state.data, &placement.numbers));
+            }
+        }
+        let written = landed.len() as u64 * BLOCK;
+        if !naming.extents.is_empty() {
+            let mut change = FileChange {
+                inode: self.inode,
+                extents: plan::ExtentChanges::default(),
+                named: Vec::new(),
+                inline: InlineChange::Keep,
+                size: SizeChange::Submitted { floor: 0 },
+            };
+            change.name(old, naming);
+            if let Err(error) = transact::commit(self.fs, vec![change]) {
+                // Back into flight, where dropping finds them.
+                self.inode.state.lock().data.in_flight.restore(landed);
+                return Err(error);
+            }
+        }
+        self.placements.drain(..unit);
+        self.fs.data.counters.writeback_bytes.add(written);
+        for (write, run) in stale {
+            self.fs.data.counters.stale_bytes.add(run.len_bytes());
+            self.fs.store.abandon(&write, run);
+        }
+        let mut state = self.inode.state.lock();
+        self.fs.data.account(&mut state.data);
+        state.attr.blocks = state.data.visible_units(state.attr.size);
+        Ok(())
+    }
+
+    /// Makes the blocks of a placement dirty again, unless they are gone or newer contents are dirty.
+    fn give_up(&self, placement: &Placement) {
+        place::abandon(self.fs, std::slice::from_ref(placement));
+        let mut state = self.inode.state.lock();
+        let blocks = remove_all(&mut state.data, &placement.numbers);
+        state.data.dirty.restore(blocks);
+        self.fs.data.note_dirty(self.fs, self.inode, &mut state.data);
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        for placement in std::mem::take(&mut self.placements) {
+            self.give_up(&placement);
+        }
+    }
+}
+
+/// Takes blocks out of flight; those that are still there.
+fn remove_all(data: &mut DataState, numbers: &[u64]) -> Vec<(u64, Block)> {
+    numbers.iter().filter_map(|&number| data.in_flight.remove(number).map(|block| (number, block))).collect()
+}
