@@ -3,7 +3,7 @@
 
 use crate::descriptors::Descriptors;
 use crate::mailbox::Mailbox;
-use crate::request::{Finished, Request};
+use crate::request::{Finished, Request, shielded};
 use crate::ring::{self, Event, RawDone, Ring};
 use crate::worker::{Current, Worker, WorkerOptions};
 use crate::{oneshot, pool};
@@ -147,8 +147,8 @@ impl Reactor {
             match event {
                 Event::Finished(finished) => finished.deliver(),
                 Event::Elsewhere(request) => self.start_at_pool(request),
-                Event::Ready(sender, result) => sender.send(result),
-                Event::Raw(done, result) => done(result),
+                Event::Ready(sender, result) => shielded(|| sender.send(result)),
+                Event::Raw(done, result) => shielded(|| done(result)),
                 Event::Woken => {
                     self.mailbox.clear_event();
                     ring.borrow_mut().watch_event(self.mailbox.event_fd());

@@ -11,6 +11,7 @@ use io_uring::{opcode, squeue, types};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 /// The most pieces that one system call takes.
@@ -78,10 +79,18 @@ pub(crate) enum Finished {
 impl Finished {
     /// Calls the completion.
     pub(crate) fn deliver(self) {
-        match self {
+        shielded(|| match self {
             Self::Read(done, result) => done(result),
             Self::Other(done, result) => done(result),
-        }
+        });
+    }
+}
+
+/// Calls a completion. If it panics, that is an error to report; the thread has other completions to call, and none of
+/// them may be lost with it.
+pub(crate) fn shielded(complete: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(complete)).is_err() {
+        tracing::error!("the completion of a device operation panicked");
     }
 }
 

@@ -190,6 +190,26 @@ fn a_task_that_panics_does_not_end_the_worker() {
 }
 
 #[test]
+fn a_completion_that_panics_takes_no_other_with_it() {
+    for worker in workers() {
+        let (_place, device) = image(Use::Auto);
+        let ended = Arc::new(AtomicUsize::new(0));
+        worker.run(async {
+            for at in 0..50 {
+                let ended = ended.clone();
+                let done = move |_| {
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    assert!(at % 10 != 0, "on purpose");
+                };
+                device.write(at * 4096, block(1), Box::new(done));
+            }
+        });
+        assert_eq!(ended.load(Ordering::SeqCst), 50);
+        worker.run(async { device.flush_all().await.unwrap() });
+    }
+}
+
+#[test]
 fn neither_the_end_of_a_run_nor_a_drop_loses_a_completion() {
     for worker in workers() {
         let (_place, device) = image(Use::Auto);
