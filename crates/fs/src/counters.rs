@@ -27,6 +27,8 @@ macro_rules! counters {
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
         pub struct FsCounters {
             $($(#[$doc])* pub $name: u64,)*
+            /// Dirty bytes in memory now.
+            pub dirty_bytes: u64,
             /// Inodes in memory now.
             pub inodes_cached: u64,
             /// Inodes that the kernel knows now.
@@ -62,4 +64,26 @@ counters! {
     xattrs_logged,
     /// Inodes without names whose removal ended.
     orphans_removed,
+    /// Bytes that callers wrote.
+    written_bytes,
+    /// Bytes that callers read.
+    read_bytes,
+    /// Data bytes that background write-back wrote before a transaction named them.
+    writeback_bytes,
+    /// Data bytes that were written in parallel with the batch that names them.
+    submitted_bytes,
+    /// Data bytes written for nothing, because their range was truncated meanwhile.
+    stale_bytes,
+    /// Times that a small file's contents went into its inode item.
+    inline_writes,
+    /// Blocks that had to be read before a part of them could be changed.
+    blocks_read_for_write,
+    /// Writes that had to wait for dirty data to become less.
+    writes_throttled,
+    /// Write-backs that failed.
+    writeback_errors,
+    /// fsyncs of regular files.
+    fsyncs,
+    /// fdatasyncs of regular files.
+    fdatasyncs,
 }

@@ -140,6 +140,7 @@ impl Filesystem {
     /// Figures since the mount.
     pub fn counters(&self) -> FsCounters {
         FsCounters {
+            dirty_bytes: self.data.dirty_bytes(),
             inodes_cached: self.inodes.len() as u64,
             inodes_referenced: self.references.len() as u64,
             ..self.counters.snapshot()

@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(taken.len(), 20);
         let bufs = gather(&taken);
         assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).collect::<Vec<_>>(), [2, 18]);
-        assert!(bufs.iter().all(|buf| buf.as_ptr() as usize % BLOCK_BYTES == 0));
+        assert!(bufs.iter().all(|buf| (buf.as_ptr() as usize).is_multiple_of(BLOCK_BYTES)));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
 
 mod api;
-mod counters;
 mod dirty;
+mod gauge;
 mod join;
 mod lookup;
 mod place;
@@ -28,7 +28,6 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use counters::DataCounters;
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};

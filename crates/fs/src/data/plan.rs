@@ -203,13 +203,13 @@ mod tests {
     #[test]
     fn extents_outside_are_left_alone() {
         let old = fresh(0, 64, 100);
-        assert_eq!(replace(&old, &[70..80], Vec::new()), ExtentChanges::default());
+        assert_eq!(replace(&old, std::slice::from_ref(&(70..80)), Vec::new()), ExtentChanges::default());
     }
 
     #[test]
     fn an_overwrite_of_a_whole_item_is_one_put() {
         let old = fresh(32, 32, 100);
-        let changes = replace(&old, &[32..64], fresh(32, 32, 500));
+        let changes = replace(&old, std::slice::from_ref(&(32..64)), fresh(32, 32, 500));
         assert_eq!(changes.items.len(), 1);
         assert_eq!(changes.freed, [BlockRun::new(100, 32)]);
     }

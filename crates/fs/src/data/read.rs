@@ -55,7 +55,7 @@ pub(crate) async fn read(
             }
         }
     }
-    fs.data.counters.read_bytes.add(pieces.iter().map(|piece| piece.len() as u64).sum());
+    fs.counters.read_bytes.add(pieces.iter().map(|piece| piece.len() as u64).sum());
     Ok(pieces)
 }
 

@@ -1,6 +1,7 @@
 //! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
 
-use super::{DataCounters, DataState, writeback};
+use super::gauge::Gauge;
+use super::{DataState, writeback};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -24,7 +25,8 @@ const TAILS_MAX: usize = 1024;
 /// Shared by all inodes.
 #[derive(Default)]
 pub(crate) struct DataShared {
-    pub counters: DataCounters,
+    /// Dirty bytes in memory, of all inodes.
+    dirty_bytes: Gauge,
     queue: Mutex<Queue>,
     /// Asks the background task to look around.
     wake: Event,
@@ -54,7 +56,7 @@ impl DataShared {
             first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));
         }
-        if first || self.counters.dirty_bytes.get() >= fs.options.writeback_start_bytes {
+        if first || self.dirty_bytes.get() >= fs.options.writeback_start_bytes {
             self.wake.notify(1);
         }
     }
@@ -62,10 +64,15 @@ impl DataShared {
     /// Brings the gauge of dirty bytes up to date with an inode's.
     pub(crate) fn account(&self, data: &mut DataState) {
         let now = (data.dirty.len() + data.in_flight.len()) * super::BLOCK;
-        if self.counters.dirty_bytes.replace(data.accounted, now) {
+        if self.dirty_bytes.replace(data.accounted, now) {
             self.progress.notify(usize::MAX);
         }
         data.accounted = now;
+    }
+
+    /// Dirty bytes in memory now.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.get()
     }
 
     /// A listener for less dirty data.
@@ -121,7 +128,7 @@ impl DataShared {
 
     /// Those to be written back now.
     fn due(&self, fs: &Filesystem) -> Vec<Arc<Inode>> {
-        let pressed = self.counters.dirty_bytes.get() >= fs.options.writeback_start_bytes;
+        let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
         let now = fs.now();
         self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
     }

@@ -231,7 +231,7 @@ impl FileChange<'_> {
 impl Started<'_> {
     /// Committed: from now on the store serves these blocks, from memory until they are durable.
     fn done(&mut self, fs: &Filesystem) {
-        let counters = &fs.data.counters;
+        let counters = &fs.counters;
         if self.placements.is_empty() && !self.taken.is_empty() {
             counters.inline_writes.add(1);
         }

@@ -20,7 +20,7 @@ pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) 
     if inode.file_type != FileType::Regular {
         return Ok(fs.store.sync(entry).await?);
     }
-    let counters = &fs.data.counters;
+    let counters = &fs.counters;
     if data_only {
         counters.fdatasyncs.add(1)
     } else {
@@ -61,7 +61,7 @@ pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<
         .filter(|inode| inode.file_type == FileType::Regular)
         .map(|inode| (inode.ino, inode))
         .collect();
-    fs.data.counters.fsyncs.add(files.len() as u64);
+    fs.counters.fsyncs.add(files.len() as u64);
     let unreported: Vec<_> =
         files.values().map(|inode| (*inode, inode.state.lock().data.errors.unreported())).collect();
     let mut result = submit_many(fs, &files.values().copied().collect::<Vec<_>>()).await;

@@ -10,7 +10,7 @@ pub(crate) async fn wait_for_room(fs: &Filesystem, len: u64) -> Result<(), FsErr
     if has_room(fs, len) {
         return Ok(());
     }
-    fs.data.counters.throttled.add(1);
+    fs.counters.writes_throttled.add(1);
     loop {
         // Before looking, so that nothing is missed.
         let progress = fs.data.progress();
@@ -28,6 +28,6 @@ pub(crate) async fn wait_for_room(fs: &Filesystem, len: u64) -> Result<(), FsErr
 
 /// A single write may be larger than the limit; then it goes alone.
 fn has_room(fs: &Filesystem, len: u64) -> bool {
-    let dirty = fs.data.counters.dirty_bytes.get();
+    let dirty = fs.data.dirty_bytes();
     dirty == 0 || dirty.saturating_add(len) <= fs.options.dirty_bytes_max
 }

@@ -82,7 +82,7 @@ async fn write_leased(
     let bases = plan.read_bases(fs, inode).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
     apply(fs, inode, &plan, data, &bases, reservation);
-    fs.data.counters.written_bytes.add(data.len() as u64);
+    fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
 }
 
@@ -139,7 +139,7 @@ impl WritePlan {
         let mut bases = Vec::with_capacity(self.to_read.len());
         for &block in &self.to_read {
             bases.push((block, read::read_block(fs, inode.ino, block).await?));
-            fs.data.counters.blocks_read_for_write.add(1);
+            fs.counters.blocks_read_for_write.add(1);
         }
         Ok(bases)
     }

@@ -26,7 +26,7 @@ const EXTENTS_MAX: usize = 256;
 pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let result = write_back_once(fs, inode).await;
     if let Err(error) = &result {
-        fs.data.counters.writeback_errors.add(1);
+        fs.counters.writeback_errors.add(1);
         tracing::error!(ino = inode.ino, %error, "write-back failed");
         let mut state = inode.state.lock();
         state.data.errors.count += 1;
@@ -204,9 +204,9 @@ impl Flight<'_> {
             }
         }
         self.placements.drain(..unit);
-        self.fs.data.counters.writeback_bytes.add(written);
+        self.fs.counters.writeback_bytes.add(written);
         for (write, run) in stale {
-            self.fs.data.counters.stale_bytes.add(run.len_bytes());
+            self.fs.counters.stale_bytes.add(run.len_bytes());
             self.fs.store.abandon(&write, run);
         }
         let mut state = self.inode.state.lock();

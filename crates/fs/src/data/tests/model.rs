@@ -112,7 +112,7 @@ impl Pair {
 
     fn write(&mut self, file: usize, offset: u64, data: &[u8]) {
         // Half of the writes are aligned in memory, as those from FUSE are.
-        if offset % 2 == 0 {
+        if offset.is_multiple_of(2) {
             let mut padded = syncline_device::AlignedBuf::copy_from(data).into_bytes();
             padded.truncate(data.len());
             block_on(self.mount.fs.write(self.inos[file], offset, padded, false)).unwrap();

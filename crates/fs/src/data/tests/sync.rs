@@ -50,7 +50,7 @@ fn most_of_a_large_file_goes_the_background_way() {
         mount.write(ino, index << 20, &data);
     }
     mount.fsync(ino);
-    let counters = &mount.fs.data.counters;
+    let counters = &mount.fs.counters;
     assert_eq!(counters.writeback_bytes.get(), 39 << 20);
     assert_eq!(counters.submitted_bytes.get(), 1 << 20);
     mount.check_items(ino);
@@ -73,7 +73,7 @@ fn dirty_data_stays_below_its_limit() {
                 let ino = mount.create(&format!("file{task}"));
                 for index in 0..80u64 {
                     mount.write(ino, index * 100_000, &pattern(task + index, 100_000));
-                    let dirty = mount.fs.data.counters.dirty_bytes.get();
+                    let dirty = mount.fs.data.dirty_bytes();
                     assert!(dirty <= (4 << 20) + 3 * 110_000, "{dirty} bytes are dirty");
                 }
             });
@@ -97,11 +97,11 @@ fn old_dirty_data_is_written_back_by_itself() {
     mount.write(ino, 0, &pattern(7, 100_000));
     clock.advance(6_000_000_000);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while mount.fs.data.counters.dirty_bytes.get() > 0 {
+    while mount.fs.data.dirty_bytes() > 0 {
         assert!(std::time::Instant::now() < deadline, "nobody wrote it back");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert_eq!(mount.fs.data.counters.writeback_bytes.get(), 25 * 4096);
+    assert_eq!(mount.fs.counters().writeback_bytes, 25 * 4096);
     mount.check_items(ino);
 }
 

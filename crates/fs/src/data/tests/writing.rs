@@ -29,8 +29,8 @@ fn a_small_file_lies_in_its_inode_item() {
     mount.fsync(ino);
     mount.write(ino, 5, b", world");
     mount.fsync(ino);
-    assert_eq!(mount.fs.data.counters.inline_writes.get(), 2);
-    assert_eq!(mount.fs.data.counters.submitted_bytes.get(), 0);
+    assert_eq!(mount.fs.counters().inline_writes, 2);
+    assert_eq!(mount.fs.counters().submitted_bytes, 0);
     assert!(mount.fs.store().space().free <= free);
     assert_eq!(mount.blocks(ino), 1, "a file with contents shows some blocks");
     let mount = mount.reopen();
@@ -82,7 +82,7 @@ fn appends_of_a_few_bytes_need_no_reads() {
         mount.fsync(ino);
         block_on(mount.fs.store().checkpoint()).unwrap();
     }
-    assert_eq!(mount.fs.data.counters.blocks_read_for_write.get(), 0);
+    assert_eq!(mount.fs.counters().blocks_read_for_write, 0);
     assert_eq!(mount.read(ino, 0, 1 << 20), expected);
     mount.check_items(ino);
     let mount = mount.reopen();
@@ -223,7 +223,7 @@ fn removing_a_file_gives_its_blocks_back() {
     block_on(mount.fs.syncfs()).unwrap();
     let after = mount.fs.store().space().named;
     assert!(after <= before + 64, "used before {before}, after {after}");
-    assert_eq!(mount.fs.data.counters.dirty_bytes.get(), 0);
+    assert_eq!(mount.fs.data.dirty_bytes(), 0);
 }
 
 #[test]
