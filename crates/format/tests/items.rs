@@ -1,0 +1,222 @@
+//! Items of names: what is encoded decodes to itself, and no bytes whatever make a decoder panic, loop or allocate.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::inode::{FIXED_BYTES, InodeItem, Target, Time};
+use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef, Xattr, XattrValue};
+use syncline_format::items::{HASH_MAX, SLOTS, hash_offsets};
+
+fn file_type() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(0o01), Just(0o02), Just(0o04), Just(0o06), Just(0o10), Just(0o12), Just(0o14)]
+}
+
+fn name() -> impl Strategy<Value = Vec<u8>> {
+    vec(1u8..=255, 1..=255)
+        .prop_map(|name| {
+            name.into_iter().map(|byte| if byte == b'/' { b'_' } else { byte }).collect::<Vec<u8>>()
+        })
+        .prop_filter("the two names of every directory", |name| name != b"." && name != b"..")
+}
+
+fn chunks() -> impl Strategy<Value = ChunkRef> {
+    (0..=CHUNK_ID_MAX, 0u32..=65536).prop_map(|(id, len_bytes)| ChunkRef { id, len_bytes })
+}
+
+fn time() -> impl Strategy<Value = Time> {
+    (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanoseconds)| Time { seconds, nanoseconds })
+}
+
+/// What an inode item owns, so that items can borrow it.
+#[derive(Clone, Debug)]
+struct Parts {
+    file_type: u8,
+    fields: [u32; 6],
+    longs: [u64; 4],
+    times: [Time; 4],
+    data: Option<Vec<u8>>,
+    target: Result<Vec<u8>, ChunkRef>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let fields = prop::array::uniform6(any::<u32>());
+    let longs = prop::array::uniform4(0..=CHUNK_ID_MAX);
+    let target = prop_oneof![vec(any::<u8>(), 1..2048).prop_map(Ok), chunks().prop_map(Err)];
+    let xattrs = vec((name(), vec(any::<u8>(), 0..100)), 0..4);
+    let data = prop::option::of(vec(any::<u8>(), 0..2048));
+    (file_type(), fields, longs, prop::array::uniform4(time()), data, target, xattrs).prop_map(
+        |(file_type, fields, longs, times, data, target, xattrs)| Parts {
+            file_type,
+            fields,
+            longs,
+            times,
+            data,
+            target,
+            xattrs,
+        },
+    )
+}
+
+impl Parts {
+    fn item(&self) -> InodeItem<'_> {
+        let (regular, directory, symlink) =
+            (self.file_type == 0o10, self.file_type == 0o04, self.file_type == 0o12);
+        let data = self.data.as_deref().filter(|_| regular);
+        let target = match &self.target {
+            Ok(bytes) => Target::Here(bytes),
+            Err(chunks) => Target::Chunks(*chunks),
+        };
+        let [flags, nlink, uid, gid, rdev, xattr_items] = self.fields;
+        let [size, blocks, generation, next_chunk] = self.longs;
+        let [atime, mtime, ctime, btime] = self.times;
+        InodeItem {
+            mode: (u16::from(self.file_type) << 12) | (flags as u16 & 0o7777),
+            flags,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size: size.max(data.map_or(0, |data| data.len() as u64)),
+            blocks,
+            generation,
+            parent: if directory { blocks | 1 } else { 0 },
+            atime,
+            mtime,
+            ctime,
+            btime,
+            next_chunk,
+            xattr_items,
+            xattr_list_bytes: xattr_items / 2,
+            data,
+            target: symlink.then_some(target),
+            xattrs: self.xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn directory_entries_come_back(ino in 1..=u64::MAX / 2, file_type in file_type(), name in name()) {
+        let dirent = Dirent { ino, file_type, name: &name };
+        let value = dirent.encode();
+        prop_assert_eq!(Dirent::decode(&value), Ok(dirent));
+    }
+
+    #[test]
+    fn xattrs_come_back(name in name(), value in vec(any::<u8>(), 0..3000), chunks in chunks()) {
+        for value in [XattrValue::Here(&value), XattrValue::Chunks(chunks)] {
+            let xattr = Xattr { name: &name, value };
+            let value = xattr.encode();
+            prop_assert_eq!(Xattr::decode(&value), Ok(xattr));
+        }
+    }
+
+    #[test]
+    fn inodes_come_back(parts in parts()) {
+        let item = parts.item();
+        let value = item.encode();
+        prop_assert_eq!(InodeItem::decode(&value), Ok(item));
+        for end in 0..value.len().min(FIXED_BYTES + 8) {
+            // Every section ends where its length says, so a shorter item lacks something or has fewer sections.
+            if let Ok(shorter) = InodeItem::decode(&value[..end]) {
+                prop_assert!(end >= FIXED_BYTES && shorter.encode() == value[..end]);
+            }
+        }
+    }
+
+    /// What decodes encodes to the same bytes: there is one way to say each thing.
+    #[test]
+    fn random_bytes_are_refused_or_mean_one_thing(mut bytes in vec(any::<u8>(), 0..400), file_type in file_type()) {
+        if let Some(byte) = bytes.get_mut(1) {
+            // Past the first check at least.
+            *byte = (*byte & 0o17) | (file_type << 4);
+        }
+        if let Ok(item) = InodeItem::decode(&bytes) {
+            prop_assert_eq!(item.encode(), bytes.clone());
+        }
+        if let Ok(dirent) = Dirent::decode(&bytes) {
+            prop_assert_eq!(dirent.encode(), bytes.clone());
+        }
+        if let Ok(xattr) = Xattr::decode(&bytes) {
+            prop_assert_eq!(xattr.encode(), bytes.clone());
+        }
+    }
+
+    #[test]
+    fn damaged_inodes_are_refused_or_mean_one_thing(
+        parts in parts(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut value = parts.item().encode();
+        for (index, byte) in damage {
+            let index = index.index(value.len());
+            value[index] = byte;
+        }
+        if let Ok(item) = InodeItem::decode(&value) {
+            prop_assert_eq!(item.encode(), value.clone());
+        }
+    }
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let directory = InodeItem { mode: 0o040755, parent: 1, ..InodeItem::default() };
+    assert!(InodeItem::decode(&directory.encode()).is_ok());
+    let refused = [
+        InodeItem { parent: 0, ..directory.clone() },
+        InodeItem { mode: 0o100644, ..directory.clone() },
+        InodeItem { mode: 0o030755, ..directory.clone() },
+        InodeItem { size: 1 << 63, ..directory.clone() },
+        InodeItem { data: Some(b"x"), size: 1, ..directory.clone() },
+        InodeItem { mode: 0o120777, parent: 0, ..directory.clone() },
+        InodeItem { mode: 0o100644, parent: 0, data: Some(b"xy"), size: 1, ..directory.clone() },
+        InodeItem { atime: Time { seconds: 0, nanoseconds: 1_000_000_000 }, ..directory.clone() },
+        InodeItem { xattrs: vec![(b"", b"value")], ..directory.clone() },
+    ];
+    for item in refused {
+        assert!(InodeItem::decode(&item.encode()).is_err(), "{item:?}");
+    }
+    for name in [&b"."[..], b"..", b"", b"a/b", b"a\0b", &[b'n'; 256]] {
+        assert!(Dirent::decode(&Dirent { ino: 2, file_type: 0o10, name }.encode()).is_err(), "{name:?}");
+    }
+}
+
+#[test]
+fn offsets_of_one_hash_are_its_own_and_cookies_fit_63_bits() {
+    let (first, last) = hash_offsets(0);
+    assert_eq!((first, last), (0, SLOTS - 1));
+    assert_eq!(hash_offsets(1).0, last + 1);
+    assert!(i64::try_from(hash_offsets(HASH_MAX).1 + 3).is_ok());
+    assert_eq!(hash_offsets(u64::MAX), hash_offsets(HASH_MAX));
+}
+
+/// The bytes of one item of each kind, so that a change of the format can't pass unseen.
+#[test]
+fn layouts_are_what_the_format_says() {
+    let dirent = Dirent { ino: 0x0102, file_type: 0o10, name: b"name" }.encode();
+    assert_eq!(dirent, b"\x02\x01\0\0\0\0\0\0\x08name");
+    let here = Xattr { name: b"user.a", value: XattrValue::Here(b"v") }.encode();
+    assert_eq!(here, b"\x06\0user.av");
+    let chunks = ChunkRef { id: 3, len_bytes: 65536 };
+    let there = Xattr { name: b"user.a", value: XattrValue::Chunks(chunks) }.encode();
+    assert_eq!(there, b"\x06\x01user.a\x03\0\0\0\0\0\0\0\0\0\x01\0");
+    assert_eq!(chunks.offset(2), 0x3_0002);
+    let item = InodeItem {
+        mode: 0o100644,
+        nlink: 1,
+        size: 2,
+        ctime: Time { seconds: -1, nanoseconds: 7 },
+        data: Some(b"hi"),
+        xattrs: vec![(b"user.a", b"v")],
+        ..InodeItem::default()
+    };
+    let value = item.encode();
+    assert_eq!(value[..2], 0o100644u16.to_le_bytes());
+    assert_eq!((value[8], value[24]), (1, 2));
+    assert_eq!(value[72..80], [0xff; 8]);
+    assert_eq!(value[96], 7);
+    let inode_number_of_parent_to_birth = 48..104;
+    assert_eq!(inode_number_of_parent_to_birth.len(), 8 + 4 * 8 + 4 * 4);
+    assert_eq!(value[FIXED_BYTES..], *b"\x01\0\x02\0hi\x04\0\x08\0\x06user.av");
+}
