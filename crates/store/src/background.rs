@@ -4,7 +4,7 @@ use crate::{OpSeq, Store, StoreError};
 use futures_lite::future::or;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use syncline_device::Spawn;
 
 /// How long nothing must have been sealed before a marker is written.
@@ -97,27 +97,38 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
 }
 
 async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
-    let mut last = Instant::now();
+    let mut due = None;
+    let mut is_due = false;
     loop {
         let Some(strong) = store.upgrade() else { return };
         if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
             return;
         }
-        let interval = strong.options.checkpoint_interval;
         let listener = strong.wake.listen();
-        let asked = strong.checkpoint_due.load(Ordering::Acquire);
-        if asked || last.elapsed() >= interval {
+        if is_due || strong.checkpoint_due.load(Ordering::Acquire) {
             let failed = strong.checkpoint().await.is_err();
             strong.checkpoint_due.store(false, Ordering::Release);
-            last = Instant::now();
+            (due, is_due) = (None, false);
             if failed {
                 drop(strong);
                 spawn.sleep(Duration::from_secs(1)).await;
                 continue;
             }
         }
+        // One sleep for the whole interval, however often others wake this task: it follows the clock of `spawn`.
+        let interval = strong.options.checkpoint_interval;
+        let sleep = due.get_or_insert_with(|| spawn.sleep(interval));
         drop(strong);
-        let left = interval.saturating_sub(last.elapsed()).max(Duration::from_millis(10));
-        or(listener, spawn.sleep(left)).await;
+        is_due = or(
+            async {
+                listener.await;
+                false
+            },
+            async {
+                sleep.await;
+                true
+            },
+        )
+        .await;
     }
 }

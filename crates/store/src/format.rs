@@ -6,7 +6,7 @@ use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BLOCK_BYTES, Geometry, NODE_BYTES_DEFAULT};
+use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
 
@@ -25,6 +25,9 @@ pub struct FormatOptions {
     pub created_ns: u64,
     /// The least object id handed out. Smaller ones are for fixed objects such as the root directory.
     pub first_object: u64,
+    /// The first log epoch; random unless a simulation gives it.
+    #[doc(hidden)]
+    pub epoch: Option<Epoch>,
 }
 
 impl Default for FormatOptions {
@@ -36,6 +39,7 @@ impl Default for FormatOptions {
             hash_seed: rand::random(),
             created_ns: 0,
             first_object: 16,
+            epoch: None,
         }
     }
 }
@@ -61,7 +65,9 @@ pub async fn format(
     let superblock = first_superblock(&tracker, geometry, &options).await?;
     write_slot(&tracker, 0, &superblock).await?;
     drop(tracker);
-    let (store, _) = Store::open(device, StoreOptions::default(), spawn).await?;
+    // The log that recovery opens has an epoch of its own.
+    let epoch = options.epoch.map(|epoch| epoch.map(|byte| !byte));
+    let (store, _) = Store::open(device, StoreOptions { epoch, ..StoreOptions::default() }, spawn).await?;
     store.commit(initial)?;
     store.close().await
 }
@@ -106,7 +112,7 @@ async fn first_superblock(
         label,
         geometry,
         generation: GENERATION,
-        epoch: rand::random(),
+        epoch: options.epoch.unwrap_or_else(rand::random),
         tree: empty.root,
         space: persisted.root,
         log: LogStart { addr: segment.start, seq: 1, prev: 0, segment },

@@ -1,6 +1,7 @@
 //! What can be chosen when a store is opened.
 
 use std::time::Duration;
+use syncline_format::Epoch;
 
 /// Options of an open store; none of them changes the format.
 #[derive(Clone, Debug)]
@@ -24,6 +25,9 @@ pub struct StoreOptions {
     /// A deliberately broken rule, for tests of the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
+    /// The log epoch (rule R3). Random unless a simulation, whose runs can be repeated, names one never used before.
+    #[doc(hidden)]
+    pub epoch: Option<Epoch>,
 }
 
 impl Default for StoreOptions {
@@ -38,6 +42,7 @@ impl Default for StoreOptions {
             seal_bytes: 1 << 20,
             unflushed_bytes: 64 << 20,
             canary: None,
+            epoch: None,
         }
     }
 }

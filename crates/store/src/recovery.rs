@@ -255,7 +255,7 @@ fn assemble(
     } else {
         space.allocate(Class::Log, segment_blocks, 4, None).ok_or(StoreError::NoSpace)?
     };
-    let epoch = rand::random();
+    let epoch = options.epoch.unwrap_or_else(rand::random);
     let start = LogStart { addr: segment.start, seq: replayed.end.seq, prev: replayed.end.prev, segment };
     let log = LogState {
         chain: Chain::new(epoch, segment_blocks, start),
