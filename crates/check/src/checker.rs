@@ -1,0 +1,133 @@
+//! The order of a check.
+
+use crate::blocks::BlockSet;
+use crate::error::CheckError;
+use crate::finding::{FindingKind, Report};
+use crate::items::ItemCheck;
+use crate::{names, space, start};
+use std::sync::Arc;
+use syncline_device::{Device, FlushTracker, Spawn};
+use syncline_format::BlockRun;
+use syncline_format::node::Node;
+use syncline_format::superblock::{Pointer, Superblock};
+use syncline_store::{Store, StoreError, StoreOptions};
+use syncline_tree::{Tree, TreeError};
+
+/// What a check is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Reading the tree.
+    Nodes,
+    /// Decoding items and reading file data.
+    Contents,
+    /// Comparing names with inodes and blocks with the space map.
+    Comparison,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What it is doing.
+    pub stage: Stage,
+    /// Blocks looked at so far.
+    pub done: u64,
+    /// Blocks that will be looked at, as the superblock says.
+    pub total: u64,
+}
+
+/// Told how far a check is.
+pub(crate) type Teller<'a> = &'a mut (dyn FnMut(Progress) + Send);
+
+/// Verifies everything on `device` and writes nothing. `spawn` is for the store, which starts no task when it is opened
+/// read-only.
+///
+/// Damage goes into the report; an error means that there is no image to look at or that nothing could be read.
+pub async fn check(
+    device: Arc<dyn Device>,
+    spawn: Arc<dyn Spawn>,
+    tell: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, CheckError> {
+    let mut report = Report::default();
+    let Some(superblock) = start::superblock(&device, &mut report).await? else {
+        report.incomplete = true;
+        return Ok(report);
+    };
+    report.clean_unmount = superblock.clean;
+    report.blocks = superblock.geometry.total_blocks;
+    let tracker = FlushTracker::new(device.clone());
+    let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
+    let space_map = start::space_map(&tracker, &superblock, &mut report).await;
+    let log = start::log(&device, &superblock, &mut report).await?;
+    nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
+    if !space_map || !log.sound {
+        report.incomplete = true;
+        return Ok(report);
+    }
+    let options = StoreOptions { read_only: true, node_cache_bytes: 32 << 20, ..StoreOptions::default() };
+    let (store, recovery) = match Store::open(device.clone(), options, spawn).await {
+        Ok(opened) => opened,
+        Err(StoreError::Corrupt { addr, detail }) => {
+            report.block(FindingKind::LogDamaged, addr, detail.to_string());
+            report.incomplete = true;
+            return Ok(report);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    report.batches_replayed = recovery.batches;
+    report.batches_discarded = recovery.discarded_batches;
+    let facts = ItemCheck::new(&store, &mut reachable, &mut report, tell).run().await;
+    let total = superblock.used_blocks;
+    tell(Progress { stage: Stage::Comparison, done: total, total });
+    if !report.incomplete {
+        names::compare(facts, &mut report);
+        counters(&store, &mut report);
+    }
+    space::compare(&store, reachable, &log.segments, &mut report);
+    Ok(report)
+}
+
+/// Reads every tree node.
+async fn nodes(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+    reachable: &mut BlockSet,
+    report: &mut Report,
+    tell: Teller<'_>,
+) {
+    const NODES_PER_STEP: u64 = 64;
+    let node_blocks = superblock.geometry.node_blocks();
+    let total = superblock.tree_nodes * node_blocks;
+    let tree = Tree::new(tracker.clone(), superblock.geometry, 1 << 20);
+    let mut visited = 0;
+    let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
+        if !reachable.add(BlockRun::new(pointer.addr, node_blocks)) {
+            report.block(FindingKind::BlockUsedTwice, pointer.addr, "a tree node lies where another does");
+        }
+        if let Err(error) = node {
+            report.block(FindingKind::NodeDamaged, pointer.addr, error.to_string());
+        }
+        visited += 1;
+        if visited % NODES_PER_STEP == 0 {
+            tell(Progress { stage: Stage::Nodes, done: visited * node_blocks, total });
+        }
+    };
+    let walked = tree.walk(superblock.tree, &mut visit).await;
+    report.nodes = walked.nodes;
+    if walked.bad_nodes > 0 {
+        report.incomplete = true;
+    } else if walked.nodes != superblock.tree_nodes {
+        let text = format!(
+            "{} tree nodes according to the superblock, {} were found",
+            superblock.tree_nodes, walked.nodes
+        );
+        report.add(FindingKind::SuperblockCounter, None, None, text);
+    }
+}
+
+/// Compares the counters that the log goes on counting.
+fn counters(store: &Store, report: &mut Report) {
+    if store.objects() != report.inodes {
+        let text = format!("the counter says {}, there are {} inodes", store.objects(), report.inodes);
+        report.add(FindingKind::ObjectCount, None, None, text);
+    }
+}

@@ -1,0 +1,15 @@
+//! Why an image could not be checked at all.
+
+use syncline_device::DeviceError;
+use syncline_store::StoreError;
+
+/// Why there is no report.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The device failed where nothing can be done without it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The image can't be opened: it is none, it is truncated, or its format is newer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,248 @@
+//! What a check finds: kinds with stable identifiers, and the report.
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+/// Findings that a report keeps; further ones are only counted, so that a hostile image can't fill the memory.
+pub const FINDINGS_MAX: usize = 10_000;
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])* $variant:ident = $number:literal $name:literal,)*) => {
+        /// A class of damage. Numbers and names are stable: scripts may rely on them.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum FindingKind {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl FindingKind {
+            /// Every kind, in the order of the numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The identifier, such as `SL0007`.
+            pub fn id(self) -> &'static str {
+                match self { $(Self::$variant => concat!("SL", $number),)* }
+            }
+
+            /// The name, such as `link-count`.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it means.
+            pub fn explanation(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc,)*),)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A copy of a superblock is damaged or can't be read.
+    SuperblockDamaged = "0001" "superblock-damaged",
+    /// A counter of the superblock is not what was counted.
+    SuperblockCounter = "0002" "superblock-counter",
+    /// The log ends before a batch that was durable.
+    LogDamaged = "0003" "log-damaged",
+    /// A tree node is damaged or can't be read; the items below it are lost.
+    NodeDamaged = "0004" "node-damaged",
+    /// The space map is damaged or can't be read.
+    SpaceMapDamaged = "0005" "space-map-damaged",
+    /// An item can't be decoded, or lies where no such item belongs.
+    ItemMalformed = "0006" "item-malformed",
+    /// An inode's link count is not the number of its names.
+    LinkCount = "0007" "link-count",
+    /// A directory entry names an inode that does not exist.
+    DanglingEntry = "0008" "dangling-entry",
+    /// A directory entry's file type is not that of the inode.
+    EntryType = "0009" "entry-type",
+    /// An inode has no name and is not waiting for removal.
+    UnnamedInode = "0010" "unnamed-inode",
+    /// A directory's parent is not the directory that names it.
+    DirectoryParent = "0011" "directory-parent",
+    /// A directory has more than one name.
+    DirectoryNames = "0012" "directory-names",
+    /// A directory can't be reached from the root.
+    Unreachable = "0013" "unreachable",
+    /// A directory's size is not the number of its entries.
+    DirectorySize = "0014" "directory-size",
+    /// A name lies where a search would not find it.
+    NameHash = "0015" "name-hash",
+    /// A directory or an inode has the same name twice.
+    DuplicateName = "0016" "duplicate-name",
+    /// There is no root directory.
+    RootMissing = "0017" "root-missing",
+    /// An orphan mark contradicts its inode.
+    OrphanMark = "0018" "orphan-mark",
+    /// Items of an object that has no inode.
+    ItemWithoutInode = "0019" "item-without-inode",
+    /// Two extents of a file cover the same block of it.
+    ExtentOverlap = "0020" "extent-overlap",
+    /// An extent lies outside the image.
+    ExtentOutside = "0021" "extent-outside",
+    /// An inode's block count is not the sum of its extents.
+    BlockCount = "0022" "block-count",
+    /// A block of file data is not what its checksum says.
+    DataDamaged = "0023" "data-damaged",
+    /// A block of file data can't be read.
+    DataUnreadable = "0024" "data-unreadable",
+    /// A block is used by two structures.
+    BlockUsedTwice = "0025" "block-used-twice",
+    /// The space map calls a block used that nothing uses.
+    BlockLeaked = "0026" "block-leaked",
+    /// The space map calls a block free that is in use.
+    BlockUnnamed = "0027" "block-unnamed",
+    /// An inode's count or length of extended attributes is wrong.
+    XattrCount = "0028" "xattr-count",
+    /// A part of a long value is missing or has the wrong length.
+    ChunkMissing = "0029" "chunk-missing",
+    /// A part of a long value that nothing refers to.
+    ChunkUnowned = "0030" "chunk-unowned",
+    /// The number of objects is not what the counter says.
+    ObjectCount = "0031" "object-count",
+    /// An object's number has not been handed out yet.
+    ObjectNumber = "0032" "object-number",
+    /// An inode contradicts itself.
+    InodeContradiction = "0033" "inode-contradiction",
+    /// A block in use lies in the log.
+    LogOverlap = "0034" "log-overlap",
+}
+
+impl Serialize for FindingKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Its class.
+    pub kind: FindingKind,
+    /// The object (inode number) concerned, if any.
+    pub object: Option<u64>,
+    /// The block concerned, if any.
+    pub block: Option<u64>,
+    /// What exactly is wrong.
+    pub text: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind.id(), self.kind.name())?;
+        if let Some(object) = self.object {
+            write!(f, ", inode {object}")?;
+        }
+        if let Some(block) = self.block {
+            write!(f, ", block {block}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Finding", 5)?;
+        fields.serialize_field("id", self.kind.id())?;
+        fields.serialize_field("name", self.kind.name())?;
+        fields.serialize_field("object", &self.object)?;
+        fields.serialize_field("block", &self.block)?;
+        fields.serialize_field("text", &self.text)?;
+        fields.end()
+    }
+}
+
+/// What a check found, and how much it looked at.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Report {
+    /// What is wrong, at most [`FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// Findings beyond those kept.
+    pub findings_dropped: u64,
+    /// Something could not be read, so that comparisons which need all of the image were left out.
+    pub incomplete: bool,
+    /// The image had been unmounted cleanly.
+    pub clean_unmount: bool,
+    /// Log batches replayed in memory.
+    pub batches_replayed: u64,
+    /// Log batches that were never acknowledged and do not count.
+    pub batches_discarded: u64,
+    /// Tree nodes read.
+    pub nodes: u64,
+    /// Items decoded.
+    pub items: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Inodes without names that wait for removal.
+    pub orphans: u64,
+    /// Names.
+    pub names: u64,
+    /// Blocks of file data compared with their checksums.
+    pub data_blocks: u64,
+    /// Blocks of the image.
+    pub blocks: u64,
+    /// Blocks that something uses.
+    pub blocks_used: u64,
+}
+
+impl Report {
+    /// True when nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Findings of one kind.
+    pub fn of(&self, kind: FindingKind) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |finding| finding.kind == kind)
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        kind: FindingKind,
+        object: Option<u64>,
+        block: Option<u64>,
+        text: impl Into<String>,
+    ) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { kind, object, block, text: text.into() });
+        } else {
+            self.findings_dropped += 1;
+        }
+    }
+
+    /// A finding about an object.
+    pub(crate) fn object(&mut self, kind: FindingKind, object: u64, text: impl Into<String>) {
+        self.add(kind, Some(object), None, text);
+    }
+
+    /// A finding about a block.
+    pub(crate) fn block(&mut self, kind: FindingKind, block: u64, text: impl Into<String>) {
+        self.add(kind, None, Some(block), text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_numbered_without_gaps_and_names_are_distinct() {
+        let mut names = std::collections::BTreeSet::new();
+        for (index, kind) in FindingKind::ALL.iter().enumerate() {
+            assert_eq!(kind.id(), format!("SL{:04}", index + 1));
+            assert!(names.insert(kind.name()));
+            assert!(!kind.explanation().is_empty());
+        }
+        assert_eq!(FindingKind::LinkCount.id(), "SL0007");
+    }
+
+    #[test]
+    fn a_report_is_bounded_and_counts_the_rest() {
+        let mut report = Report::default();
+        for block in 0..FINDINGS_MAX as u64 + 5 {
+            report.block(FindingKind::BlockLeaked, block, "test");
+        }
+        assert_eq!((report.findings.len(), report.findings_dropped), (FINDINGS_MAX, 5));
+        assert_eq!(report.findings[1].to_string(), "SL0026 block-leaked, block 1: test");
+    }
+}

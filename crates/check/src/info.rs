@@ -1,0 +1,74 @@
+//! What an image says about itself, without opening it.
+
+use crate::error::CheckError;
+use std::sync::Arc;
+use syncline_device::Device;
+use syncline_format::{BLOCK_BYTES, FORMAT_VERSION};
+use syncline_store::read_superblocks;
+
+/// An image's own description.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Info {
+    /// Version of the format.
+    pub format_version: u32,
+    /// Name of the filesystem.
+    pub uuid: String,
+    /// Human-readable name.
+    pub label: String,
+    /// Size of the filesystem in bytes.
+    pub size_bytes: u64,
+    /// Size of the device or file in bytes.
+    pub device_bytes: u64,
+    /// Size of a tree node in bytes.
+    pub node_bytes: u32,
+    /// Size of a block in bytes.
+    pub block_bytes: u32,
+    /// Bytes in use at the last checkpoint.
+    pub used_bytes: u64,
+    /// Files, directories and other objects at the last checkpoint.
+    pub objects: u64,
+    /// Nodes of the item tree.
+    pub tree_nodes: u64,
+    /// Levels of the item tree above its leaves.
+    pub tree_level: u8,
+    /// Number of the last checkpoint.
+    pub generation: u64,
+    /// Transactions up to it.
+    pub transactions: u64,
+    /// Creation time, seconds since 1970.
+    pub created_seconds: u64,
+    /// The image was unmounted cleanly and is not in use.
+    pub clean: bool,
+    /// Log batches after the last checkpoint, which the next mount replays.
+    pub log_batches: u64,
+    /// Copies of superblocks that are damaged.
+    pub superblocks_damaged: u64,
+}
+
+/// Reads the superblocks and follows the log.
+pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
+    let slots = read_superblocks(device).await?;
+    let superblock = slots.superblock;
+    let scan = syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await;
+    let log_batches = scan.map_err(syncline_store::StoreError::from)?.batches.len() as u64;
+    let end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(superblock.label.len());
+    Ok(Info {
+        format_version: FORMAT_VERSION,
+        uuid: uuid::Uuid::from_bytes(superblock.uuid).to_string(),
+        label: String::from_utf8_lossy(&superblock.label[..end]).into_owned(),
+        size_bytes: superblock.geometry.total_blocks * BLOCK_BYTES as u64,
+        device_bytes: device.size_bytes(),
+        node_bytes: superblock.geometry.node_bytes,
+        block_bytes: BLOCK_BYTES as u32,
+        used_bytes: superblock.used_blocks * BLOCK_BYTES as u64,
+        objects: superblock.objects,
+        tree_nodes: superblock.tree_nodes,
+        tree_level: superblock.tree.level,
+        generation: superblock.generation,
+        transactions: superblock.op_seq,
+        created_seconds: superblock.created_ns / 1_000_000_000,
+        clean: superblock.clean,
+        log_batches,
+        superblocks_damaged: slots.damaged.len() as u64,
+    })
+}

@@ -1,0 +1,166 @@
+//! Reads all items in order, and hands each to the object it belongs to.
+
+use crate::blocks::BlockSet;
+use crate::checker::{Progress, Stage, Teller};
+use crate::data::DataReader;
+use crate::finding::{FindingKind, Report};
+use crate::names::Facts;
+use crate::object::Object;
+use bytes::Bytes;
+use siphasher::sip::SipHasher24;
+use std::sync::Arc;
+use syncline_format::items::HASH_MAX;
+use syncline_format::{Geometry, Key, Kind};
+use syncline_store::Store;
+
+/// Items read at a time.
+const ITEMS_EACH: usize = 512;
+
+/// What the checks of single items share.
+pub(crate) struct Shared<'a> {
+    pub(crate) geometry: Geometry,
+    pub(crate) hasher: SipHasher24,
+    pub(crate) reachable: &'a mut BlockSet,
+    pub(crate) report: &'a mut Report,
+    pub(crate) data: DataReader,
+    pub(crate) facts: Facts,
+}
+
+impl Shared<'_> {
+    /// The hash of a name, as docs/FORMAT.md defines it.
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        self.hasher.hash(name) % (HASH_MAX + 1)
+    }
+}
+
+/// The pass over all items.
+pub(crate) struct ItemCheck<'a> {
+    store: &'a Arc<Store>,
+    shared: Shared<'a>,
+    tell: Teller<'a>,
+    object: Option<Object>,
+    /// Least object number never handed out.
+    next_object: u64,
+}
+
+impl<'a> ItemCheck<'a> {
+    pub(crate) fn new(
+        store: &'a Arc<Store>,
+        reachable: &'a mut BlockSet,
+        report: &'a mut Report,
+        tell: Teller<'a>,
+    ) -> Self {
+        let shared = Shared {
+            geometry: store.geometry(),
+            hasher: SipHasher24::new_with_key(&store.hash_seed()),
+            reachable,
+            report,
+            data: DataReader::new(store.device().clone()),
+            facts: Facts::default(),
+        };
+        Self { store, shared, tell, object: None, next_object: store.new_object() }
+    }
+
+    /// Reads everything.
+    pub(crate) async fn run(mut self) -> Facts {
+        let mut from = Key::MIN;
+        let mut step = ITEMS_EACH;
+        loop {
+            match self.store.scan(from, Key::MAX, step).await {
+                Ok(chunk) => {
+                    for (key, value) in &chunk.items {
+                        self.item(*key, value).await;
+                    }
+                    self.progress();
+                    match chunk.items.last().and_then(|(key, _)| key.next()) {
+                        Some(next) if !chunk.complete => from = next,
+                        _ => break,
+                    }
+                }
+                // What lies before the bad node is taken one by one.
+                Err(_) if step > 1 => step = 1,
+                Err(_) => {
+                    self.shared.report.incomplete = true;
+                    // Nothing can be said about an object that was read in part.
+                    self.object = None;
+                    let Some(next) = self.next_readable(from).await else { break };
+                    (from, step) = (next, ITEMS_EACH);
+                }
+            }
+        }
+        self.end_object();
+        self.shared.data.finish(self.shared.report).await;
+        self.shared.facts
+    }
+
+    fn progress(&mut self) {
+        let total = self.store.superblock().used_blocks;
+        let done = self.shared.report.data_blocks + self.shared.report.nodes * self.shared.geometry.node_blocks();
+        (self.tell)(Progress { stage: Stage::Contents, done: done.min(total), total });
+    }
+
+    /// The least object after that of `from` from which on items can be read, as far as doubling and halving finds it.
+    async fn next_readable(&self, from: Key) -> Option<Key> {
+        let first = |object| Key { object, kind: 0, offset: 0 };
+        let (mut low, mut distance) = (from.object, 1u64);
+        let mut high = loop {
+            let probe = from.object.checked_add(distance)?;
+            if self.store.scan(first(probe), Key::MAX, 1).await.is_ok() {
+                break probe;
+            }
+            low = probe;
+            distance = distance.checked_mul(2)?;
+        };
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match self.store.scan(first(middle), Key::MAX, 1).await {
+                Ok(_) => high = middle,
+                Err(_) => low = middle,
+            }
+        }
+        Some(first(high))
+    }
+
+    async fn item(&mut self, key: Key, value: &Bytes) {
+        self.shared.report.items += 1;
+        if key.object == 0 {
+            self.mark(key, value);
+            return;
+        }
+        if self.object.as_ref().is_none_or(|object| object.number() != key.object) {
+            self.end_object();
+            if key.object >= self.next_object {
+                let text = format!("numbers from {} on have not been handed out", self.next_object);
+                self.shared.report.object(FindingKind::ObjectNumber, key.object, text);
+            }
+        }
+        let object = self.object.get_or_insert_with(|| Object::new(key.object));
+        match Kind::from_u8(key.kind) {
+            Some(Kind::Inode) => object.inode(key, value, &mut self.shared),
+            Some(Kind::Dirent) => object.entry(key, value, &mut self.shared),
+            Some(Kind::Extent) => object.extent(key, value, &mut self.shared).await,
+            Some(Kind::Xattr) => object.xattr(key, value, &mut self.shared),
+            Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
+            Some(Kind::Orphan) | None => {
+                let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
+                self.shared.report.object(FindingKind::ItemMalformed, key.object, text);
+            }
+        }
+    }
+
+    /// Items of object 0: marks of inodes to be removed.
+    fn mark(&mut self, key: Key, value: &Bytes) {
+        if key.kind == Kind::Orphan as u8 && value.is_empty() {
+            self.shared.facts.mark_orphan(key.offset);
+        } else {
+            let text = format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
+            self.shared.report.object(FindingKind::ItemMalformed, 0, text);
+        }
+    }
+
+    fn end_object(&mut self) {
+        if let Some(object) = self.object.take() {
+            object.end(&mut self.shared);
+        }
+    }
+}

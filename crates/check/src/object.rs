@@ -1,0 +1,261 @@
+//! Checks of one object: its inode item, and whether its other items agree with it.
+
+use crate::finding::FindingKind;
+use crate::items::Shared;
+use crate::names::InodeFacts;
+use crate::xattrs::Xattrs;
+use bytes::Bytes;
+use syncline_format::Key;
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::extent::Extent;
+use syncline_format::items::hash_offsets;
+use syncline_format::items::inode::{
+    FLAG_CAPABILITY, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
+};
+
+pub(crate) const REGULAR: u8 = 0o10;
+pub(crate) const DIRECTORY: u8 = 0o04;
+/// Units of an inode's block count.
+const UNIT_BYTES: u64 = 512;
+const UNITS_PER_BLOCK: u64 = 8;
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What is known of an object whose items are being read.
+pub(crate) struct Object {
+    number: u64,
+    inode: Option<Inode>,
+    /// There is an inode item that can't be decoded: comparing with it makes no sense.
+    inode_malformed: bool,
+    entries: Entries,
+    /// First file block after the last extent.
+    extent_end: u64,
+    extent_blocks: u64,
+    xattrs: Xattrs,
+}
+
+/// What the inode item says.
+struct Inode {
+    file_type: u8,
+    nlink: u32,
+    size: u64,
+    blocks: u64,
+    parent: u64,
+    inline_bytes: Option<u64>,
+    xattr_items: u32,
+    xattr_list_bytes: u32,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+struct Entries {
+    count: u64,
+    subdirectories: u32,
+    /// Hash of the names below, which are all that have it.
+    hash: u64,
+    names: Vec<Vec<u8>>,
+}
+
+impl Object {
+    pub(crate) fn new(number: u64) -> Self {
+        Self {
+            number,
+            inode: None,
+            inode_malformed: false,
+            entries: Entries::default(),
+            extent_end: 0,
+            extent_blocks: 0,
+            xattrs: Xattrs::default(),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn inode(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        if key.offset != 0 {
+            let text = format!("a second inode item, at offset {}", key.offset);
+            shared.report.object(FindingKind::ItemMalformed, self.number, text);
+            return;
+        }
+        let item = match InodeItem::decode(value) {
+            Ok(item) => item,
+            Err(error) => {
+                self.inode_malformed = true;
+                shared.report.object(FindingKind::ItemMalformed, self.number, error.to_string());
+                return;
+            }
+        };
+        self.consistency(&item, shared);
+        for (name, _) in &item.xattrs {
+            self.xattrs.small(self.number, name, shared.report);
+        }
+        self.xattrs.expect(item.next_chunk);
+        if let Some(Target::Chunks(chunks)) = item.target {
+            self.xattrs.refer(self.number, chunks, shared.report);
+        }
+        self.inode = Some(Inode {
+            file_type: (item.mode >> 12) as u8,
+            nlink: item.nlink,
+            size: item.size,
+            blocks: item.blocks,
+            parent: item.parent,
+            inline_bytes: item.data.map(|data| data.len() as u64),
+            xattr_items: item.xattr_items,
+            xattr_list_bytes: item.xattr_list_bytes,
+        });
+    }
+
+    /// Whether the parts of an inode item agree with each other.
+    fn consistency(&self, item: &InodeItem<'_>, shared: &mut Shared<'_>) {
+        let node_bytes = shared.geometry.node_bytes;
+        let mut wrong = |text: String| {
+            shared.report.object(FindingKind::InodeContradiction, self.number, text);
+        };
+        if let Some(data) = item.data.filter(|data| data.len() > inline_bytes_max(node_bytes)) {
+            wrong(format!("{} bytes of data in the inode item are more than it may hold", data.len()));
+        }
+        let target_bytes = item.target.map(|target| match target {
+            Target::Here(target) => target.len() as u64,
+            Target::Chunks(chunks) => u64::from(chunks.len_bytes),
+        });
+        if let Some(bytes) = target_bytes.filter(|&bytes| bytes != item.size || bytes == 0) {
+            wrong(format!("the target of the symbolic link has {bytes} bytes, its size says {}", item.size));
+        }
+        let small: usize = item.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
+        if small > xattr_bytes_max(node_bytes) {
+            wrong(format!("{small} bytes of extended attributes in the inode item are more than it may hold"));
+        }
+        let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
+        if capability && item.flags & FLAG_CAPABILITY == 0 {
+            wrong("a file capability is set that the flags do not tell of".into());
+        }
+        if item.flags & !FLAG_CAPABILITY != 0 {
+            wrong(format!("unknown flags {:#x}", item.flags));
+        }
+    }
+
+    pub(crate) fn entry(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        let malformed = |shared: &mut Shared<'_>, text: String| {
+            shared.report.object(FindingKind::ItemMalformed, self.number, text);
+        };
+        let entry = match Dirent::decode(value) {
+            Ok(entry) => entry,
+            Err(error) => return malformed(shared, format!("entry at offset {}: {error}", key.offset)),
+        };
+        if self.inode.as_ref().is_some_and(|inode| inode.file_type != DIRECTORY) {
+            return malformed(shared, "a directory entry in what is no directory".into());
+        }
+        shared.report.names += 1;
+        self.entries.count += 1;
+        self.entries.subdirectories += u32::from(entry.file_type == DIRECTORY);
+        shared.facts.entry(entry.ino, self.number, entry.file_type);
+        let hash = shared.hash(entry.name);
+        let (first, last) = hash_offsets(hash);
+        if !(first..=last).contains(&key.offset) {
+            let text = format!("{:?} lies at offset {}, not in {first}..={last}", printable(entry.name), key.offset);
+            shared.report.object(FindingKind::NameHash, self.number, text);
+            return;
+        }
+        let known = &mut self.entries;
+        if known.hash != hash {
+            known.hash = hash;
+            known.names.clear();
+        }
+        if known.names.iter().any(|name| name == entry.name) {
+            let text = format!("{:?} is there twice", printable(entry.name));
+            shared.report.object(FindingKind::DuplicateName, self.number, text);
+        }
+        known.names.push(entry.name.to_vec());
+    }
+
+    pub(crate) async fn extent(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        let report = &mut *shared.report;
+        let extent = match Extent::decode(key.offset, value) {
+            Ok(extent) => extent,
+            Err(error) => {
+                let text = format!("extent at file block {}: {error}", key.offset);
+                return report.object(FindingKind::ItemMalformed, self.number, text);
+            }
+        };
+        if self.inode.as_ref().is_some_and(|inode| inode.file_type != REGULAR) {
+            return report.object(FindingKind::ItemMalformed, self.number, "an extent of what is no regular file");
+        }
+        if extent.file_block < self.extent_end {
+            let text = format!(
+                "the extent at file block {} begins before the one before it ends, at {}",
+                extent.file_block, self.extent_end
+            );
+            report.object(FindingKind::ExtentOverlap, self.number, text);
+        }
+        self.extent_end = self.extent_end.max(extent.end());
+        self.extent_blocks += extent.blocks();
+        let run = extent.run();
+        if !shared.geometry.contains(run) {
+            let text = format!("the extent at file block {} has {} blocks there", extent.file_block, run.blocks);
+            return report.add(FindingKind::ExtentOutside, Some(self.number), Some(run.start), text);
+        }
+        if extent.file_block == 0 && self.inode.as_ref().is_some_and(|inode| inode.inline_bytes.is_some()) {
+            let text = "block 0 of the file is both in the inode item and in an extent";
+            report.object(FindingKind::InodeContradiction, self.number, text);
+        }
+        if !shared.reachable.add(run) {
+            let text = format!(
+                "an extent of {} blocks, at file block {}, overlaps what something else uses",
+                run.blocks, extent.file_block
+            );
+            report.add(FindingKind::BlockUsedTwice, Some(self.number), Some(run.start), text);
+        }
+        shared.data.push(self.number, extent, report).await;
+    }
+
+    pub(crate) fn xattr(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        self.xattrs.item(key, value, shared);
+    }
+
+    pub(crate) fn chunk(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        self.xattrs.chunk(key, value, shared.report);
+    }
+
+    /// All items of the object were read.
+    pub(crate) fn end(self, shared: &mut Shared<'_>) {
+        let report = &mut *shared.report;
+        let Some(inode) = self.inode else {
+            if !self.inode_malformed {
+                report.object(FindingKind::ItemWithoutInode, self.number, "there are items, but no inode");
+            }
+            // So that its names are not called dangling beside this.
+            shared.facts.unknown(self.number);
+            return;
+        };
+        report.inodes += 1;
+        report.directories += u64::from(inode.file_type == DIRECTORY);
+        // The removal of an inode without names proceeds in steps, which a crash may have cut short.
+        if inode.nlink > 0 {
+            if inode.file_type == DIRECTORY && inode.size != self.entries.count {
+                let text = format!("its size says {} entries, there are {}", inode.size, self.entries.count);
+                report.object(FindingKind::DirectorySize, self.number, text);
+            }
+            let inline_units = inode.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
+            let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
+            if inode.file_type == REGULAR && inode.blocks != units {
+                let text = format!("it says {} units of 512 bytes, there are {units}", inode.blocks);
+                report.object(FindingKind::BlockCount, self.number, text);
+            }
+            self.xattrs.end(self.number, inode.xattr_items, inode.xattr_list_bytes, report);
+        }
+        shared.facts.inode(InodeFacts {
+            number: self.number,
+            parent: inode.parent,
+            named_by: 0,
+            nlink: inode.nlink,
+            subdirectories: self.entries.subdirectories,
+            file_type: inode.file_type,
+        });
+    }
+}
+
+/// A name for a message.
+pub(crate) fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

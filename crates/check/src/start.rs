@@ -1,0 +1,127 @@
+//! Where an image starts: superblocks, space map, log.
+
+use crate::error::CheckError;
+use crate::finding::{FindingKind, Report};
+use std::sync::Arc;
+use syncline_device::{Device, DeviceExt, FlushTracker};
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Geometry};
+use syncline_log::ReplayError;
+use syncline_space::{Space, SpaceError};
+use syncline_store::read_superblocks;
+
+/// Reads every copy of the superblocks. `None` when all are damaged, which the report then says.
+pub(crate) async fn superblock(
+    device: &Arc<dyn Device>,
+    report: &mut Report,
+) -> Result<Option<Superblock>, CheckError> {
+    let device_blocks = device.size_bytes() / BLOCK_BYTES as u64;
+    let mut damaged = false;
+    if device_blocks >= Geometry::MIN_BLOCKS {
+        for slot in 0..2 {
+            for (copy, addr) in Geometry::superblock_copies_for(device_blocks, slot).into_iter().enumerate() {
+                damaged |= look_at_copy(device, (slot, copy), addr, report).await;
+            }
+        }
+    }
+    match read_superblocks(device).await {
+        Ok(slots) => Ok(Some(slots.superblock)),
+        Err(_) if damaged => Ok(None),
+        // Nothing that is damaged, so it is something else: no image, a truncated one, a newer format.
+        Err(error) => {
+            report.findings.clear();
+            Err(error.into())
+        }
+    }
+}
+
+/// True when a copy is damaged beyond doubt: it was a superblock, and is not any more.
+async fn look_at_copy(
+    device: &Arc<dyn Device>,
+    (slot, copy): (usize, usize),
+    addr: u64,
+    report: &mut Report,
+) -> bool {
+    let (error, beyond_doubt) = match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
+        // Never written.
+        Ok(block) if block.iter().all(|&byte| byte == 0) => return false,
+        Ok(block) => match Superblock::decode(&block) {
+            Ok(_) | Err(FormatError::Version { .. }) => return false,
+            Err(error) => {
+                let doubtful = matches!(error, FormatError::Magic { .. });
+                (error.to_string(), !doubtful)
+            }
+        },
+        Err(error) => (error.to_string(), false),
+    };
+    let text = format!("copy {copy} of superblock {slot}: {error}");
+    report.block(FindingKind::SuperblockDamaged, addr, text);
+    beyond_doubt
+}
+
+/// Loads the space map as the superblock has it, without the log.
+pub(crate) async fn space_map(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+    report: &mut Report,
+) -> bool {
+    match Space::load(tracker, superblock.geometry, superblock.space).await {
+        Ok(space) => {
+            let named = space.counters().named;
+            if named != superblock.used_blocks {
+                let text = format!(
+                    "{} blocks in use according to the superblock, {named} according to the space map",
+                    superblock.used_blocks
+                );
+                report.add(FindingKind::SuperblockCounter, None, None, text);
+            }
+            true
+        }
+        Err(error) => {
+            let addr = match &error {
+                SpaceError::Corrupt { addr, .. } | SpaceError::OwnPageFree { addr, .. } => Some(*addr),
+                _ => None,
+            };
+            report.add(FindingKind::SpaceMapDamaged, None, addr, error.to_string());
+            false
+        }
+    }
+}
+
+/// What the log tells: the segments it lies in.
+pub(crate) struct LogFacts {
+    pub(crate) segments: Vec<BlockRun>,
+    /// It can be replayed.
+    pub(crate) sound: bool,
+}
+
+/// Follows the log.
+pub(crate) async fn log(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    report: &mut Report,
+) -> Result<LogFacts, CheckError> {
+    let mut segments = vec![superblock.log.segment];
+    match syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await {
+        Ok(scan) => {
+            if let Some(later) = scan.contradiction {
+                let text = format!(
+                    "batch {} is missing although batch {} says that batch {} is durable",
+                    scan.end.seq, later.seq, later.durable_seq
+                );
+                report.block(FindingKind::LogDamaged, scan.end.addr, text);
+            }
+            segments.extend(scan.batches.iter().map(|batch| batch.next_segment));
+            segments.dedup();
+            Ok(LogFacts { segments, sound: true })
+        }
+        Err(ReplayError::Corrupt { seq, addr, detail }) => {
+            report.block(FindingKind::LogDamaged, addr, format!("batch {seq}: {detail}"));
+            Ok(LogFacts { segments, sound: false })
+        }
+        Err(ReplayError::Device(error)) => {
+            report.block(FindingKind::LogDamaged, superblock.log.addr, error.to_string());
+            Ok(LogFacts { segments, sound: false })
+        }
+    }
+}
