@@ -4,8 +4,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
-use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
-use syncline_format::items::extent::piece_start;
+
+/// Blocks of the pieces in which a payload is copied: 64 KiB, at multiples of that in the file.
+const COPY_BLOCKS: u64 = 16;
 
 /// The contents of one block.
 pub(crate) enum Block {
@@ -155,24 +156,31 @@ impl BlockMap {
     }
 
     /// Replaces whole blocks from `first` on by `payload`, a multiple of a block. Without a copy if the payload lies at a
-    /// multiple of a block in memory, else with one copy for each piece of an extent.
+    /// multiple of a block in memory, else with one copy in pieces of a size that buffers are kept for.
     pub(crate) fn replace(&mut self, first: u64, payload: &Bytes) {
-        let aligned = (payload.as_ptr() as usize).is_multiple_of(BLOCK_BYTES);
-        let blocks = (payload.len() / BLOCK_BYTES) as u64;
+        if (payload.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
+            self.share(first, payload);
+            return;
+        }
+        let end = first + (payload.len() / BLOCK_BYTES) as u64;
         let mut block = first;
-        while block < first + blocks {
-            let piece_end = (piece_start(block) + EXTENT_BLOCKS_MAX).min(first + blocks);
+        while block < end {
+            let piece_end = end.min(block - block % COPY_BLOCKS + COPY_BLOCKS);
             let from = (block - first) as usize * BLOCK_BYTES;
-            let piece = payload.slice(from..from + (piece_end - block) as usize * BLOCK_BYTES);
-            if !aligned && piece_end - block == 1 {
-                self.insert(block, Block::Owned(AlignedBuf::copy_from(&piece)));
+            let copy = AlignedBuf::copy_from(&payload[from..][..(piece_end - block) as usize * BLOCK_BYTES]);
+            if piece_end - block == 1 {
+                self.insert(block, Block::Owned(copy));
             } else {
-                let buf = if aligned { piece } else { AlignedBuf::copy_from(&piece).into_bytes() };
-                for index in 0..(piece_end - block) as usize {
-                    self.insert(block + index as u64, Block::Shared { buf: buf.clone(), index });
-                }
+                self.share(block, &copy.into_bytes());
             }
             block = piece_end;
+        }
+    }
+
+    /// Puts the blocks of one buffer here.
+    fn share(&mut self, first: u64, buf: &Bytes) {
+        for index in 0..buf.len() / BLOCK_BYTES {
+            self.insert(first + index as u64, Block::Shared { buf: buf.clone(), index });
         }
     }
 
@@ -246,7 +254,7 @@ mod tests {
         let taken = map.take(0, u64::MAX, 1000);
         assert_eq!(taken.len(), 20);
         let bufs = gather(&taken);
-        assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).collect::<Vec<_>>(), [2, 18]);
+        assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).collect::<Vec<_>>(), [2, 16, 2]);
         assert!(bufs.iter().all(|buf| (buf.as_ptr() as usize).is_multiple_of(BLOCK_BYTES)));
     }
 

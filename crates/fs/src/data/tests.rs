@@ -1,6 +1,7 @@
 //! File data over a real store on a memory device.
 
 mod crash;
+mod faults;
 mod model;
 mod sync;
 mod writing;
@@ -9,7 +10,7 @@ use crate::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use crate::{Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::sync::Arc;
-use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
@@ -17,6 +18,7 @@ const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 /// A mounted filesystem, and all that is needed to mount it again.
 struct Mount {
     fs: Arc<Filesystem>,
+    /// What is below all wrappers.
     device: Arc<MemoryDevice>,
     spawn: Arc<dyn Spawn>,
     options: Options,
@@ -40,8 +42,17 @@ impl Mount {
     }
 
     fn open(device: Arc<MemoryDevice>, spawn: Arc<dyn Spawn>, options: Options) -> Self {
-        let (store, _) =
-            block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+        Self::open_through(device.clone(), device, spawn, options)
+    }
+
+    /// Mounts `device` through a wrapper of it.
+    fn open_through(
+        wrapper: Arc<dyn Device>,
+        device: Arc<MemoryDevice>,
+        spawn: Arc<dyn Spawn>,
+        options: Options,
+    ) -> Self {
+        let (store, _) = block_on(Store::open(wrapper, StoreOptions::default(), spawn.clone())).unwrap();
         let fs = block_on(Filesystem::open(store, spawn.clone(), options.clone())).unwrap();
         Self { fs, device, spawn, options }
     }
@@ -95,7 +106,6 @@ impl Mount {
         block_on(self.fs.getattr(ino)).unwrap().blocks
     }
 
-    /// Forgets the inodes in memory, so that the next access reads them.
     fn unlink(&self, name: &str) {
         block_on(self.fs.unlink(ROOT, name.as_bytes())).unwrap();
     }

@@ -141,8 +141,6 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
     #[test]
     fn files_follow_plain_bytes(steps in proptest::collection::vec(step(), 1..60)) {
         let mut pair = Pair::new();

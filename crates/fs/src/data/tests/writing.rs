@@ -252,6 +252,47 @@ fn a_rotten_block_is_an_error_for_its_readers_only() {
 }
 
 #[test]
+fn a_write_clears_set_user_id_if_asked() {
+    let mount = Mount::new();
+    let ino = mount.create("tool");
+    let mode = |permissions| {
+        let changes = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
+        block_on(mount.fs.setattr(CALLER, ino, changes)).unwrap();
+    };
+    let permissions = || block_on(mount.fs.getattr(ino)).unwrap().permissions;
+    mode(0o4755);
+    block_on(mount.fs.write(ino, 0, Bytes::from_static(b"new"), false)).unwrap();
+    assert_eq!(permissions(), 0o4755);
+    block_on(mount.fs.write(ino, 0, Bytes::from_static(b"new"), true)).unwrap();
+    assert_eq!(permissions(), 0o755);
+    // It is an attribute change: an fsync of anything carries it.
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let found = after.find("tool");
+    assert_eq!(block_on(after.fs.getattr(found)).unwrap().permissions, 0o755);
+    assert_eq!(after.size(found), 0, "the data was not synced");
+}
+
+#[test]
+fn fdatasync_carries_size_data_and_name() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(8, 10_000));
+    let later = mount.create("later");
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    let after = mount.crash();
+    assert_eq!(after.read(after.find("file"), 0, 20_000), pattern(8, 10_000));
+    mount.write(later, 0, b"unsynced");
+    let before = mount.fs.store().last_op();
+    assert!(mount.fs.store().is_durable(before));
+    mount.truncate(ino, 5_000).unwrap();
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    let after = mount.crash();
+    assert_eq!(after.size(after.find("file")), 5_000);
+    assert_eq!(after.size(after.find("later")), 0);
+}
+
+#[test]
 fn several_tasks_write_one_file() {
     let mount = Mount::new();
     let ino = mount.create("shared");

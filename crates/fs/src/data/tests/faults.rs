@@ -1,0 +1,221 @@
+//! Writes that fail, writes that take long, callers that give up.
+
+use super::super::writeback::write_back;
+use super::*;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
+
+/// A device whose writes can be made to fail, or to wait.
+struct Moody {
+    below: Arc<MemoryDevice>,
+    fail: AtomicBool,
+    hold: AtomicBool,
+    held: Mutex<Vec<Held>>,
+}
+
+type Held = (u64, Vec<Bytes>, Completion<()>);
+
+impl Moody {
+    /// Writes wait from now on.
+    fn hold(&self) {
+        self.hold.store(true, Ordering::SeqCst);
+    }
+
+    /// Writes that waited happen now, and others wait no more.
+    fn release(&self) {
+        self.hold.store(false, Ordering::SeqCst);
+        for (offset, bufs, done) in std::mem::take(&mut *self.held.lock()) {
+            self.below.write(offset, bufs, done);
+        }
+    }
+
+    fn wait_for_held(&self, count: usize) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while self.held.lock().len() < count {
+            assert!(std::time::Instant::now() < deadline, "the write did not come");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+impl Device for Moody {
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        self.below.read(offset, buf, done);
+    }
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        if self.fail.load(Ordering::SeqCst) {
+            return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
+        }
+        if self.hold.load(Ordering::SeqCst) {
+            self.held.lock().push((offset, bufs, done));
+            return;
+        }
+        self.below.write(offset, bufs, done);
+    }
+    fn flush(&self, done: Completion<()>) {
+        self.below.flush(done);
+    }
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        self.below.discard(offset, len_bytes, done);
+    }
+}
+
+fn moody(options: Options) -> (Arc<Moody>, Mount) {
+    let Mount { fs, device, spawn, options } = Mount::sized(64 << 20, options);
+    block_on(fs.close()).unwrap();
+    block_on(fs.store().close()).unwrap();
+    drop(fs);
+    let wrapper = Arc::new(Moody {
+        below: device.clone(),
+        fail: AtomicBool::new(false),
+        hold: AtomicBool::new(false),
+        held: Mutex::default(),
+    });
+    let mount = Mount::open_through(wrapper.clone(), device, spawn, options);
+    (wrapper, mount)
+}
+
+#[test]
+fn a_failed_write_back_is_reported_once_and_tried_again() {
+    let (device, mount) = moody(options());
+    let ino = mount.create("file");
+    mount.fsync(ROOT);
+    mount.write(ino, 0, &pattern(1, 100_000));
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    let used = mount.fs.store().space().named;
+    device.fail.store(true, Ordering::SeqCst);
+    block_on(write_back(&mount.fs, &inode)).unwrap_err();
+    device.fail.store(false, Ordering::SeqCst);
+    assert!(inode.state.lock().data.has_dirty(), "the data stays in memory (P5)");
+    assert_eq!(mount.read(ino, 0, 200_000), pattern(1, 100_000));
+    assert_eq!(block_on(mount.fs.fsync(ino, false)).unwrap_err().errno(), 5);
+    // That fsync has tried for real, and so does the next.
+    mount.fsync(ino);
+    mount.check_items(ino);
+    assert_eq!(mount.fs.store().space().named, used + 25, "what failed was given back");
+    let after = mount.crash();
+    assert_eq!(after.read(after.find("file"), 0, 200_000), pattern(1, 100_000));
+}
+
+#[test]
+fn a_writer_over_the_limit_learns_of_a_broken_device() {
+    let limits = Options { dirty_bytes_max: 1 << 20, writeback_start_bytes: 1 << 20, ..options() };
+    let (device, mount) = moody(limits);
+    let ino = mount.create("file");
+    device.fail.store(true, Ordering::SeqCst);
+    let written =
+        (0..100).take_while(|index| mount.try_write(ino, index * 65536, &[1; 65536]).is_ok()).count();
+    assert_eq!(written, 16);
+    device.fail.store(false, Ordering::SeqCst);
+    mount.write(ino, 16 * 65536, &[1; 65536]);
+    assert!(block_on(mount.fs.fsync(ino, false)).is_err());
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, 0, 17 * 65536), vec![1; 17 * 65536]);
+}
+
+#[test]
+fn truncation_and_overwrite_while_blocks_are_in_flight() {
+    let (device, mount) = moody(options());
+    let ino = mount.create("file");
+    let mut expected = pattern(2, 300_000);
+    mount.write(ino, 0, &expected);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    device.hold();
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| block_on(write_back(&mount.fs, &inode)));
+        device.wait_for_held(1);
+        // Everything is in flight now.
+        assert_eq!(mount.read(ino, 0, 400_000), expected);
+        mount.write(ino, 5_000, b"newer than what is in flight");
+        expected[5_000..5_028].copy_from_slice(b"newer than what is in flight");
+        mount.truncate(ino, 100_001).unwrap();
+        mount.truncate(ino, 200_000).unwrap();
+        expected.truncate(100_001);
+        expected.resize(200_000, 0);
+        mount.write(ino, 150_000, &[3; 10_000]);
+        expected[150_000..160_000].fill(3);
+        assert_eq!(mount.read(ino, 0, 400_000), expected);
+        device.release();
+        job.join().unwrap().unwrap();
+    });
+    assert_eq!(mount.read(ino, 0, 400_000), expected);
+    mount.check_items(ino);
+    assert!(mount.fs.counters().stale_bytes >= 200_000 - 4096, "the truncated blocks were not named");
+    mount.fsync(ino);
+    assert_eq!(mount.read(ino, 0, 400_000), expected);
+    mount.check_items(ino);
+    let mount = mount.crash();
+    let ino = mount.find("file");
+    assert_eq!(mount.read(ino, 0, 400_000), expected);
+}
+
+#[test]
+fn a_file_removed_while_its_blocks_are_in_flight() {
+    let (device, mount) = moody(options());
+    let named = mount.fs.store().space().named;
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(3, 100_000));
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    device.hold();
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| block_on(write_back(&mount.fs, &inode)));
+        device.wait_for_held(1);
+        mount.unlink("file");
+        mount.fs.forget(ino, 1);
+        device.release();
+        job.join().unwrap().unwrap();
+    });
+    drop(inode);
+    let mount = mount.reopen();
+    assert!(block_on(mount.fs.getattr(ino)).is_err(), "late write-back must not bring the inode back");
+    assert!(mount.fs.store().space().named <= named + 64);
+}
+
+#[test]
+fn a_caller_that_gives_up_loses_nothing() {
+    let (device, mount) = moody(options());
+    let ino = mount.create("file");
+    mount.fsync(ROOT);
+    mount.write(ino, 0, &pattern(4, 3 << 20));
+    device.hold();
+    {
+        let fsync = std::pin::pin!(mount.fs.fsync(ino, false));
+        let polled = block_on(futures_lite::future::poll_once(fsync));
+        assert!(polled.is_none(), "it waits for the write");
+    }
+    device.wait_for_held(1);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    assert!(inode.state.lock().data.in_flight.is_empty(), "given up: dirty again");
+    assert_eq!(mount.read(ino, 0, 4 << 20), pattern(4, 3 << 20));
+    device.release();
+    mount.fsync(ino);
+    mount.check_items(ino);
+    let after = mount.crash();
+    assert_eq!(after.read(after.find("file"), 0, 4 << 20), pattern(4, 3 << 20));
+}
+
+#[test]
+fn a_truncation_of_very_many_extents() {
+    let mount = Mount::sized(256 << 20, options());
+    let ino = mount.create("fragments");
+    // Every other block, so that each is an extent of its own.
+    for block in 0..9000u64 {
+        mount.write(ino, block * 8192, &[block as u8; 4096]);
+    }
+    block_on(mount.fs.syncfs()).unwrap();
+    assert_eq!(mount.blocks(ino), 9000 * 8);
+    let op = mount.fs.store().last_op().0;
+    mount.truncate(ino, 100).unwrap();
+    assert_eq!(mount.fs.store().last_op().0 - op, 2, "one transaction for the size, one for the rest");
+    mount.check_items(ino);
+    assert_eq!(mount.read(ino, 0, 1000), [0; 100]);
+    mount.write(ino, 0, &[1; 4096]);
+    mount.fsync(ino);
+    assert_eq!(mount.blocks(ino), 8);
+    let mount = mount.reopen();
+    assert_eq!(mount.read(mount.find("fragments"), 0, 10_000), [1; 4096]);
+}
