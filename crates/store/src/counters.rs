@@ -19,7 +19,8 @@ impl Default for Recorder {
 
 impl Recorder {
     pub(crate) fn record(&self, value: impl Measure) {
-        self.0.lock().saturating_record(value.number());
+        // The histogram grows as needed; only a value beyond u64 could be refused.
+        let _ = self.0.lock().record(value.number());
     }
 
     fn summary(&self) -> LatencySummary {
@@ -232,5 +233,22 @@ impl Counters {
             checkpoint_ns: self.checkpoint_latency.summary(),
             group_size: self.group_sizes.summary(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_keeps_values_of_every_size() {
+        let recorder = Recorder::default();
+        for value in [3, 40_000, 5_000_000_000] {
+            recorder.record(Duration::from_nanos(value));
+        }
+        let summary = recorder.summary();
+        assert_eq!(summary.count, 3);
+        assert!((39_000..41_000).contains(&summary.p50), "{}", summary.p50);
+        assert!(summary.max >= 5_000_000_000);
     }
 }
