@@ -1,1 +1,24 @@
+//! The crash laboratory: devices that record, fail and lose power, an executor in which one seed is one run, and the
+//! workloads and models that tell whether what comes back is what was promised.
+//!
+//! For tests and demonstrations only. A run is made of a [`Simulation`] (who runs when), a [`SimDevice`] (when
+//! operations end), a [`RecordingDevice`] (what happened) and a workload. [`CrashImages`] makes from the record every
+//! image that the device assumption allows (docs/DESIGN.md, "The promise").
 #![forbid(unsafe_code)]
+
+mod content;
+mod device;
+mod executor;
+mod images;
+pub mod lab;
+mod recording;
+mod store;
+mod tear;
+
+pub use content::block_of;
+pub use device::{Latency, SimDevice};
+pub use executor::{Simulation, Stalled};
+pub use images::CrashImages;
+pub use recording::{Event, RecordingDevice};
+pub use store::{StoreHistory, StoreSubject};
+pub use tear::SECTOR_BYTES;

@@ -1,0 +1,372 @@
+//! A deterministic executor: one thread, virtual time, and a seed that decides who runs next.
+//!
+//! Tasks that are ready and device operations that are due are picked at random, one at a time; every pick moves the
+//! clock by a little, and when nobody can run the clock jumps to the next timer or operation. So one seed is one run,
+//! and different seeds are different interleavings.
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use syncline_device::Spawn;
+
+/// What a picked task may take of virtual time, in nanoseconds.
+const STEP_NS_MAX: u64 = 4_000;
+
+type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Job = Box<dyn FnOnce() + Send>;
+/// When something is due, and a number that keeps two of the same moment apart.
+type Due = (u64, u64);
+
+/// One simulated run. Dropping it drops its tasks where they wait and its device operations where they are: the
+/// process was killed.
+pub struct Simulation {
+    shared: Arc<Shared>,
+}
+
+/// What tasks, wakers and devices share of it.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: ChaCha8Rng,
+    now_ns: u64,
+    next_id: u64,
+    tasks: BTreeMap<u64, Task>,
+    ready: Vec<u64>,
+    timers: BTreeMap<Due, Waker>,
+    jobs: BTreeMap<Due, Job>,
+    closed: bool,
+}
+
+struct Task {
+    /// Absent while it is being polled.
+    future: Option<TaskFuture>,
+    waker: Arc<TaskWaker>,
+    queued: bool,
+}
+
+/// Nobody can ever run again although the run is not over: a lost wake-up or a cycle of waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stalled;
+
+impl Simulation {
+    /// A run that `seed` determines.
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now_ns: 0,
+            next_id: 0,
+            tasks: BTreeMap::new(),
+            ready: Vec::new(),
+            timers: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            closed: false,
+        };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
+    }
+
+    /// Where the engine starts its background tasks.
+    pub fn spawner(&self) -> Arc<dyn Spawn> {
+        Arc::new(Spawner(self.shared.clone()))
+    }
+
+    /// What devices schedule their operations with.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Virtual nanoseconds since the start.
+    pub fn now_ns(&self) -> u64 {
+        self.shared.state.lock().now_ns
+    }
+
+    /// Runs everything until `future` ends.
+    pub fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Stalled> {
+        let slot = Arc::new(Mutex::new(None));
+        let answer = slot.clone();
+        self.shared.add_task(Box::pin(async move {
+            let value = future.await;
+            *answer.lock() = Some(value);
+        }));
+        loop {
+            if let Some(value) = slot.lock().take() {
+                return Ok(value);
+            }
+            if !self.shared.step() {
+                return Err(Stalled);
+            }
+        }
+    }
+
+    /// Kills the process: its tasks end where they are. Of its device operations on their way some still take place, as
+    /// the seed decides, and the others never do; nobody hears of either.
+    pub fn kill(self) {
+        let (tasks, jobs) = {
+            let mut state = self.shared.state.lock();
+            state.closed = true;
+            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.jobs))
+        };
+        drop(tasks);
+        for job in jobs.into_values() {
+            if self.shared.random_below(2) == 0 {
+                job();
+            }
+        }
+    }
+
+    /// Runs at most `steps` picks; false when nothing is left to do.
+    pub fn run_steps(&self, steps: u64) -> bool {
+        (0..steps).all(|_| self.shared.step())
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        // Dropping a completion may wake tasks and start operations: `closed` refuses both, and each round takes what
+        // is left outside the lock.
+        let mut state = self.shared.state.lock();
+        state.closed = true;
+        let tasks = std::mem::take(&mut state.tasks);
+        let jobs = std::mem::take(&mut state.jobs);
+        let timers = std::mem::take(&mut state.timers);
+        drop(state);
+        drop((tasks, jobs, timers));
+    }
+}
+
+impl Shared {
+    /// Starts `job` when between `least` and `most` nanoseconds have passed. Once the run is over it is dropped.
+    pub(crate) fn schedule(&self, least_ns: u64, most_ns: u64, job: Job) {
+        let mut state = self.state.lock();
+        if state.closed {
+            drop(state);
+            drop(job);
+            return;
+        }
+        let delay = state.rng.random_range(least_ns..=most_ns.max(least_ns));
+        let due = state.due_in(delay);
+        state.jobs.insert(due, job);
+    }
+
+    /// A number below `end` from the run's seed.
+    pub(crate) fn random_below(&self, end: u64) -> u64 {
+        self.state.lock().rng.random_range(0..end)
+    }
+
+    fn add_task(self: &Arc<Self>, future: TaskFuture) {
+        let mut state = self.state.lock();
+        if state.closed {
+            drop(state);
+            drop(future);
+            return;
+        }
+        let id = state.next_id();
+        let waker = Arc::new(TaskWaker { id, shared: Arc::downgrade(self) });
+        state.tasks.insert(id, Task { future: Some(future), waker, queued: true });
+        state.ready.push(id);
+    }
+
+    /// Picks one thing to do and does it; false when there is nothing.
+    fn step(&self) -> bool {
+        let mut state = self.state.lock();
+        let Some(pick) = state.pick() else { return false };
+        match pick {
+            Pick::Job(job) => {
+                drop(state);
+                job();
+            }
+            Pick::Timers(wakers) => {
+                drop(state);
+                wakers.into_iter().for_each(Waker::wake);
+            }
+            Pick::Task(id) => {
+                let task = state.tasks.get_mut(&id).expect("a ready task exists");
+                task.queued = false;
+                let mut future = task.future.take().expect("a task is polled by one step at a time");
+                let waker = Waker::from(task.waker.clone());
+                drop(state);
+                let poll = future.as_mut().poll(&mut Context::from_waker(&waker));
+                let mut state = self.state.lock();
+                if poll.is_ready() {
+                    let task = state.tasks.remove(&id);
+                    drop(state);
+                    drop((task, future));
+                } else if let Some(task) = state.tasks.get_mut(&id) {
+                    task.future = Some(future);
+                }
+            }
+        }
+        true
+    }
+}
+
+enum Pick {
+    Task(u64),
+    Job(Job),
+    Timers(Vec<Waker>),
+}
+
+impl State {
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn due_in(&mut self, delay_ns: u64) -> Due {
+        (self.now_ns.saturating_add(delay_ns), self.next_id())
+    }
+
+    fn pick(&mut self) -> Option<Pick> {
+        self.now_ns += self.rng.random_range(0..STEP_NS_MAX);
+        let next_due =
+            [self.timers.keys().next(), self.jobs.keys().next()].into_iter().flatten().min().copied();
+        if self.ready.is_empty() {
+            // Nobody can run before that moment.
+            self.now_ns = self.now_ns.max(next_due?.0);
+        }
+        let later = self.timers.split_off(&(self.now_ns + 1, 0));
+        let due_timers = std::mem::replace(&mut self.timers, later);
+        if !due_timers.is_empty() {
+            return Some(Pick::Timers(due_timers.into_values().collect()));
+        }
+        let due_jobs = self.jobs.range(..(self.now_ns + 1, 0)).count();
+        let choice = self.rng.random_range(0..self.ready.len() + due_jobs);
+        if choice < self.ready.len() {
+            return Some(Pick::Task(self.ready.swap_remove(choice)));
+        }
+        let due = *self.jobs.keys().nth(choice - self.ready.len()).expect("counted above");
+        self.jobs.remove(&due).map(Pick::Job)
+    }
+}
+
+struct TaskWaker {
+    id: u64,
+    shared: Weak<Shared>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = shared.state.lock();
+        if let Some(task) = state.tasks.get_mut(&self.id).filter(|task| !task.queued) {
+            task.queued = true;
+            state.ready.push(self.id);
+        }
+    }
+}
+
+struct Spawner(Arc<Shared>);
+
+impl Spawn for Spawner {
+    fn spawn(&self, task: TaskFuture) {
+        self.0.add_task(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> TaskFuture {
+        let delay_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let due_ns = self.0.state.lock().now_ns.saturating_add(delay_ns);
+        Box::pin(Sleep { shared: self.0.clone(), due_ns, timer: None })
+    }
+}
+
+struct Sleep {
+    shared: Arc<Shared>,
+    due_ns: u64,
+    timer: Option<Due>,
+}
+
+impl Sleep {
+    fn cancel(&mut self, state: &mut State) -> Option<Waker> {
+        self.timer.take().and_then(|timer| state.timers.remove(&timer))
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let shared = self.shared.clone();
+        let mut state = shared.state.lock();
+        let before = self.cancel(&mut state);
+        let ended = state.now_ns >= self.due_ns;
+        if !ended && !state.closed {
+            let timer = (self.due_ns, state.next_id());
+            state.timers.insert(timer, context.waker().clone());
+            self.timer = Some(timer);
+        }
+        drop(state);
+        drop(before);
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let shared = self.shared.clone();
+        let waker = self.cancel(&mut shared.state.lock());
+        drop(waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::yield_now;
+
+    fn order(seed: u64) -> Vec<u32> {
+        let simulation = Simulation::new(seed);
+        let spawner = simulation.spawner();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for task in 0..5 {
+            let order = order.clone();
+            spawner.spawn(Box::pin(async move {
+                for _ in 0..4 {
+                    order.lock().push(task);
+                    yield_now().await;
+                }
+            }));
+        }
+        let sleep = spawner.sleep(Duration::from_secs(5));
+        simulation.run(sleep).unwrap();
+        assert!(simulation.now_ns() >= 5_000_000_000);
+        let order = order.lock().clone();
+        order
+    }
+
+    #[test]
+    fn a_seed_is_an_order_of_tasks() {
+        assert_eq!(order(1), order(1));
+        assert_eq!(order(1).len(), 20);
+        assert!((2..10).any(|seed| order(seed) != order(1)));
+    }
+
+    #[test]
+    fn a_wait_that_cannot_end_is_noticed() {
+        let simulation = Simulation::new(1);
+        assert_eq!(simulation.run(std::future::pending::<()>()), Err(Stalled));
+    }
+
+    #[test]
+    fn a_sleep_dropped_leaves_no_timer() {
+        let simulation = Simulation::new(1);
+        let spawner = simulation.spawner();
+        simulation
+            .run(async move {
+                let long = spawner.sleep(Duration::from_secs(100));
+                futures_lite::future::or(long, spawner.sleep(Duration::from_secs(1))).await;
+            })
+            .unwrap();
+        assert!(simulation.now_ns() < 2_000_000_000);
+        assert!(simulation.shared.state.lock().timers.is_empty());
+    }
+}

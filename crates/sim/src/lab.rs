@@ -1,0 +1,223 @@
+//! The crash laboratory itself: run, cut, look what came back, go on from there.
+//!
+//! A run consists of *power cycles*, and each of these of one or more *lives* of the process: a life ends by being
+//! killed, which loses nothing that the device was told, or by a power cut, which loses whatever the device may lose.
+//! At several positions of a cycle's log images are made and opened, also with a second power cut during recovery.
+
+use crate::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use syncline_device::{Device, MemoryDevice, Spawn};
+use syncline_store::Canary;
+
+/// A future that a subject returns.
+pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
+/// Where something runs: its device, its executor, and a seed of its own.
+#[derive(Clone)]
+pub struct World {
+    /// The device, recorded.
+    pub device: Arc<RecordingDevice>,
+    /// Where background tasks run.
+    pub spawn: Arc<dyn Spawn>,
+    /// Decides about everything random in this life.
+    pub seed: u64,
+    /// A rule to break on purpose.
+    pub canary: Option<Canary>,
+}
+
+/// What is put through power cuts: an engine and the model of what it promises.
+pub trait Subject: Send + Sync + 'static {
+    /// What was done so far, with the positions at which promises were given.
+    type Model: Send + Sync + 'static;
+    /// An open engine.
+    type Handle: Send + 'static;
+
+    /// A fresh image and the model of its contents.
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<Self::Model>);
+    /// Opens what a crash after `position` events left, compares it with what `model` allows, and returns a model of
+    /// what came back.
+    fn open(
+        &self,
+        world: World,
+        model: Arc<Self::Model>,
+        position: usize,
+    ) -> Work<(Self::Handle, Arc<Self::Model>)>;
+    /// Does things, and notes them in the model.
+    fn work(&self, world: World, handle: Self::Handle, model: Arc<Self::Model>) -> Work<()>;
+    /// Names the state that a model starts from: equal for equal states.
+    fn start_of(&self, model: &Self::Model) -> u64;
+}
+
+/// How thorough a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Power cycles, each going on from an image that the one before left.
+    pub cycles: u32,
+    /// Lives in a cycle, at most.
+    pub lives: u32,
+    /// Images made of each cycle.
+    pub images: u32,
+    /// Power cuts during the recovery of each image.
+    pub recovery_cuts: u32,
+    /// A rule to break on purpose.
+    pub canary: Option<Canary>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, canary: None }
+    }
+}
+
+/// What a run looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Explored {
+    /// Images opened and compared.
+    pub images: u64,
+    /// Device events recorded.
+    pub events: u64,
+    /// Checksum over all logs: equal for equal runs.
+    pub digest: u32,
+}
+
+impl Explored {
+    /// Adds another run's figures.
+    pub fn add(&mut self, other: Self) {
+        self.images += other.images;
+        self.events += other.events;
+        self.digest = self.digest.rotate_left(5) ^ other.digest;
+    }
+}
+
+/// One life of the process, as far as checking needs it.
+struct Life<M> {
+    /// Position in the log from which on its model counts.
+    from: usize,
+    model: Arc<M>,
+}
+
+/// Runs one seed; what was wrong, if something was.
+pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (mut image, mut model) = subject.base();
+    let mut explored = Explored::default();
+    for cycle in 0..plan.cycles {
+        let base = image.snapshot();
+        let (log, lives) = run_cycle(subject, &mut rng, plan, image, model)
+            .map_err(|what| format!("cycle {cycle}: {what}"))?;
+        explored.add(Explored { images: 0, events: log.position() as u64, digest: log.digest() });
+        let mut images = CrashImages::new(&base, log.events(), rng.random());
+        let mut positions: Vec<usize> =
+            (0..plan.images.max(1)).map(|_| rng.random_range(0..=log.position())).collect();
+        positions.sort_unstable();
+        let next = rng.random_range(0..positions.len());
+        let mut go_on = None;
+        for (index, position) in positions.into_iter().enumerate() {
+            let found = images.at(position, rng.random());
+            let life = lives.iter().rev().find(|life| life.from <= position).expect("the first is from 0");
+            let start = check_image(subject, &mut rng, plan, &found, life, position, &mut explored).map_err(
+                |what| format!("cycle {cycle}, cut after event {position} of {}: {what}", log.position()),
+            )?;
+            if index == next {
+                go_on = Some((found, start));
+            }
+        }
+        (image, model) = go_on.expect("one of the positions was chosen");
+    }
+    Ok(explored)
+}
+
+type Log = Arc<RecordingDevice>;
+
+/// Lets the process live and be killed on one device, without a power cut.
+fn run_cycle<S: Subject>(
+    subject: &S,
+    rng: &mut ChaCha8Rng,
+    plan: Plan,
+    memory: Arc<MemoryDevice>,
+    model: Arc<S::Model>,
+) -> Result<(Log, Vec<Life<S::Model>>), String> {
+    let log = RecordingDevice::new(memory.clone());
+    let mut lives = vec![Life { from: 0, model }];
+    for _ in 0..rng.random_range(1..=plan.lives.max(1)) {
+        let simulation = Simulation::new(rng.random());
+        let device = SimDevice::new(&simulation, memory.clone(), Latency::default());
+        let device = log.continued(device);
+        let world = World {
+            device: device.clone(),
+            spawn: simulation.spawner(),
+            seed: rng.random(),
+            canary: plan.canary,
+        };
+        let before = lives.last().expect("there is one").model.clone();
+        let opening = subject.open(world.clone(), before, log.position());
+        let (handle, model) = drive(&simulation, opening)?;
+        lives.push(Life { from: log.position(), model: model.clone() });
+        drive(&simulation, subject.work(world, handle, model))?;
+        simulation.run_steps(rng.random_range(0..60));
+        simulation.kill();
+    }
+    Ok((log, lives))
+}
+
+/// Opens an image, with power cuts on the way; a model of what came back.
+fn check_image<S: Subject>(
+    subject: &S,
+    rng: &mut ChaCha8Rng,
+    plan: Plan,
+    image: &Arc<MemoryDevice>,
+    life: &Life<S::Model>,
+    position: usize,
+    explored: &mut Explored,
+) -> Result<Arc<S::Model>, String> {
+    let (log, came_back) = open_once(subject, rng, plan, image, life, position)?;
+    explored.images += 1;
+    let mut images = CrashImages::new(image, log.events(), rng.random());
+    let mut cuts: Vec<usize> =
+        (0..plan.recovery_cuts).map(|_| rng.random_range(0..=log.position())).collect();
+    cuts.sort_unstable();
+    for cut in cuts {
+        let again = images.at(cut, rng.random());
+        let at = |what| format!("recovery cut after event {cut} of {}: {what}", log.position());
+        let (_, second) = open_once(subject, rng, plan, &again, life, position).map_err(at)?;
+        explored.images += 1;
+        if subject.start_of(&second) != subject.start_of(&came_back) {
+            return Err(at(format!(
+                "first state {} came back, then {}",
+                subject.start_of(&came_back),
+                subject.start_of(&second)
+            )));
+        }
+    }
+    Ok(came_back)
+}
+
+/// Opens a copy of an image; the log of what recovery did, and what came back.
+fn open_once<S: Subject>(
+    subject: &S,
+    rng: &mut ChaCha8Rng,
+    plan: Plan,
+    image: &Arc<MemoryDevice>,
+    life: &Life<S::Model>,
+    position: usize,
+) -> Result<(Log, Arc<S::Model>), String> {
+    let simulation = Simulation::new(rng.random());
+    let device: Arc<dyn Device> = SimDevice::new(&simulation, image.snapshot(), Latency::default());
+    let device = RecordingDevice::new(device);
+    let world = World {
+        device: device.clone(),
+        spawn: simulation.spawner(),
+        seed: rng.random(),
+        canary: plan.canary,
+    };
+    let (_, model) = drive(&simulation, subject.open(world, life.model.clone(), position))?;
+    Ok((device, model))
+}
+
+fn drive<T: Send + 'static>(simulation: &Simulation, work: Work<T>) -> Result<T, String> {
+    simulation.run(work).map_err(|_| "stalled: nobody can ever run again".to_owned())?
+}

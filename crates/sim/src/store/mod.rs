@@ -1,0 +1,140 @@
+//! The store under power cuts: transactions over a plain ordered map, with data blocks beside it.
+
+mod history;
+mod verify;
+mod workload;
+
+pub use history::StoreHistory;
+
+use crate::lab::{Subject, Work, World};
+use bytes::Bytes;
+use history::STAMP;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use syncline_device::MemoryDevice;
+use syncline_format::{BlockRun, Crc, Key};
+use syncline_store::{FormatOptions, Store, StoreOptions, Transaction};
+
+/// Objects from here on are those of the workload.
+const FIRST_OBJECT: u64 = 100;
+/// The kind of plain items here.
+const ITEM: u8 = 2;
+/// The kind of items that say where data lies.
+const EXTENT: u8 = 3;
+/// Size of the image: the smallest there is.
+const IMAGE_BYTES: u64 = 16 << 20;
+
+/// A store and the history it must come back to a prefix of.
+pub struct StoreSubject;
+
+impl Subject for StoreSubject {
+    type Model = StoreHistory;
+    type Handle = Arc<Store>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<StoreHistory>) {
+        static BASE: OnceLock<(Arc<MemoryDevice>, BTreeMap<Key, Bytes>, u64)> = OnceLock::new();
+        let (image, items, op) = BASE.get_or_init(make_base);
+        (image.snapshot(), Arc::new(StoreHistory::starting_with(items.clone(), *op, 7)))
+    }
+
+    fn open(
+        &self,
+        world: World,
+        model: Arc<StoreHistory>,
+        position: usize,
+    ) -> Work<(Arc<Store>, Arc<StoreHistory>)> {
+        Box::pin(async move {
+            let options = options(&world);
+            let opened = Store::open(world.device.clone(), options, world.spawn.clone()).await;
+            let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
+            let came_back = verify::verify(&store, &model, position).await?;
+            Ok((store, Arc::new(came_back)))
+        })
+    }
+
+    fn work(&self, world: World, store: Arc<Store>, model: Arc<StoreHistory>) -> Work<()> {
+        Box::pin(workload::work(world, store, model))
+    }
+
+    fn start_of(&self, model: &StoreHistory) -> u64 {
+        model.start_op()
+    }
+}
+
+/// Limits so small that seals, flushes and checkpoints come often.
+fn options(world: &World) -> StoreOptions {
+    let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
+    StoreOptions {
+        node_cache_bytes: 8 << 20,
+        memtable_bytes: 1 << rng.random_range(12..18),
+        checkpoint_interval: Duration::from_millis(rng.random_range(2..60)),
+        log_bytes: 1 << rng.random_range(15..20),
+        seal_bytes: 1 << rng.random_range(9..15),
+        unflushed_bytes: 1 << rng.random_range(14..20),
+        canary: world.canary,
+        epoch: Some(rng.random()),
+        ..StoreOptions::default()
+    }
+}
+
+fn make_base() -> (Arc<MemoryDevice>, BTreeMap<Key, Bytes>, u64) {
+    let device = MemoryDevice::new(IMAGE_BYTES);
+    let mut transaction = Transaction::new();
+    let mut items = BTreeMap::new();
+    // Enough for a tree of three levels with the smallest nodes.
+    for index in 0..400_u64 {
+        let key = Key { object: FIRST_OBJECT + index % 40, kind: ITEM, offset: 1000 + index };
+        let value = Bytes::from(format!("at first {index} ").repeat(1 + index as usize % 20));
+        transaction.put(key, value.clone());
+        items.insert(key, value);
+    }
+    let stamp = Bytes::copy_from_slice(&1_u64.to_le_bytes());
+    transaction.put(STAMP, stamp.clone());
+    items.insert(STAMP, stamp);
+    transaction.count_objects(7);
+    let options = FormatOptions {
+        node_bytes: 4096,
+        uuid: [1; 16],
+        hash_seed: [2; 16],
+        epoch: Some([3; 16]),
+        first_object: FIRST_OBJECT,
+        ..FormatOptions::default()
+    };
+    let simulation = crate::Simulation::new(0);
+    let formatting = syncline_store::format(device.clone(), options, transaction, simulation.spawner());
+    simulation.run(formatting).expect("a memory device stalls nobody").expect("the image is large enough");
+    (device, items, 1)
+}
+
+/// Where a workload put data, as it is written in the item that names it.
+#[derive(Clone, Debug)]
+struct Placed {
+    run: BlockRun,
+    tag: u64,
+    checksums: Vec<Crc>,
+}
+
+impl Placed {
+    fn encode(&self) -> Bytes {
+        let mut bytes = Vec::new();
+        bytes.extend(self.run.start.to_le_bytes());
+        bytes.extend(self.run.blocks.to_le_bytes());
+        bytes.extend(self.tag.to_le_bytes());
+        self.checksums.iter().for_each(|checksum| bytes.extend(checksum.to_le_bytes()));
+        bytes.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let checksums =
+            bytes.get(24..)?.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+        Some(Self {
+            run: BlockRun::new(number(0)?, number(8)?),
+            tag: number(16)?,
+            checksums: checksums.collect(),
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! What the store is made to do: several tasks that put, delete, write data, sync and checkpoint at random.
+
+use super::history::{Change, STAMP, StoreHistory};
+use super::{EXTENT, FIRST_OBJECT, ITEM, Placed};
+use crate::content::block_of;
+use crate::lab::World;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_device::AlignedBuf;
+use syncline_format::{BlockRun, Key};
+use syncline_store::{Admission, DataWrite, Store, StoreError, Transaction};
+
+const TASKS: u32 = 4;
+
+/// Runs the tasks to their ends, or to the first failure.
+pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHistory>) -> Result<(), String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x51);
+    let actions = rng.random_range(5..60);
+    // Some lives fill the image, so that room runs out in every place where it can.
+    let crowded = rng.random_range(0..6) == 0;
+    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((TASKS, None)));
+    for _ in 0..TASKS {
+        let mut task = Task {
+            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            world: world.clone(),
+            store: store.clone(),
+            history: history.clone(),
+            writes: Vec::new(),
+            freed: Vec::new(),
+            crowded,
+        };
+        let outcome = outcome.clone();
+        world.spawn.spawn(Box::pin(async move {
+            let result = task.run(actions).await;
+            let mut outcome = outcome.lock();
+            outcome.0 -= 1;
+            if let Err(error) = result {
+                outcome.1.get_or_insert(error);
+            }
+        }));
+    }
+    drop((store, history));
+    loop {
+        world.spawn.sleep(Duration::from_micros(200)).await;
+        let mut outcome = outcome.lock();
+        if let Some(error) = outcome.1.take() {
+            return Err(error);
+        }
+        if outcome.0 == 0 {
+            return Ok(());
+        }
+    }
+}
+
+struct Task {
+    rng: ChaCha8Rng,
+    world: World,
+    store: Arc<Store>,
+    history: Arc<StoreHistory>,
+    /// Data written and not named yet.
+    writes: Vec<(DataWrite, u64)>,
+    /// Where data was that this task removed: a good place to look for blocks that are reused too early.
+    freed: Vec<u64>,
+    /// Write much and keep it.
+    crowded: bool,
+}
+
+type Done = Result<(), StoreError>;
+
+impl Task {
+    async fn run(&mut self, actions: u32) -> Result<(), String> {
+        for _ in 0..actions {
+            match self.act().await {
+                // Room is scarce on so small an image: that is an answer, not a failure.
+                Ok(()) | Err(StoreError::NoSpace) => {}
+                Err(error) => return Err(format!("an operation failed: {error}")),
+            }
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self) -> Done {
+        match self.rng.random_range(0..100) {
+            0..30 => self.change_items().await,
+            30..45 => self.write_data(true).await,
+            45..52 => self.write_data(false).await,
+            52..58 => self.name_what_was_written().await,
+            58..68 => self.remove_data().await,
+            68..88 => self.sync().await,
+            88..91 => {
+                let op = self.store.last_op().0;
+                self.store.checkpoint().await?;
+                self.promise(op);
+                Ok(())
+            }
+            91..98 => {
+                let nap = Duration::from_micros(self.rng.random_range(0..3000));
+                self.world.spawn.sleep(nap).await;
+                Ok(())
+            }
+            _ => {
+                // Long enough for the marker of an idle log.
+                self.world.spawn.sleep(Duration::from_millis(230)).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Commits and notes; nothing else can commit in between, because nothing is awaited.
+    fn commit(&mut self, mut transaction: Transaction, mut changes: Vec<Change>) -> Result<u64, StoreError> {
+        let stamp = self.history.last_op() + 1;
+        changes.push((STAMP, Some(Bytes::copy_from_slice(&stamp.to_le_bytes()))));
+        for (key, value) in &changes {
+            match value {
+                Some(value) => transaction.put(*key, value.clone()),
+                None => transaction.delete(*key),
+            }
+        }
+        let least = if self.history.objects() > 0 { -1 } else { 0 };
+        let objects_delta = self.rng.random_range(least..=2);
+        transaction.count_objects(objects_delta);
+        let op = self.store.commit(transaction)?.0;
+        self.history.committed(op, changes, objects_delta);
+        Ok(op)
+    }
+
+    fn promise(&self, op: u64) {
+        self.history.promise(self.world.device.position(), op);
+    }
+
+    fn random_key(&mut self) -> Key {
+        let object = FIRST_OBJECT + self.rng.random_range(0..40);
+        let offset = match self.rng.random_range(0..3) {
+            0 => 1000 + self.rng.random_range(0..400),
+            _ => self.rng.random_range(0..12),
+        };
+        Key { object, kind: ITEM, offset }
+    }
+
+    async fn change_items(&mut self) -> Done {
+        let shrinks = self.rng.random_range(0..4) == 0;
+        // Attribute changes draw on the reserve too and may make items longer.
+        let draws = shrinks || self.crowded;
+        self.store.admit(if draws { Admission::Shrink } else { Admission::Grow }).await?;
+        let mut changes: Vec<Change> = Vec::new();
+        let count = self.rng.random_range(1..6);
+        for _ in 0..count {
+            let key = self.random_key();
+            changes.retain(|(other, _)| *other != key);
+            let value = (!shrinks && self.rng.random_range(0..5) > 0).then(|| {
+                let len = match self.rng.random_range(0..4) {
+                    0 => self.rng.random_range(200..950),
+                    _ => self.rng.random_range(0..60),
+                };
+                let tag = self.history.new_tag();
+                Bytes::from(
+                    format!("{tag:x} ").into_bytes().into_iter().cycle().take(len).collect::<Vec<u8>>(),
+                )
+            });
+            changes.push((key, value));
+        }
+        self.commit(Transaction::new(), changes)?;
+        Ok(())
+    }
+
+    /// Writes data, and names it at once or later.
+    async fn write_data(&mut self, name_now: bool) -> Done {
+        let want = self.rng.random_range(1..=if self.crowded { 60 } else { 16 });
+        let mut reservation = self.store.reserve(want).await?;
+        while reservation.blocks() > 0 {
+            let near = if self.rng.random() { self.freed.pop() } else { None };
+            let run = self.store.allocate(&mut reservation, want, near)?;
+            let tag = self.history.new_tag();
+            let blocks =
+                (0..run.blocks).map(|index| AlignedBuf::copy_from(&block_of(tag, index)).into_bytes());
+            let write = self.store.write_data(run, blocks.collect());
+            self.writes.push((write, tag));
+        }
+        if name_now { self.name_what_was_written().await } else { Ok(()) }
+    }
+
+    async fn name_what_was_written(&mut self) -> Done {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        let wait = self.rng.random_bool(0.4);
+        self.store.admit(Admission::Grow).await?;
+        for (write, tag) in std::mem::take(&mut self.writes) {
+            if wait {
+                write.wait().await?;
+            }
+            self.name(write, tag)?;
+        }
+        Ok(())
+    }
+
+    /// Names a write, perhaps less its ends, in the place of what was there.
+    fn name(&mut self, write: DataWrite, tag: u64) -> Result<(), StoreError> {
+        let run = write.run();
+        let cut =
+            if self.rng.random_range(0..4) == 0 { self.rng.random_range(0..=run.blocks) } else { run.blocks };
+        if cut < run.blocks {
+            self.store.abandon(&write, BlockRun::new(run.start + cut, run.blocks - cut));
+        }
+        if cut == 0 {
+            return Ok(());
+        }
+        let part = BlockRun::new(run.start, cut);
+        let checksums = write.checksums()[..cut as usize].to_vec();
+        let placed = Placed { run: part, tag, checksums };
+        let key = self.random_extent_key();
+        let mut transaction = Transaction::new();
+        transaction.name_data(&write, part);
+        if let Some(old) = self.history.get(&key).and_then(|old| Placed::decode(&old)) {
+            transaction.free(old.run);
+            self.freed.push(old.run.start);
+        }
+        self.commit(transaction, vec![(key, Some(placed.encode()))])?;
+        Ok(())
+    }
+
+    fn random_extent_key(&mut self) -> Key {
+        let (objects, offsets) = if self.crowded { (40, 10) } else { (8, 6) };
+        let object = FIRST_OBJECT + self.rng.random_range(0..objects);
+        Key { object, kind: EXTENT, offset: self.rng.random_range(0..offsets) }
+    }
+
+    async fn remove_data(&mut self) -> Done {
+        self.store.admit(Admission::Shrink).await?;
+        let (mut transaction, mut changes) = (Transaction::new(), Vec::new());
+        for _ in 0..self.rng.random_range(1..4) {
+            let key = self.random_extent_key();
+            let old = self.history.get(&key).and_then(|old| Placed::decode(&old));
+            if let Some(old) = old.filter(|_| changes.iter().all(|(other, _)| *other != key)) {
+                transaction.free(old.run);
+                self.freed.push(old.run.start);
+                changes.push((key, None));
+            }
+        }
+        if !changes.is_empty() {
+            self.commit(transaction, changes)?;
+        }
+        Ok(())
+    }
+
+    async fn sync(&mut self) -> Done {
+        let newest = self.store.last_op();
+        self.store.sync(newest).await?;
+        self.promise(newest.0);
+        Ok(())
+    }
+
+    /// Reads something back and compares it with the history, if nothing was committed meanwhile.
+    async fn look(&mut self) -> Result<(), String> {
+        let newest = self.store.last_op();
+        if self.store.is_durable(newest) {
+            self.promise(newest.0);
+        }
+        if self.rng.random_range(0..4) > 0 {
+            return Ok(());
+        }
+        let from = self.random_key();
+        let to = Key { object: from.object + self.rng.random_range(0..3), kind: u8::MAX, offset: 0 };
+        let chunk = self.store.scan(from, to, 10).await.map_err(|error| format!("scan: {error}"))?;
+        let expected = self.history.range(from, to);
+        if self.store.last_op() == newest && !expected.starts_with(&chunk.items) {
+            return Err(format!("a scan from {from:?} shows what was never so"));
+        }
+        let extent = self.random_extent_key();
+        let Some(placed) = self.history.get(&extent).and_then(|value| Placed::decode(&value)) else {
+            return Ok(());
+        };
+        let _pin = self.store.pin();
+        let read = self.store.read_data(placed.run, &placed.checksums).await;
+        let bytes = read.map_err(|error| format!("data {:#x} is not readable: {error}", placed.tag))?;
+        match (0..).zip(bytes.chunks(4096)).all(|(index, block)| block == block_of(placed.tag, index)) {
+            true => Ok(()),
+            false => Err(format!("data {:#x} reads as another's", placed.tag)),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a power cut leaves of a write that no flush covered.
+
+use bytes::Bytes;
+use rand::Rng;
+use rand::seq::SliceRandom;
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, BLOCK_BYTES, Device};
+
+/// The unit at which a write may be torn.
+pub const SECTOR_BYTES: usize = 512;
+
+/// A write whose fate is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Volatile {
+    pub(crate) offset: u64,
+    pub(crate) bufs: Vec<Bytes>,
+    /// The device had said that it was done.
+    pub(crate) ended: bool,
+}
+
+/// How kind a power cut is; each is legal, and each finds other bugs.
+#[derive(Clone, Copy, Debug)]
+enum Mood {
+    /// Nothing that was not flushed is there.
+    LoseAll,
+    /// Everything is there that had ended, and nothing else.
+    KeepEnded,
+    /// Everything is there.
+    KeepAll,
+    /// Every write by itself: whole, not at all, or torn.
+    Mixed {
+        /// In 256.
+        keep: u8,
+        /// In 256, of those that are left.
+        tear: u8,
+    },
+    /// All are there but for one, which is lost or torn.
+    AllButOne,
+    /// None is there but for one.
+    OnlyOne,
+}
+
+impl Mood {
+    fn pick(rng: &mut impl Rng) -> Self {
+        match rng.random_range(0..16) {
+            0 => Self::LoseAll,
+            1 => Self::KeepEnded,
+            2 => Self::KeepAll,
+            3..6 => Self::AllButOne,
+            6..8 => Self::OnlyOne,
+            _ => Self::Mixed { keep: rng.random(), tear: rng.random() },
+        }
+    }
+}
+
+/// What becomes of one write.
+enum Fate {
+    Kept,
+    Lost,
+    Torn,
+}
+
+/// Lets a seeded part of `writes` reach `device`, in a seeded order, torn at sectors.
+pub(crate) fn survive(device: &Arc<dyn Device>, mut writes: Vec<Volatile>, rng: &mut impl Rng) {
+    let mood = Mood::pick(rng);
+    let chosen = if writes.is_empty() { 0 } else { rng.random_range(0..writes.len()) };
+    let mut fates: Vec<(Volatile, Fate)> = Vec::with_capacity(writes.len());
+    for (index, write) in writes.drain(..).enumerate() {
+        let lost_or_torn = |rng: &mut dyn rand::RngCore| if rng.random() { Fate::Torn } else { Fate::Lost };
+        let fate = match mood {
+            Mood::LoseAll => Fate::Lost,
+            Mood::KeepAll => Fate::Kept,
+            Mood::KeepEnded if write.ended => Fate::Kept,
+            Mood::KeepEnded => Fate::Lost,
+            Mood::AllButOne if index == chosen => lost_or_torn(rng),
+            Mood::AllButOne => Fate::Kept,
+            Mood::OnlyOne if index == chosen => Fate::Kept,
+            Mood::OnlyOne => Fate::Lost,
+            Mood::Mixed { keep, .. } if rng.random::<u8>() < keep => Fate::Kept,
+            Mood::Mixed { tear, .. } if rng.random::<u8>() < tear => Fate::Torn,
+            Mood::Mixed { .. } => Fate::Lost,
+        };
+        fates.push((write, fate));
+    }
+    if rng.random() {
+        fates.shuffle(rng);
+    }
+    for (write, fate) in fates {
+        match fate {
+            Fate::Lost => {}
+            Fate::Kept => put(device, write.offset, write.bufs),
+            Fate::Torn => tear(device, &write, rng),
+        }
+    }
+}
+
+/// Lets some sectors of a write reach the device.
+pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rng) {
+    let sectors = write.bufs.iter().map(Bytes::len).sum::<usize>() / SECTOR_BYTES;
+    let cut = rng.random_range(0..=sectors);
+    let way = rng.random_range(0..4);
+    let mut keep: Vec<bool> = (0..sectors)
+        .map(|sector| match way {
+            0 => sector < cut,
+            1 => sector >= cut,
+            2 => rng.random(),
+            // One sector is missing.
+            _ => sector != cut % sectors.max(1),
+        })
+        .collect();
+    for (index, bytes) in write.bufs.iter().flat_map(|buf| buf.chunks(BLOCK_BYTES)).enumerate() {
+        let offset = write.offset + (index * BLOCK_BYTES) as u64;
+        let wanted: Vec<bool> = keep.drain(..BLOCK_BYTES / SECTOR_BYTES).collect();
+        if wanted.iter().any(|wanted| *wanted) {
+            let mut block = get(device, offset, BLOCK_BYTES);
+            for (sector, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
+                let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+                block[range.clone()].copy_from_slice(&bytes[range]);
+            }
+            put(device, offset, vec![block.into_bytes()]);
+        }
+    }
+}
+
+/// Writes to a device, waiting for it.
+pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
+    use syncline_device::{DeviceExt, block_on};
+    if let Err(error) = block_on(device.write_at(offset, bufs)) {
+        tracing::error!("a write that was to survive failed: {error}");
+    }
+}
+
+/// Reads from a device, waiting for it; zeros where it fails.
+pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
+    use syncline_device::{DeviceExt, block_on};
+    block_on(device.read_at(offset, len_bytes)).unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
+}

@@ -1,0 +1,121 @@
+//! Runs seeds on two threads and says how to repeat what failed.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
+use syncline_store::Canary;
+
+const THREADS: usize = 2;
+
+/// What a search found.
+pub struct Found {
+    pub explored: Explored,
+    pub seeds: u64,
+    pub violations: Vec<(u64, String)>,
+}
+
+fn run_one<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, String> {
+    catch_unwind(AssertUnwindSafe(|| run_seed(subject, seed, plan))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Runs `seeds`, until `stop_at` violations were found.
+pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, stop_at: usize) -> Found {
+    let next = AtomicU64::new(seeds.start);
+    let enough = AtomicBool::new(false);
+    let found = Mutex::new(Found { explored: Explored::default(), seeds: 0, violations: Vec::new() });
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !enough.load(Ordering::SeqCst) {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let result = run_one(subject, seed, plan);
+                    let mut found = found.lock().unwrap();
+                    found.seeds += 1;
+                    match result {
+                        Ok(explored) => found.explored.add(explored),
+                        Err(what) => {
+                            found.violations.push((seed, what));
+                            enough.store(found.violations.len() >= stop_at, Ordering::SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
+
+/// Runs seeds and fails with the first violation. `SYNCLINE_CRASH_SEEDS` says how many, `SYNCLINE_CRASH_SEED` runs one.
+pub fn assert_no_violation<S: Subject>(subject: &S, seeds: u64) {
+    let plan = Plan::default();
+    let range = match number_from("SYNCLINE_CRASH_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number_from("SYNCLINE_CRASH_SEEDS").unwrap_or(seeds),
+    };
+    let started = Instant::now();
+    let found = search(subject, range, plan, 1);
+    report(&found, started);
+    if let Some((seed, what)) = found.violations.first() {
+        panic!("seed {seed}: {what}\nto repeat it: SYNCLINE_CRASH_SEED={seed} with the same test");
+    }
+}
+
+/// Fails unless a deliberately broken rule is noticed within `seeds`.
+pub fn assert_canary_is_found<S: Subject>(subject: &S, canary: Canary, seeds: u64) {
+    let plan = Plan { canary: Some(canary), ..Plan::default() };
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = search(subject, 1_000_000..1_000_000 + seeds, plan, 1);
+    std::panic::set_hook(hook);
+    let (seed, what) =
+        found.violations.first().unwrap_or_else(|| panic!("{canary:?} went unnoticed in {seeds} seeds"));
+    println!("{canary:?} found after {} seeds, at {seed}: {what}", found.seeds);
+}
+
+/// Fails unless two runs of a seed do the same to the device.
+pub fn repeat_is_identical<S: Subject>(subject: &S) {
+    for seed in 2_000_000..2_000_010 {
+        let first = run_seed(subject, seed, Plan::default()).unwrap();
+        let second = run_seed(subject, seed, Plan::default()).unwrap();
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.events > 0);
+    }
+}
+
+/// Runs many seeds and prints a summary; fails if there was a violation.
+pub fn explore<S: Subject>(subject: &S, seeds: u64) {
+    let started = Instant::now();
+    let seeds = number_from("SYNCLINE_CRASH_SEEDS").unwrap_or(seeds);
+    let found = search(subject, 0..seeds, Plan::default(), usize::MAX);
+    report(&found, started);
+    for (seed, what) in &found.violations {
+        println!("seed {seed}: {what}");
+    }
+    assert!(found.violations.is_empty());
+}
+
+fn report(found: &Found, started: Instant) {
+    println!(
+        "{} seeds, {} device events, {} images opened, {} violations, {:.1} s",
+        found.seeds,
+        found.explored.events,
+        found.explored.images,
+        found.violations.len(),
+        started.elapsed().as_secs_f64()
+    );
+}
