@@ -5,6 +5,7 @@ use crate::slots::write_slot;
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
+use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
@@ -57,6 +58,9 @@ pub async fn format(
     let total_blocks = device.size_bytes() / BLOCK_BYTES as u64;
     if total_blocks < Geometry::MIN_BLOCKS {
         return Err(StoreError::Unusable("an image has at least 16 MiB".into()));
+    }
+    if total_blocks > MAX_BLOCKS {
+        return Err(StoreError::Unusable("an image has at most 256 TiB".into()));
     }
     let geometry = Geometry { total_blocks, node_bytes: options.node_bytes };
     let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;

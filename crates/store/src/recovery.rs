@@ -77,6 +77,14 @@ impl Store {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
         let space = Space::load(&tracker, superblock.geometry, superblock.space).await?;
+        let named = space.counters().named;
+        if named != superblock.used_blocks {
+            let used = superblock.used_blocks;
+            let text = format!(
+                "the space map names {named} blocks, the superblock says {used}; run 'syncline check'"
+            );
+            return Err(StoreError::Unusable(text.into()));
+        }
         let found = scan(&device, superblock.geometry, superblock.epoch, superblock.log).await?;
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;

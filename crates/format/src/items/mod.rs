@@ -1,4 +1,4 @@
-//! Values of items: what the filesystem keeps under each kind of key. `docs/format-parts/items.md` has the layouts.
+//! Values of items: what the filesystem keeps under each kind of key. `docs/FORMAT.md` has the layouts.
 //!
 //! Decoders borrow from the bytes they read, check every length before it is used, and never allocate more than a
 //! small multiple of their input.
