@@ -1,1 +1,24 @@
-#![forbid(unsafe_code)]
+//! Syncline as a mounted filesystem: requests of the kernel's FUSE become calls of [`syncline_fs::Filesystem`].
+//!
+//! [`operations`](mod@operations) is the one table of what requests mean; [`transport`](mod@transport) is how they come
+//! and go; [`Session::mount`] puts the two together; [`control`] asks a running daemon questions through its mount.
+
+mod abi;
+pub mod control;
+mod counters;
+mod error;
+mod mount;
+mod negotiate;
+mod operations;
+mod options;
+mod reply;
+mod request;
+mod session;
+mod transport;
+
+pub use counters::RequestCounters;
+pub use error::MountError;
+pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, mounts};
+pub use negotiate::Negotiated;
+pub use options::{DirectIo, MountOptions};
+pub use session::{Mounted, Session, Unmounter};

@@ -1,0 +1,135 @@
+//! The asking end.
+
+use super::wire::{COMMAND, ControlIn, ControlOut, MAGIC, MESSAGE_BYTES, Question};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// How often a text is begun anew because its snapshot was pushed out by others.
+const ATTEMPTS: usize = 8;
+/// Longest text that is believed.
+const TEXT_BYTES_MAX: usize = 256 << 20;
+
+/// Why the daemon behind a mount could not be asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The path can't be opened.
+    #[error("{path} cannot be opened: {source}", path = .path.display())]
+    Open {
+        /// As given.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// Nothing of Syncline's is mounted there.
+    #[error("{path} is not on a mounted Syncline filesystem", path = .path.display())]
+    NotSyncline {
+        /// As given.
+        path: PathBuf,
+    },
+    /// The daemon does not know what was asked.
+    #[error("the daemon behind {path} has no `{name}`: it may be an older version", path = .path.display())]
+    Unknown {
+        /// As given.
+        path: PathBuf,
+        /// What was asked for.
+        name: String,
+    },
+    /// The daemon answered with an error.
+    #[error("the daemon behind {path} answered: {source}", path = .path.display())]
+    Failed {
+        /// As given.
+        path: PathBuf,
+        /// What it said.
+        source: Arc<io::Error>,
+    },
+}
+
+/// The statistics of the filesystem mounted at (or above) `path`, as JSON.
+pub fn stats(path: &Path) -> Result<String, ControlError> {
+    text(path, "stats")
+}
+
+/// Writes everything back and checkpoints, as syncfs(2) would if the kernel passed it on to FUSE filesystems.
+pub fn sync(path: &Path) -> Result<(), ControlError> {
+    let file = open(path)?;
+    let question = ControlIn::new(Question::Sync, "", 0, 0).expect("an empty name fits");
+    ask(&file, &question).map(drop).map_err(|source| failed(path, "sync", source))
+}
+
+/// The text `name` of the daemon behind the mount at (or above) `path`.
+pub fn text(path: &Path, name: &str) -> Result<String, ControlError> {
+    let file = open(path)?;
+    let unknown = || ControlError::Unknown { path: path.to_owned(), name: name.to_owned() };
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match pages(&file, name).ok_or_else(unknown)? {
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) && attempts < ATTEMPTS => {}
+            text => return text.map_err(|source| failed(path, name, source)),
+        }
+    }
+}
+
+/// All pages of one snapshot; `None` if the name is impossible.
+fn pages(file: &File, name: &str) -> Option<io::Result<String>> {
+    let mut question = ControlIn::new(Question::Text, name, 0, 0)?;
+    let mut text = Vec::new();
+    let whole = loop {
+        let (header, page) = match ask(file, &question) {
+            Ok(answer) => answer,
+            Err(error) => break Err(error),
+        };
+        text.extend_from_slice(&page);
+        if text.len() as u64 >= header.total || page.is_empty() || text.len() > TEXT_BYTES_MAX {
+            break Ok(());
+        }
+        question.snapshot = header.snapshot;
+        question.offset = text.len() as u64;
+    };
+    Some(whole.and_then(|()| String::from_utf8(text).map_err(io::Error::other)))
+}
+
+fn open(path: &Path) -> Result<File, ControlError> {
+    File::open(path).map_err(|source| ControlError::Open { path: path.to_owned(), source: Arc::new(source) })
+}
+
+fn failed(path: &Path, name: &str, source: io::Error) -> ControlError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS) => ControlError::NotSyncline { path },
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => ControlError::Unknown { path, name: name.to_owned() },
+        _ => ControlError::Failed { path, source: Arc::new(source) },
+    }
+}
+
+/// One question and its answer.
+fn ask(file: &File, question: &ControlIn) -> io::Result<(ControlOut, Vec<u8>)> {
+    let mut message = vec![0u8; MESSAGE_BYTES];
+    message[..size_of::<ControlIn>()].copy_from_slice(question.as_bytes());
+    // SAFETY: the command says that the kernel reads and writes MESSAGE_BYTES at the pointer, which is what there is.
+    if unsafe { libc::ioctl(file.as_raw_fd(), COMMAND as _, message.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let strange = || io::Error::from_raw_os_error(libc::ENOTTY);
+    let (header, rest) = ControlOut::read_from_prefix(&message).map_err(|_| strange())?;
+    let page = rest.get(..header.len as usize).filter(|_| header.magic == MAGIC).ok_or_else(strange)?;
+    Ok((header, page.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_filesystems_are_told_apart() {
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert!(matches!(stats(elsewhere.path()), Err(ControlError::NotSyncline { .. })));
+        assert!(matches!(sync(Path::new("/proc")), Err(ControlError::NotSyncline { .. })));
+        let missing = elsewhere.path().join("missing");
+        assert!(matches!(stats(&missing), Err(ControlError::Open { .. })));
+    }
+}

@@ -1,0 +1,12 @@
+//! The control channel: questions to a running daemon, asked through the mount itself.
+//!
+//! A question is an ioctl on any file or directory of the mount, so that whoever can enter the mount can ask, no path
+//! of a socket must be agreed on, and nothing shows up in a directory. Texts (JSON, Prometheus) are named by the
+//! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
+
+mod client;
+mod server;
+pub(crate) mod wire;
+
+pub use client::{ControlError, stats, sync, text};
+pub use server::Control;

@@ -1,0 +1,133 @@
+//! The daemon's end: texts by name, and snapshots of those that are being read.
+
+use super::wire::{ControlIn, PAGE_BYTES, answer};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Snapshots kept for readers of long texts. One more pushes the oldest out, whose reader begins again.
+const SNAPSHOTS_MAX: usize = 16;
+
+type Provider = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Texts that the daemon gives to whoever asks.
+#[derive(Default)]
+pub struct Control {
+    providers: Mutex<BTreeMap<String, Provider>>,
+    snapshots: Mutex<Snapshots>,
+}
+
+#[derive(Default)]
+struct Snapshots {
+    kept: VecDeque<(u64, Arc<str>)>,
+    last_id: u64,
+}
+
+impl Control {
+    /// Makes `provider` answer for the text `name` (at most 32 bytes); one of the same name is replaced. It runs on a
+    /// thread that serves requests: it must be quick and must not block.
+    pub fn register(&self, name: &str, provider: impl Fn() -> String + Send + Sync + 'static) {
+        self.providers.lock().insert(name.to_owned(), Arc::new(provider));
+    }
+
+    /// The text `name` as it is now.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let provider = self.providers.lock().get(name).cloned()?;
+        Some(provider())
+    }
+
+    /// Answers a question for a page of text, or gives an errno.
+    pub(crate) fn page(&self, question: &ControlIn) -> Result<Vec<u8>, i32> {
+        let (id, text) = match question.snapshot {
+            0 => self.new_snapshot(question)?,
+            id => self.snapshots.lock().get(id).ok_or(libc::ESTALE)?,
+        };
+        let start = usize::try_from(question.offset).unwrap_or(usize::MAX).min(text.len());
+        let end = text.len().min(start.saturating_add(PAGE_BYTES));
+        if end == text.len() {
+            self.snapshots.lock().drop_one(id);
+        }
+        Ok(answer(id, text.len() as u64, &text.as_bytes()[start..end]))
+    }
+
+    fn new_snapshot(&self, question: &ControlIn) -> Result<(u64, Arc<str>), i32> {
+        let name = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
+        let provider = self.providers.lock().get(name).cloned().ok_or(libc::ENOENT)?;
+        // No lock is held here: a provider may take its time or panic.
+        let text = catch_unwind(AssertUnwindSafe(|| provider())).map_err(|_| {
+            tracing::error!(name, "the provider of a text panicked");
+            libc::EIO
+        })?;
+        Ok(self.snapshots.lock().keep(text.into()))
+    }
+}
+
+impl Snapshots {
+    fn keep(&mut self, text: Arc<str>) -> (u64, Arc<str>) {
+        self.last_id += 1;
+        if self.kept.len() == SNAPSHOTS_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((self.last_id, text.clone()));
+        (self.last_id, text)
+    }
+
+    fn get(&self, id: u64) -> Option<(u64, Arc<str>)> {
+        self.kept.iter().find(|(kept, _)| *kept == id).cloned()
+    }
+
+    fn drop_one(&mut self, id: u64) {
+        self.kept.retain(|(kept, _)| *kept != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{ControlOut, MESSAGE_BYTES, Question};
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use zerocopy::FromBytes;
+
+    fn ask(control: &Control, snapshot: u64, offset: u64) -> Result<(ControlOut, Vec<u8>), i32> {
+        let question = ControlIn::new(Question::Text, "long", snapshot, offset).unwrap();
+        let message = control.page(&question)?;
+        assert_eq!(message.len(), MESSAGE_BYTES);
+        let (header, rest) = ControlOut::read_from_prefix(&message).unwrap();
+        Ok((header, rest[..header.len as usize].to_vec()))
+    }
+
+    #[test]
+    fn pages_come_from_one_snapshot() {
+        let control = Control::default();
+        let calls = AtomicU32::new(0);
+        control.register("long", move || {
+            (calls.fetch_add(1, Ordering::Relaxed)).to_string().repeat(2 * PAGE_BYTES + 5)
+        });
+        let (first, page) = ask(&control, 0, 0).unwrap();
+        assert_eq!((page.len(), first.total), (PAGE_BYTES, 2 * PAGE_BYTES as u64 + 5));
+        let (other, _) = ask(&control, 0, 0).unwrap();
+        assert_ne!(other.snapshot, first.snapshot);
+        let (last, page) = ask(&control, first.snapshot, 2 * PAGE_BYTES as u64).unwrap();
+        assert_eq!((last.snapshot, page), (first.snapshot, b"00000".to_vec()));
+        // Read to its end, it is gone.
+        assert_eq!(ask(&control, first.snapshot, 0).unwrap_err(), libc::ESTALE);
+    }
+
+    #[test]
+    fn snapshots_are_few_and_strange_questions_harmless() {
+        let control = Control::default();
+        control.register("long", || "x".repeat(3 * PAGE_BYTES));
+        let (first, _) = ask(&control, 0, 0).unwrap();
+        for _ in 0..SNAPSHOTS_MAX {
+            ask(&control, 0, 0).unwrap();
+        }
+        assert_eq!(ask(&control, first.snapshot, 1).unwrap_err(), libc::ESTALE);
+        assert_eq!(control.snapshots.lock().kept.len(), SNAPSHOTS_MAX);
+        assert_eq!(ask(&control, 0, u64::MAX).unwrap().1, b"");
+        let unknown = ControlIn::new(Question::Text, "unknown", 0, 0).unwrap();
+        assert_eq!(control.page(&unknown).unwrap_err(), libc::ENOENT);
+        control.register("long", || panic!("on purpose"));
+        assert_eq!(ask(&control, 0, 0).unwrap_err(), libc::EIO);
+    }
+}

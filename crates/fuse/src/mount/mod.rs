@@ -1,0 +1,179 @@
+//! Getting a FUSE connection mounted, and rid of it again.
+
+mod fusermount;
+mod mount_table;
+mod privileged;
+
+use crate::error::MountError;
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+pub use mount_table::{MountEntry, mounts};
+
+/// The filesystem type that `mount` and `findmnt` show.
+pub const FILESYSTEM_TYPE: &str = "fuse.syncline";
+/// The part after "fuse.".
+const SUBTYPE: &str = "syncline";
+/// The device that every FUSE connection begins with.
+const FUSE_DEVICE: &str = "/dev/fuse";
+
+/// Choices at mount that the kernel is told.
+#[derive(Clone, Debug)]
+pub struct KernelOptions {
+    /// What `mount` and `findmnt` show as the source: the image's path.
+    pub source: OsString,
+    /// Refuse all changes. Default: no.
+    pub read_only: bool,
+    /// Let users other than the mounting one in (permission bits count either way). Default: yes for root, no for
+    /// others, who may only ask for it where `/etc/fuse.conf` has `user_allow_other`.
+    pub allow_other: Option<bool>,
+    /// Ignore setuid and setgid on execution. Default: no (for users other than root always yes).
+    pub no_suid: bool,
+    /// Refuse to open device nodes. Default: no (for users other than root always yes).
+    pub no_devices: bool,
+    /// Refuse to execute files. Default: no.
+    pub no_execution: bool,
+}
+
+impl KernelOptions {
+    /// The defaults.
+    pub fn new(source: impl Into<OsString>) -> Self {
+        let source = source.into();
+        Self {
+            source,
+            read_only: false,
+            allow_other: None,
+            no_suid: false,
+            no_devices: false,
+            no_execution: false,
+        }
+    }
+}
+
+/// How it was mounted, and so how it must be unmounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Method {
+    /// By mount(2).
+    Direct,
+    /// By fusermount3.
+    Helper,
+}
+
+/// A mount of ours. Dropping it unmounts as soon as nobody uses it any more.
+#[derive(Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    method: Method,
+    mounted: bool,
+}
+
+/// Mounts at `path`. The connection's first request, INIT, waits at the descriptor.
+pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoint), MountError> {
+    let path = examine(path)?;
+    let (descriptor, method) = if privileged::may_mount() {
+        match privileged::mount(&path, options) {
+            // Root without the capability, as in a container: the helper may have it.
+            Err(MountError::NotPermitted { source }) => match fusermount::mount(&path, options) {
+                Err(MountError::FusermountMissing) => return Err(MountError::NotPermitted { source }),
+                mounted => (mounted?, Method::Helper),
+            },
+            mounted => (mounted?, Method::Direct),
+        }
+    } else {
+        (fusermount::mount(&path, options)?, Method::Helper)
+    };
+    Ok((descriptor, MountPoint { path, method, mounted: true }))
+}
+
+/// Checks that something can be mounted at `path`, and resolves it.
+fn examine(path: &Path) -> Result<PathBuf, MountError> {
+    let failed = |source| MountError::mount_point(path, source);
+    let resolved = fs::canonicalize(path).map_err(failed)?;
+    if !fs::metadata(&resolved).map_err(failed)?.is_dir() {
+        return Err(MountError::NotDirectory { path: path.to_owned() });
+    }
+    let here = mounts().map_err(failed)?.into_iter().rfind(|entry| entry.mount_point == resolved);
+    if let Some(entry) = here.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) {
+        return Err(MountError::AlreadyMounted { path: path.to_owned(), source_path: entry.source });
+    }
+    if fs::read_dir(&resolved).map_err(failed)?.next().is_some() {
+        return Err(MountError::NotEmpty { path: path.to_owned() });
+    }
+    Ok(resolved)
+}
+
+impl MountPoint {
+    /// Where it is, with symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts. [`MountError::Busy`] while files are open there.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        self.unmount_as(false)
+    }
+
+    /// Takes the mount out of sight; it ends when the last open file there is closed.
+    pub fn detach(&mut self) -> Result<(), MountError> {
+        self.unmount_as(true)
+    }
+
+    fn unmount_as(&mut self, lazy: bool) -> Result<(), MountError> {
+        if self.mounted && self.is_mounted() {
+            match self.method {
+                Method::Direct => privileged::unmount(&self.path, lazy)?,
+                Method::Helper => fusermount::unmount(&self.path, lazy)?,
+            }
+        }
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// True unless it is known that nothing of ours is mounted there (any more): then unmounting would hit another.
+    fn is_mounted(&self) -> bool {
+        let Ok(mounts) = mounts() else { return true };
+        let top = mounts.iter().rfind(|entry| entry.mount_point == self.path);
+        top.is_some_and(|entry| entry.filesystem_type == FILESYSTEM_TYPE)
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::warn!(%error, "a mount was left behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bad_mount_point_is_called_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        assert!(matches!(examine(&missing), Err(MountError::MountPointMissing { .. })));
+        let file = dir.path().join("file");
+        fs::write(&file, b"").unwrap();
+        assert!(matches!(examine(&file), Err(MountError::NotDirectory { .. })));
+        assert!(matches!(examine(&file.join("below")), Err(MountError::NotDirectory { .. })));
+        assert!(matches!(examine(dir.path()), Err(MountError::NotEmpty { .. })));
+        let empty = dir.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        std::os::unix::fs::symlink(&empty, dir.path().join("link")).unwrap();
+        assert_eq!(examine(&dir.path().join("link")).unwrap(), fs::canonicalize(&empty).unwrap());
+    }
+
+    #[test]
+    fn messages_name_the_next_step() {
+        let path = PathBuf::from("/mnt/x");
+        let missing =
+            MountError::mount_point(&path, std::io::Error::from_raw_os_error(libc::ENOENT)).to_string();
+        assert!(missing.contains("mkdir /mnt/x"), "{missing}");
+        assert!(MountError::NoFuseDevice.to_string().contains("modprobe fuse"));
+        assert!(MountError::FusermountMissing.to_string().contains("install fuse3"));
+    }
+}

@@ -1,0 +1,82 @@
+//! What is mounted, as the kernel tells it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// One mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// Where.
+    pub mount_point: PathBuf,
+    /// The filesystem's type.
+    pub filesystem_type: String,
+    /// What is mounted.
+    pub source: String,
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(fs::read("/proc/self/mountinfo")?.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// One line: `id parent major:minor root mount-point options [optional fields] - type source super-options`.
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(4)?)));
+    let mut rest = fields.skip_while(|&field| field != b"-").skip(1);
+    let filesystem_type = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    Some(MountEntry { mount_point, filesystem_type, source })
+}
+
+/// Undoes the kernel's `\040` for a space and the like.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let code = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                plain.push(escaped);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let line = br"36 35 98:0 /mnt1 /mnt\040two/x\134y rw,noatime master:1 shared:2 - fuse.syncline /i\040m.img rw";
+        let entry = parse(line).unwrap();
+        assert_eq!(entry.mount_point, PathBuf::from(r"/mnt two/x\y"));
+        assert_eq!(entry.filesystem_type, "fuse.syncline");
+        assert_eq!(entry.source, "/i m.img");
+    }
+
+    #[test]
+    fn broken_lines_are_skipped() {
+        for line in [&b""[..], b"36 35", b"1 2 3 4 /m rw", b"1 2 3 4 /m rw - fuse"] {
+            assert_eq!(parse(line), None);
+        }
+        assert_eq!(unescape(br"\04"), br"\04");
+        assert_eq!(unescape(br"\999"), br"\999");
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(mounts().unwrap().iter().any(|entry| entry.mount_point == PathBuf::from("/")));
+    }
+}

@@ -1,0 +1,66 @@
+//! Mounting as root, by mount(2).
+
+use super::{FILESYSTEM_TYPE, FUSE_DEVICE, KernelOptions};
+use crate::error::MountError;
+use std::ffi::{CString, OsStr};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// True when trying mount(2) makes sense.
+pub(super) fn may_mount() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Mounts a new connection.
+pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, MountError> {
+    let device =
+        OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map_err(MountError::fuse_device)?;
+    // SAFETY: both take nothing and cannot fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    // `rootmode` says that the root is a directory; its real mode is asked for.
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    let data = c_string(data.as_ref())?;
+    let (source, target) = (c_string(&options.source)?, c_string(path.as_os_str())?);
+    let filesystem_type = c_string(FILESYSTEM_TYPE.as_ref())?;
+    // Access times are the daemon's: the kernel's own notion of them is off.
+    let mut flags = libc::MS_NOATIME;
+    for (chosen, flag) in [
+        (options.read_only, libc::MS_RDONLY),
+        (options.no_suid, libc::MS_NOSUID),
+        (options.no_devices, libc::MS_NODEV),
+        (options.no_execution, libc::MS_NOEXEC),
+    ] {
+        flags |= if chosen { flag } else { 0 };
+    }
+    // SAFETY: all pointers are NUL-terminated strings that outlive the call.
+    let result = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), filesystem_type.as_ptr(), flags, data.as_ptr().cast())
+    };
+    match result {
+        0 => Ok(device.into()),
+        _ => Err(MountError::mount(path, io::Error::last_os_error())),
+    }
+}
+
+/// Unmounts; `lazy` takes it out of sight even while it is in use.
+pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    let target = c_string(path.as_os_str())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the pointer is a NUL-terminated string that outlives the call.
+    match unsafe { libc::umount2(target.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(MountError::unmount(path, io::Error::last_os_error())),
+    }
+}
+
+fn c_string(text: &OsStr) -> Result<CString, MountError> {
+    CString::new(text.as_bytes()).map_err(|_| MountError::PathWithNul { path: text.into() })
+}

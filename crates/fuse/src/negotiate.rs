@@ -1,0 +1,136 @@
+//! INIT: what the kernel offers and what is taken of it.
+
+use crate::abi::flags::init;
+use crate::abi::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN};
+use crate::error::MountError;
+
+/// Largest WRITE and READ asked for: 1 MiB, the most the kernel grants without a changed limit.
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Without MAX_PAGES a request carries 32 pages.
+const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
+const PAGE_BYTES: u32 = 4096;
+
+/// What is taken of the offer.
+///
+/// Left out on purpose: WRITEBACK_CACHE (costs a SETATTR, halves concurrent fsyncs), AUTO_INVAL_DATA (only this daemon
+/// changes the files, and it does so through the kernel), POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one
+/// host), the SPLICE family (a copy is cheaper at these sizes), POSIX_ACL and DONT_MASK (no ACLs yet), and
+/// SETXATTR_EXT, which only ACLs need.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::NO_OPENDIR_SUPPORT
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Negotiated {
+    /// Minor version of the protocol.
+    pub minor: u32,
+    /// Bits of [`init`] that both sides know.
+    pub flags: u64,
+    /// Largest payload of a WRITE, and largest answer to a READ, in bytes.
+    pub transfer_bytes_max: u32,
+    /// Requests the kernel lets be under way in the background (read-ahead) at once.
+    pub background_max: u16,
+}
+
+impl Negotiated {
+    /// True when `flag` was agreed on.
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What to answer to an INIT.
+#[derive(Debug)]
+pub enum InitAnswer {
+    /// The kernel speaks a newer major version: send this and wait for another INIT.
+    AskAgain(InitOut),
+    /// Agreed.
+    Agreed(InitOut, Negotiated),
+}
+
+/// Answers an INIT.
+pub fn negotiate(offer: &InitIn) -> Result<InitAnswer, MountError> {
+    if offer.major > MAJOR {
+        return Ok(InitAnswer::AskAgain(InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
+    }
+    if offer.major < MAJOR || offer.minor < MINOR_MIN {
+        return Err(MountError::KernelTooOld { major: offer.major, minor: offer.minor });
+    }
+    let mut offered = u64::from(offer.flags);
+    if offered & init::INIT_EXT != 0 {
+        offered |= u64::from(offer.flags2) << 32;
+    }
+    let flags = offered & WANTED;
+    let transfer_bytes_max =
+        if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
+    let agreed =
+        Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max: 64 };
+    let answer = InitOut {
+        major: MAJOR,
+        minor: MINOR_MAX,
+        max_readahead: offer.max_readahead,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: agreed.background_max,
+        congestion_threshold: agreed.background_max / 4 * 3,
+        max_write: transfer_bytes_max,
+        time_granularity_ns: 1,
+        max_pages: (transfer_bytes_max / PAGE_BYTES) as u16,
+        ..InitOut::default()
+    };
+    Ok(InitAnswer::Agreed(answer, agreed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, flags: u64) -> InitIn {
+        let (low, high) = (flags as u32, (flags >> 32) as u32);
+        InitIn { major: 7, minor, max_readahead: 131072, flags: low, flags2: high, unused: [0; 11] }
+    }
+
+    #[test]
+    fn only_what_is_offered_and_wanted_is_taken() {
+        const WRITEBACK_CACHE: u64 = 1 << 16;
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX)) else { panic!() };
+        assert!(agreed.has(init::HANDLE_KILLPRIV_V2) && agreed.has(init::DIRECT_IO_ALLOW_MMAP));
+        assert!(!agreed.has(WRITEBACK_CACHE));
+        assert_eq!((answer.max_write, answer.max_pages), (1 << 20, 256));
+        assert_eq!(u64::from(answer.flags2) << 32 | u64::from(answer.flags), agreed.flags);
+
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(31, init::ASYNC_READ)) else {
+            panic!()
+        };
+        assert_eq!(agreed.flags, init::ASYNC_READ);
+        assert_eq!((agreed.minor, answer.max_write, answer.max_pages), (31, 128 << 10, 32));
+    }
+
+    #[test]
+    fn the_high_flags_count_only_when_announced() {
+        let high = init::DIRECT_IO_ALLOW_MMAP;
+        let Ok(InitAnswer::Agreed(_, agreed)) = negotiate(&offer(40, high)) else { panic!() };
+        assert!(!agreed.has(high));
+    }
+
+    #[test]
+    fn other_versions_are_asked_again_or_refused() {
+        let newer = InitIn { major: 8, ..offer(0, 0) };
+        assert!(matches!(negotiate(&newer), Ok(InitAnswer::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&offer(30, 0)), Err(MountError::KernelTooOld { minor: 30, .. })));
+        let older = InitIn { major: 6, ..offer(45, 0) };
+        assert!(matches!(negotiate(&older), Err(MountError::KernelTooOld { .. })));
+    }
+}

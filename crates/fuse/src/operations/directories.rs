@@ -1,0 +1,137 @@
+//! READDIR and READDIRPLUS: as many entries as the kernel has room for.
+
+use super::attributes::{entry_out, type_bits};
+use super::{Answer, Refusal};
+use crate::abi::{DIRENT_ALIGN, Dirent, DirentPlus, EntryOut, ReadIn};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::types::{Attributes, DirectoryEntry};
+use zerocopy::IntoBytes;
+
+/// What a name is taken to need when guessing how many entries to ask for.
+const NAME_BYTES_GUESSED: usize = 16;
+/// Entries asked for at once, at most.
+const ENTRIES_AT_ONCE: usize = 1024;
+
+/// Entries in the kernel's form, never longer than it asked for.
+struct EntryBuffer {
+    bytes: Vec<u8>,
+    capacity: usize,
+}
+
+impl EntryBuffer {
+    fn new(session: &Session, size: u32) -> Self {
+        let capacity = size.min(session.negotiated().transfer_bytes_max) as usize;
+        Self { bytes: Vec::with_capacity(capacity.min(64 << 10)), capacity }
+    }
+
+    /// How many entries of `fixed` bytes and a name are likely to fit; 0 when none will.
+    fn likely_entries(&self, fixed: usize) -> usize {
+        let room = self.capacity - self.bytes.len();
+        if room < fixed + DIRENT_ALIGN {
+            return 0;
+        }
+        (room / (fixed + NAME_BYTES_GUESSED)).clamp(1, ENTRIES_AT_ONCE)
+    }
+
+    /// Adds an entry, or answers false if it does not fit.
+    fn push(&mut self, fixed: &[u8], name: &[u8]) -> bool {
+        let len = (fixed.len() + name.len()).next_multiple_of(DIRENT_ALIGN);
+        if self.bytes.len() + len > self.capacity {
+            return false;
+        }
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(fixed);
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+
+    /// The answer. Nothing at all means "end", so that an entry for which there is no room must be an error.
+    fn finish(self, stopped_early: bool) -> Answer {
+        if self.bytes.is_empty() && stopped_early {
+            return Err(Refusal::Malformed);
+        }
+        Ok(Reply::empty().with_data(self.bytes))
+    }
+}
+
+fn dirent(entry: &DirectoryEntry) -> Dirent {
+    Dirent {
+        ino: entry.ino,
+        offset: entry.cookie,
+        name_len: entry.name.len() as u32,
+        file_type: type_bits(entry.file_type) >> 12,
+    }
+}
+
+pub(super) async fn readdir(session: &Session, request: &Request) -> Answer {
+    let input: ReadIn = request.arguments().take()?;
+    let mut buffer = EntryBuffer::new(session, input.size);
+    let mut after = input.offset;
+    loop {
+        let want = buffer.likely_entries(size_of::<Dirent>());
+        if want == 0 {
+            return buffer.finish(true);
+        }
+        let entries = match session.fs().readdir(request.ino(), after, want).await {
+            Ok(entries) => entries,
+            // What was read so far is right; the error will be met again where it is.
+            Err(_) if !buffer.bytes.is_empty() => return buffer.finish(false),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(last) = entries.last() else {
+            return buffer.finish(false);
+        };
+        after = last.cookie;
+        for entry in &entries {
+            if !buffer.push(dirent(entry).as_bytes(), &entry.name) {
+                return buffer.finish(true);
+            }
+        }
+    }
+}
+
+/// True if a reference was counted. "." and ".." lead nowhere new, and the kernel wants no inode with them; an inode
+/// that can't be read comes with the number zero, and the kernel asks for it again by name.
+fn counts(entry: &DirectoryEntry, attributes: &Attributes) -> bool {
+    attributes.ino != 0 && entry.name != b"." && entry.name != b".."
+}
+
+fn dirent_plus(session: &Session, entry: &DirectoryEntry, attributes: &Attributes) -> DirentPlus {
+    let inode = if counts(entry, attributes) { entry_out(session, attributes) } else { EntryOut::default() };
+    DirentPlus { entry: inode, dirent: dirent(entry) }
+}
+
+pub(super) async fn readdirplus(session: &Session, request: &Request) -> Answer {
+    let input: ReadIn = request.arguments().take()?;
+    let mut buffer = EntryBuffer::new(session, input.size);
+    let mut after = input.offset;
+    loop {
+        let want = buffer.likely_entries(size_of::<DirentPlus>());
+        if want == 0 {
+            return buffer.finish(true);
+        }
+        let entries = match session.fs().readdir_plus(request.ino(), after, want).await {
+            Ok(entries) => entries,
+            Err(_) if !buffer.bytes.is_empty() => return buffer.finish(false),
+            Err(error) => return Err(error.into()),
+        };
+        let Some((last, _)) = entries.last() else {
+            return buffer.finish(false);
+        };
+        after = last.cookie;
+        for (index, (entry, attributes)) in entries.iter().enumerate() {
+            if !buffer.push(dirent_plus(session, entry, attributes).as_bytes(), &entry.name) {
+                // The kernel never hears of these, so it will not forget them either.
+                for (unsent, _) in
+                    entries[index..].iter().filter(|(entry, attributes)| counts(entry, attributes))
+                {
+                    session.fs().forget(unsent.ino, 1);
+                }
+                return buffer.finish(true);
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Open files: OPEN, CREATE, RELEASE, READ, WRITE, LSEEK, FSYNC.
+
+use super::attributes::entry_out;
+use super::{Answer, Refusal};
+use crate::abi::flags::{fsync as fsync_flags, open as open_flags, open_request, write as write_flags};
+use crate::abi::{
+    CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
+};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::FsError;
+use syncline_fs::types::{Attributes, Caller, FileType, Ino, SetAttributes};
+
+/// setuid and setgid.
+const PRIVILEGES: u16 = 0o6000;
+
+/// Marks a handle whose reads and writes pass the page cache by. (Nothing else is kept per opening.)
+const HANDLE_DIRECT: u64 = 1;
+
+/// The answer to an opening with these flags of open(2).
+fn opened(session: &Session, flags: u32) -> OpenOut {
+    if session.direct_io().applies_to(flags) {
+        let bits = open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES | open_flags::NOFLUSH;
+        return OpenOut { handle: HANDLE_DIRECT, open_flags: bits | open_flags::KEEP_CACHE, backing_id: 0 };
+    }
+    // Cached data is right whoever opens the file: only the kernel's own requests change it.
+    OpenOut { handle: 0, open_flags: open_flags::KEEP_CACHE | open_flags::NOFLUSH, backing_id: 0 }
+}
+
+/// True when clearing setuid and setgid would change something that the kernel has cached. (It asks for it to be
+/// done, but does not notice that it was.)
+async fn would_lose_privileges(session: &Session, ino: Ino, kill: bool) -> Result<bool, FsError> {
+    Ok(kill && session.fs().getattr(ino).await?.permissions & PRIVILEGES != 0)
+}
+
+/// Makes an opened file empty, as O_TRUNC asks.
+async fn truncate(
+    session: &Session,
+    caller: Caller,
+    ino: Ino,
+    kill_privileges: bool,
+) -> Result<bool, FsError> {
+    let stale = would_lose_privileges(session, ino, kill_privileges).await?;
+    let changes = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
+    session.fs().setattr(caller, ino, changes).await?;
+    Ok(stale)
+}
+
+pub(super) async fn open(session: &Session, request: &Request) -> Answer {
+    let input: OpenIn = request.arguments().take()?;
+    let ino = request.ino();
+    session.fs().open_file(ino).await?;
+    let mut reply = Reply::fixed(&opened(session, input.flags));
+    if input.flags & libc::O_TRUNC as u32 != 0 {
+        let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
+        match truncate(session, request.caller(), ino, kill_privileges).await {
+            Ok(true) => reply = reply.with_stale_attributes(ino),
+            Ok(false) => {}
+            Err(error) => {
+                session.fs().release_file(ino);
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(reply)
+}
+
+/// Makes the file, or finds the one that another opening made in between.
+async fn make(
+    session: &Session,
+    request: &Request,
+    input: &CreateIn,
+    name: &[u8],
+) -> Result<Attributes, FsError> {
+    let (caller, parent) = (request.caller(), request.ino());
+    let permissions = (input.mode & 0o7777) as u16;
+    loop {
+        match session.fs().mknod(caller, parent, name, FileType::Regular, permissions, 0).await {
+            Err(FsError::Exists) if input.flags & libc::O_EXCL as u32 == 0 => {}
+            made => return made,
+        }
+        match session.fs().lookup(parent, name).await {
+            Err(FsError::NotFound) => {}
+            found => return found,
+        }
+    }
+}
+
+pub(super) async fn create(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: CreateIn = arguments.take()?;
+    let name = arguments.name()?;
+    if !matches!(input.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+        return Err(Refusal::Malformed);
+    }
+    let attributes = make(session, request, &input, name).await?;
+    let ino = attributes.ino;
+    let opened_file = async {
+        if attributes.file_type != FileType::Regular {
+            // The kernel takes nothing else in answer to CREATE; asked again, it looks the name up first.
+            return Err(Refusal::Errno(libc::ESTALE));
+        }
+        session.fs().open_file(ino).await?;
+        Ok(())
+    };
+    if let Err(refusal) = opened_file.await {
+        session.fs().forget(ino, 1);
+        return Err(refusal);
+    }
+    let mut found = attributes;
+    if input.flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0 {
+        let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
+        let emptied = async {
+            truncate(session, request.caller(), ino, kill_privileges).await?;
+            session.fs().getattr(ino).await
+        };
+        match emptied.await {
+            Ok(attributes) => found = attributes,
+            Err(error) => {
+                session.fs().release_file(ino);
+                session.fs().forget(ino, 1);
+                return Err(error.into());
+            }
+        }
+    }
+    let open = opened(session, input.flags);
+    Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &found), open }))
+}
+
+pub(super) fn release(session: &Session, request: &Request) -> Answer {
+    request.arguments().take::<ReleaseIn>()?;
+    session.fs().release_file(request.ino());
+    Ok(Reply::empty())
+}
+
+/// Files end where a signed 64-bit offset does.
+fn check_range(offset: u64, len: u64) -> Result<(), Refusal> {
+    match offset.checked_add(len) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Refusal::Malformed),
+    }
+}
+
+pub(super) async fn read(session: &Session, request: &Request) -> Answer {
+    let input: ReadIn = request.arguments().take()?;
+    check_range(input.offset, u64::from(input.size))?;
+    if input.size > session.negotiated().transfer_bytes_max {
+        return Err(Refusal::Malformed);
+    }
+    let pieces = session.fs().read(request.ino(), input.offset, input.size as usize).await?;
+    debug_assert!(pieces.iter().map(|piece| piece.len()).sum::<usize>() <= input.size as usize);
+    Ok(Reply::data(pieces))
+}
+
+pub(super) async fn write(session: &Session, request: &Request) -> Answer {
+    let input: WriteIn = request.arguments().take()?;
+    check_range(input.offset, u64::from(input.size))?;
+    let data = request.payload();
+    if data.len() != input.size as usize {
+        return Err(Refusal::Malformed);
+    }
+    let ino = request.ino();
+    let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
+    let stale = would_lose_privileges(session, ino, kill_privileges).await?;
+    session.fs().write(ino, input.offset, data, kill_privileges).await?;
+    let cached = input.write_flags & write_flags::CACHE != 0;
+    if input.handle & HANDLE_DIRECT != 0 && !cached && input.flags & libc::O_DSYNC as u32 != 0 {
+        // For cached writes the kernel sends an FSYNC of its own; for these it relies on us.
+        let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
+        session.fs().fsync(ino, data_only).await?;
+    }
+    let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 });
+    Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
+}
+
+pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
+    let input: LSeekIn = request.arguments().take()?;
+    let offset = match input.whence as i32 {
+        libc::SEEK_DATA => session.fs().seek_data(request.ino(), input.offset).await?,
+        libc::SEEK_HOLE => session.fs().seek_hole(request.ino(), input.offset).await?,
+        // The kernel does the others itself.
+        _ => return Err(Refusal::Malformed),
+    };
+    Ok(Reply::fixed(&LSeekOut { offset }))
+}
+
+/// Files and directories alike (promise P1).
+pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
+    let input: FSyncIn = request.arguments().take()?;
+    session.fs().fsync(request.ino(), input.flags & fsync_flags::DATA_ONLY != 0).await?;
+    Ok(Reply::empty())
+}
+
+pub(super) async fn syncfs(session: &Session) -> Answer {
+    session.fs().syncfs().await?;
+    Ok(Reply::empty())
+}

@@ -1,0 +1,36 @@
+//! IOCTL: the control channel. Every other command is "not for this file".
+
+use super::{Answer, Refusal};
+use crate::abi::{IoctlIn, IoctlOut};
+use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+
+pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: IoctlIn = arguments.take()?;
+    if input.command != COMMAND {
+        return Err(Refusal::Errno(libc::ENOTTY));
+    }
+    if (input.in_size as usize, input.out_size as usize) != (MESSAGE_BYTES, MESSAGE_BYTES) {
+        return Err(Refusal::Malformed);
+    }
+    let message = arguments.bytes(MESSAGE_BYTES)?;
+    let (question, _) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
+    let answer = answer(session, question).await?;
+    Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
+}
+
+async fn answer(session: &Session, question: ControlIn) -> Result<Vec<u8>, Refusal> {
+    if question.magic != MAGIC {
+        return Err(Refusal::Errno(libc::ENOTTY));
+    }
+    match Question::from_number(question.question).ok_or(Refusal::Errno(libc::EOPNOTSUPP))? {
+        Question::Text => session.control().page(&question).map_err(Refusal::Errno),
+        Question::Sync => {
+            session.fs().syncfs().await?;
+            Ok(question.empty_answer())
+        }
+    }
+}

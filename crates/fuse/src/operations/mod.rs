@@ -1,0 +1,125 @@
+//! The one table of operations: a request is decoded, the filesystem called, the answer encoded. Nothing here knows
+//! how requests arrive and answers leave.
+
+mod attributes;
+mod directories;
+mod files;
+mod ioctl;
+mod names;
+mod xattrs;
+
+use crate::abi::Opcode;
+use crate::reply::Reply;
+use crate::request::{Malformed, Request};
+use crate::session::Session;
+use syncline_fs::FsError;
+
+/// Why a request is refused.
+#[derive(Debug)]
+enum Refusal {
+    /// The request makes no sense.
+    Malformed,
+    /// The filesystem says no.
+    Filesystem(FsError),
+    /// This layer says no.
+    Errno(i32),
+}
+
+impl Refusal {
+    fn errno(&self) -> i32 {
+        match self {
+            Self::Malformed => libc::EINVAL,
+            Self::Filesystem(error) => error.errno(),
+            Self::Errno(errno) => *errno,
+        }
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+impl From<FsError> for Refusal {
+    fn from(error: FsError) -> Self {
+        Self::Filesystem(error)
+    }
+}
+
+type Answer = Result<Reply, Refusal>;
+
+/// Carries out `request` and gives its answer. Once begun it should be polled to its end: what the request asked for
+/// must not be half done.
+pub async fn serve(session: &Session, request: &Request) -> Reply {
+    session.counters().count(request.opcode_number());
+    let Some(opcode) = request.opcode() else {
+        return Reply::error(libc::ENOSYS);
+    };
+    match dispatch(session, request, opcode).await {
+        Ok(reply) => reply,
+        // The kernel does not wait for these, whatever they said.
+        Err(_) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => Reply::none(),
+        Err(refusal) => {
+            tracing::trace!(?opcode, ino = request.ino(), ?refusal, "refused");
+            Reply::error(refusal.errno())
+        }
+    }
+}
+
+async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answer {
+    match opcode {
+        Opcode::Lookup => names::lookup(session, request).await,
+        Opcode::Forget => names::forget(session, request),
+        Opcode::BatchForget => names::batch_forget(session, request),
+        Opcode::MkNod => names::mknod(session, request).await,
+        Opcode::MkDir => names::mkdir(session, request).await,
+        Opcode::Symlink => names::symlink(session, request).await,
+        Opcode::ReadLink => names::readlink(session, request).await,
+        Opcode::Link => names::link(session, request).await,
+        Opcode::Unlink => names::unlink(session, request).await,
+        Opcode::RmDir => names::rmdir(session, request).await,
+        Opcode::Rename => names::rename(session, request).await,
+        Opcode::Rename2 => names::rename2(session, request).await,
+        Opcode::GetAttr => attributes::getattr(session, request).await,
+        Opcode::StatX => attributes::statx(session, request).await,
+        Opcode::SetAttr => attributes::setattr(session, request).await,
+        Opcode::StatFs => attributes::statfs(session),
+        Opcode::Open => files::open(session, request).await,
+        Opcode::Create => files::create(session, request).await,
+        Opcode::Release => files::release(session, request),
+        Opcode::Read => files::read(session, request).await,
+        Opcode::Write => files::write(session, request).await,
+        Opcode::LSeek => files::lseek(session, request).await,
+        Opcode::FSync | Opcode::FSyncDir => files::fsync(session, request).await,
+        Opcode::SyncFs => files::syncfs(session).await,
+        Opcode::ReadDir => directories::readdir(session, request).await,
+        Opcode::ReadDirPlus => directories::readdirplus(session, request).await,
+        Opcode::GetXattr => xattrs::get(session, request).await,
+        Opcode::ListXattr => xattrs::list(session, request).await,
+        Opcode::SetXattr => xattrs::set(session, request).await,
+        Opcode::RemoveXattr => xattrs::remove(session, request).await,
+        Opcode::Ioctl => ioctl::ioctl(session, request).await,
+        Opcode::Destroy => Ok(Reply::empty()),
+        other => Err(Refusal::Errno(unsupported(other))),
+    }
+}
+
+/// How the kernel must be told that something is not done here, so that it does the right thing without us.
+///
+/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again,
+/// copies become reads and writes, and FALLOCATE and TMPFILE fail with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
+/// never answered so: the kernel would report success, or no attributes, from then on.
+///
+/// INTERRUPT is refused because nothing here is to be cut short: an fsync that a signal ends with EINTR would look to
+/// a database like a failed one. (What a caller waits for goes on in any case; a killed caller is not kept waiting by
+/// anything but the device.)
+fn unsupported(opcode: Opcode) -> i32 {
+    match opcode {
+        // A second INIT, or an answer to a question never asked.
+        Opcode::Init | Opcode::NotifyReply => libc::EINVAL,
+        // Not negotiated; the kernel keeps locks itself.
+        Opcode::GetLock | Opcode::SetLock | Opcode::SetLockWait => libc::ENOSYS,
+        _ => libc::ENOSYS,
+    }
+}

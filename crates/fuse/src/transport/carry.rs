@@ -1,0 +1,102 @@
+//! Carrying out a request on the worker that received it: at once if it need not wait, as a task beside others if it
+//! must. The answer leaves from the same CPU either way.
+
+use crate::operations::serve;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use futures_lite::FutureExt;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use syncline_device::Worker;
+
+/// Requests that one worker has under way at once, at most.
+const REQUESTS_MAX: usize = 512;
+/// Memory that they hold, at most (but one of any size is let in).
+const BYTES_MAX: usize = 64 << 20;
+
+/// What a worker has under way. Bounded: beyond it the worker reads no more requests, and the kernel keeps them.
+#[derive(Default)]
+pub struct Load {
+    requests: Cell<usize>,
+    bytes: Cell<usize>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Load {
+    /// Waits until another request may be taken on.
+    pub async fn room(&self) {
+        self.until(|load| load.requests.get() < REQUESTS_MAX && load.bytes.get() < BYTES_MAX).await;
+    }
+
+    /// Waits until nothing is under way.
+    pub async fn idle(&self) {
+        self.until(|load| load.requests.get() == 0).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&Self) -> bool) {
+        poll_fn(|context| {
+            if condition(self) {
+                return Poll::Ready(());
+            }
+            *self.waiting.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Counts a request until the answer is dropped.
+    fn enter(self: &Rc<Self>, bytes: usize) -> Entered {
+        self.requests.set(self.requests.get() + 1);
+        self.bytes.set(self.bytes.get() + bytes);
+        Entered { load: self.clone(), bytes }
+    }
+}
+
+struct Entered {
+    load: Rc<Load>,
+    bytes: usize,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.load.requests.set(self.load.requests.get() - 1);
+        self.load.bytes.set(self.load.bytes.get() - self.bytes);
+        if let Some(waker) = self.load.waiting.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Carries out `request` and calls `answer` with what is to be sent, now or later on this thread.
+pub fn carry_out(
+    session: &Arc<Session>,
+    load: &Rc<Load>,
+    request: Request,
+    answer: impl FnOnce(u64, Reply) + 'static,
+) {
+    let entered = load.enter(request.len_bytes());
+    let session = session.clone();
+    let mut carried = Box::pin(async move {
+        let _entered = entered;
+        let reply = guarded(&session, &request).await;
+        answer(request.unique(), reply);
+    });
+    // The first poll needs no waker: if it does not end there, the task polls again before anything could be missed.
+    if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        Worker::current().spawn_local(carried).detach();
+    }
+}
+
+/// A handler that panics costs its caller EIO, and nobody else anything.
+async fn guarded(session: &Session, request: &Request) -> Reply {
+    AssertUnwindSafe(serve(session, request)).catch_unwind().await.unwrap_or_else(|_| {
+        let (opcode, ino) = (request.opcode(), request.ino());
+        tracing::error!(?opcode, ino, "serving a request panicked; the caller gets EIO");
+        Reply::error(libc::EIO)
+    })
+}

@@ -1,0 +1,46 @@
+//! The way over /dev/fuse: read a request, write its answer.
+
+use super::carry::{Load, carry_out};
+use super::connection::Connection;
+use super::receive::{Received, Receiver};
+use crate::error::MountError;
+use crate::session::Session;
+use std::rc::Rc;
+use std::sync::Arc;
+use syncline_device::Worker;
+
+/// Requests received after one wait. More would keep tasks that could answer waiting.
+const REQUESTS_PER_WAIT: usize = 8;
+
+/// Serves one end of the connection on the current worker until the connection ends and every request was answered.
+pub async fn serve(connection: Connection, session: Arc<Session>) -> Result<(), MountError> {
+    let connection = Rc::new(connection);
+    let load = Rc::<Load>::default();
+    let outcome = receive_all(&connection, &session, &load).await;
+    // What was begun is brought to its end, also when nobody waits for the answer any more.
+    load.idle().await;
+    outcome
+}
+
+async fn receive_all(
+    connection: &Rc<Connection>,
+    session: &Arc<Session>,
+    load: &Rc<Load>,
+) -> Result<(), MountError> {
+    let mut receiver = Receiver::new(session.negotiated().transfer_bytes_max);
+    loop {
+        load.room().await;
+        Worker::current().readable(connection.descriptor()).await.map_err(MountError::connection)?;
+        for _ in 0..REQUESTS_PER_WAIT {
+            match receiver.receive(connection).map_err(MountError::connection)? {
+                Received::Request(request) => {
+                    let connection = connection.clone();
+                    carry_out(session, load, request, move |unique, reply| connection.answer(unique, &reply));
+                }
+                Received::Nothing => break,
+                Received::Garbage => tracing::error!("the kernel sent something that is no request"),
+                Received::Ended => return Ok(()),
+            }
+        }
+    }
+}

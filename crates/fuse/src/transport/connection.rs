@@ -1,0 +1,148 @@
+//! A descriptor of /dev/fuse that belongs to a mount.
+
+use crate::abi::{
+    IN_HEADER_BYTES, INIT_IN_SHORT_BYTES, InHeader, InitIn, InitOut, OUT_HEADER_BYTES, Opcode, OutHeader,
+};
+use crate::error::MountError;
+use crate::negotiate::{InitAnswer, Negotiated, negotiate};
+use crate::reply::Reply;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `_IOR(229, 0, u32)`: makes a freshly opened /dev/fuse another end of an existing connection.
+const CLONE_COMMAND: u32 = 0x8004_e500;
+/// The least the kernel accepts as a buffer for a request.
+const READ_BUFFER_BYTES_MIN: usize = 8192;
+
+/// One end of the connection, without blocking.
+pub struct Connection(File);
+
+impl Connection {
+    /// Takes over a descriptor.
+    pub fn new(descriptor: OwnedFd) -> io::Result<Self> {
+        let file = File::from(descriptor);
+        set_nonblocking(file.as_fd())?;
+        Ok(Self(file))
+    }
+
+    /// Another end of the same connection. One with queues of its own, so that threads don't meet there; or, if
+    /// /dev/fuse can't be opened (it was fusermount3 that could), a second name for this end.
+    pub fn another(&self) -> io::Result<Self> {
+        match self.clone_device() {
+            Ok(connection) => Ok(connection),
+            Err(error) => {
+                tracing::debug!(%error, "threads share one descriptor of /dev/fuse");
+                Ok(Self(self.0.try_clone()?))
+            }
+        }
+    }
+
+    fn clone_device(&self) -> io::Result<Self> {
+        let device =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/fuse")?;
+        let original = self.0.as_raw_fd() as u32;
+        // SAFETY: the command reads four bytes at the pointer.
+        if unsafe { libc::ioctl(device.as_raw_fd(), CLONE_COMMAND as _, &raw const original) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(device))
+    }
+
+    /// To wait with.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Receives one request.
+    pub fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&self.0).read_vectored(buffers)
+    }
+
+    /// Sends the answer to request `unique`.
+    pub fn answer(&self, unique: u64, reply: &Reply) {
+        if reply.is_silent() {
+            return;
+        }
+        if let Some(message) = reply.notification() {
+            // An inode that the kernel does not know (ENOENT) has no attributes to forget.
+            let _ = (&self.0).write(&message);
+        }
+        let header = reply.header(unique);
+        let Err(error) = (&self.0).write_vectored(&reply.slices(&header)) else { return };
+        match error.raw_os_error() {
+            // The caller was killed before it was asked for, or the mount has gone.
+            Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => {
+                tracing::debug!(unique, %error, "nobody waits for this answer");
+            }
+            _ => {
+                tracing::error!(unique, %error, "the kernel refused an answer; the caller gets EIO");
+                let failure = Reply::error(libc::EIO);
+                let _ = (&self.0).write_vectored(&failure.slices(&failure.header(unique)));
+            }
+        }
+    }
+}
+
+fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes no memory.
+    let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: takes no memory.
+    if flags < 0
+        || unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0
+    {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The first exchange on a fresh connection, which is still blocking.
+pub fn handshake(descriptor: &OwnedFd) -> Result<Negotiated, MountError> {
+    let file = File::from(descriptor.try_clone().map_err(MountError::connection)?);
+    loop {
+        let (header, offer) = receive_init(&file)?;
+        match negotiate(&offer)? {
+            InitAnswer::AskAgain(answer) => send_init(&file, &header, &answer)?,
+            InitAnswer::Agreed(answer, negotiated) => {
+                send_init(&file, &header, &answer)?;
+                return Ok(negotiated);
+            }
+        }
+    }
+}
+
+fn receive_init(file: &File) -> Result<(InHeader, InitIn), MountError> {
+    let mut buffer = [0; READ_BUFFER_BYTES_MIN];
+    let len = loop {
+        match { file }.read(&mut buffer) {
+            Ok(len) => break len,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ENOENT)) => {}
+            Err(error) => return Err(MountError::connection(error)),
+        }
+    };
+    let unexpected = |detail: String| MountError::Handshake { detail };
+    let message = &buffer[..len];
+    let (header, rest) =
+        InHeader::read_from_prefix(message).map_err(|_| unexpected(format!("a message of {len} bytes")))?;
+    if header.opcode != Opcode::Init as u32 {
+        return Err(unexpected(format!("request {} came first", header.opcode)));
+    }
+    if rest.len() < INIT_IN_SHORT_BYTES {
+        return Err(unexpected(format!("an offer of {} bytes", rest.len())));
+    }
+    // What an older kernel does not send is zero.
+    let mut offer = InitIn::default();
+    let known = rest.len().min(size_of::<InitIn>());
+    offer.as_mut_bytes()[..known].copy_from_slice(&rest[..known]);
+    debug_assert!(len >= IN_HEADER_BYTES);
+    Ok((header, offer))
+}
+
+fn send_init(file: &File, request: &InHeader, answer: &InitOut) -> Result<(), MountError> {
+    let len = (OUT_HEADER_BYTES + size_of::<InitOut>()) as u32;
+    let header = OutHeader { len, error: 0, unique: request.unique };
+    let message = [header.as_bytes(), answer.as_bytes()].concat();
+    { file }.write_all(&message).map_err(MountError::connection)
+}

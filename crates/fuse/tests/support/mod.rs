@@ -1,0 +1,212 @@
+//! Real mounts for tests: a daemon in a process of its own, so that a test can neither deadlock with it (a page fault
+//! on a mapped file needs the daemon) nor leave it behind.
+
+mod filesystem;
+
+pub use filesystem::TestFilesystem;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use syncline_fuse::{MountOptions, Session};
+use tempfile::TempDir;
+
+const MOUNT_POINT: &str = "SYNCLINE_TEST_MOUNT_POINT";
+const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
+const READY: &str = "the test mount is ready";
+const FAILED: &str = "the test mount failed: ";
+/// What an unprivileged test runs as: nobody.
+pub const ORDINARY_USER: u32 = 65534;
+
+/// Size of the images; memory is taken only for what is written.
+const SIZE_BYTES: u64 = 4 << 30;
+
+/// The daemon's whole life, in a process that [`TestMount`] started. Called by the test named `daemon_process`.
+pub fn run_daemon() {
+    let Some(mount_point) = std::env::var_os(MOUNT_POINT) else { return };
+    let filesystem = TestFilesystem::new(SIZE_BYTES);
+    let mut options = MountOptions::new("/images/test image,1.img");
+    if std::env::var_os(DIRECT_IO).is_some() {
+        options.direct_io = syncline_fuse::DirectIo::Always;
+    }
+    match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
+        Ok(mounted) => {
+            let texts = mounted.session().control();
+            texts.register("stats", || format!("{{\"long\":\"{}\"}}", "x".repeat(100_000)));
+            texts.register("panics", || panic!("on purpose"));
+            println!("{READY}");
+            mounted.run_until_unmounted().unwrap();
+            filesystem.close();
+            println!("closed");
+        }
+        Err(error) => println!("{FAILED}{error}"),
+    }
+}
+
+/// A mounted filesystem of a daemon of its own.
+pub struct TestMount {
+    directory: TempDir,
+    daemon: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+/// How to mount.
+#[derive(Clone, Copy, Default)]
+pub struct Setup {
+    /// Run the daemon as this user.
+    pub user: Option<u32>,
+    /// Open every file for direct I/O.
+    pub direct_io: bool,
+}
+
+impl TestMount {
+    /// Mounts, or prints why that is not possible here.
+    pub fn or_skip() -> Option<Self> {
+        Self::with(Setup::default())
+    }
+
+    /// The same with a choice.
+    pub fn with(setup: Setup) -> Option<Self> {
+        if let Some(reason) = reason_to_skip() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mount_point = directory.path().join("mnt");
+        std::fs::create_dir(&mount_point).unwrap();
+        if let Some(user) = setup.user {
+            for path in [directory.path(), &mount_point] {
+                std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+            }
+        }
+        let (daemon, mut output) = start_daemon(&mount_point, setup);
+        match wait_until_ready(&mut output) {
+            Ok(()) => Some(Self { directory, daemon, output }),
+            Err(message) => panic!("{message}"),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// Requests of a kind that the daemon has seen.
+    pub fn requests(&self, kind: &str) -> u64 {
+        let text = syncline_fuse::control::text(&self.path(), "requests").unwrap();
+        let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
+        counts.get(kind).map_or(0, |count| count.as_u64().unwrap())
+    }
+
+    /// Unmounts as an administrator would, and checks that the daemon closes its filesystem and ends well.
+    pub fn unmount(mut self) {
+        // The kernel may still be letting go of what a test closed just now.
+        let unmounted = (0..50).any(|_| {
+            let done =
+                Command::new("umount").arg(self.path()).stderr(Stdio::null()).status().unwrap().success();
+            if !done {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            done
+        });
+        assert!(unmounted, "unmounting failed");
+        self.end_of_daemon();
+    }
+
+    /// Waits for the daemon after somebody unmounted.
+    pub fn wait_for_the_end(mut self) {
+        self.end_of_daemon();
+    }
+
+    /// Ends the daemon as a crash would. The dead mount stays until the value is dropped.
+    pub fn kill_daemon(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+    }
+
+    fn end_of_daemon(&mut self) {
+        let closed = self.output.by_ref().lines().any(|line| line.unwrap() == "closed");
+        assert!(closed, "the daemon did not close its filesystem");
+        assert!(self.daemon.wait().unwrap().success());
+    }
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        // Whatever happened: no mount and no process stays.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).stderr(Stdio::null()).status();
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn reason_to_skip() -> Option<&'static str> {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("only root can mount");
+    }
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => None,
+        Err(_) => Some("/dev/fuse cannot be opened"),
+    }
+}
+
+/// Why an ordinary user can't mount here.
+pub fn reason_not_to_mount_as_ordinary_user() -> Option<&'static str> {
+    let helper =
+        ["/usr/bin/fusermount3", "/bin/fusermount3"].into_iter().find(|path| Path::new(path).exists());
+    let Some(helper) = helper else { return Some("fusermount3 is not installed") };
+    let setuid = std::fs::metadata(helper).is_ok_and(|found| found.permissions().mode() & 0o4000 != 0);
+    if !setuid {
+        return Some("fusermount3 is not setuid root");
+    }
+    let user_can = |what: &str, path: &Path| {
+        let test = Command::new("test").arg(what).arg(path).uid(ORDINARY_USER).gid(ORDINARY_USER).status();
+        test.is_ok_and(|status| status.success())
+    };
+    if !user_can("-w", Path::new("/dev/fuse")) {
+        return Some("an ordinary user cannot open /dev/fuse");
+    }
+    // The daemon is this program.
+    if !user_can("-x", &std::env::current_exe().unwrap()) {
+        return Some("an ordinary user cannot run this test program");
+    }
+    None
+}
+
+/// Starts a daemon for `mount_point`: this very test program, asked to run one test.
+pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
+    command.env(MOUNT_POINT, mount_point).stdin(Stdio::null()).stdout(Stdio::piped());
+    if setup.direct_io {
+        command.env(DIRECT_IO, "1");
+    }
+    if let Some(user) = setup.user {
+        command.uid(user).gid(user).current_dir("/");
+    }
+    let mut daemon = command.spawn().unwrap();
+    let output = BufReader::new(daemon.stdout.take().unwrap());
+    (daemon, output)
+}
+
+/// Waits until the daemon has mounted, or gives its error.
+pub fn wait_until_ready(output: &mut BufReader<std::process::ChildStdout>) -> Result<(), String> {
+    for line in output.lines() {
+        let line = line.unwrap();
+        // The test harness prints before us, without ending its line.
+        if line.ends_with(READY) {
+            return Ok(());
+        }
+        if let Some((_, error)) = line.split_once(FAILED) {
+            return Err(error.to_owned());
+        }
+    }
+    Err("the daemon ended without a word".into())
+}
+
+/// The `errno` of an operation that must fail.
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
