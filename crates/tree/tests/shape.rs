@@ -5,7 +5,7 @@ mod common;
 use common::{Bench, Changes, Model, Numbers, Shape, apply, key, value};
 use futures_lite::future::block_on;
 use std::time::Instant;
-use syncline_format::Key;
+use syncline_format::{BlockRun, Key};
 
 const NODE_SIZES: [u32; 3] = [4096, 16384, 65536];
 
@@ -51,25 +51,62 @@ fn deleting_most_of_a_tree_at_once_leaves_full_nodes() {
     }
 }
 
+/// So few at a time that each leaf loses its items while its neighbours are left alone.
 #[test]
 fn deleting_most_of_a_tree_bit_by_bit_leaves_it_half_full() {
-    for node_bytes in NODE_SIZES {
-        let (mut bench, mut model) = filled(node_bytes, 20_000);
-        let mut order: Vec<u64> = (0..20_000).collect();
+    for (node_bytes, items) in [(4096, 6000), (16384, 12_000)] {
+        let (mut bench, mut model) = filled(node_bytes, items);
+        let mut order: Vec<u64> = (0..items).collect();
         let mut numbers = Numbers(u64::from(node_bytes));
         for at in (1..order.len()).rev() {
             order.swap(at, numbers.below(at as u64 + 1) as usize);
         }
-        for some in order[..19_000].chunks(100) {
+        for some in order[..order.len() * 19 / 20].chunks(3) {
             let deletes: Changes = some.iter().map(|&number| (key(number), None)).collect();
             bench.merge(&deletes).unwrap();
             apply(&mut model, &deletes);
         }
-        assert_eq!(model.len(), 1000);
         bench.check(&model);
-        let fill = Shape::of(&bench.tree, bench.root).leaf_fill(bench.geometry);
-        assert!(fill > 0.45, "{node_bytes}: {fill}");
+        let shape = Shape::of(&bench.tree, bench.root);
+        let fill = shape.leaf_fill(bench.geometry);
+        assert!(fill > 0.4, "{node_bytes}: {fill}");
     }
+}
+
+/// One leaf is emptied but for an item while all around it stays: it takes in its neighbour, and the two share evenly.
+#[test]
+fn a_nearly_empty_leaf_takes_in_its_neighbour() {
+    let (mut bench, mut model) = filled(4096, 3000);
+    let before = Shape::of(&bench.tree, bench.root);
+    let deletes: Changes = (1001..1049).map(|number| (key(number), None)).collect();
+    bench.merge(&deletes).unwrap();
+    apply(&mut model, &deletes);
+    bench.check(&model);
+    let after = Shape::of(&bench.tree, bench.root);
+    assert!(
+        after.used_bytes[&0].iter().rev().skip(1).all(|used| *used > 4096 * 2 / 5),
+        "{:?}",
+        after.used_bytes[&0]
+    );
+    assert!(after.used_bytes[&0].len() <= before.used_bytes[&0].len());
+}
+
+/// The last internal node has one child; when all before it goes, the root is that child and not a chain down to it.
+#[test]
+fn a_root_with_one_old_child_gives_way() {
+    let (mut bench, mut model) = filled(4096, 6110);
+    assert_eq!(bench.root.level, 2);
+    let shape = Shape::of(&bench.tree, bench.root);
+    assert_eq!(
+        shape.used_bytes[&1][1],
+        syncline_format::node::HEADER_BYTES + 33,
+        "a node with a single child"
+    );
+    let deletes: Changes = (0..6100).map(|number| (key(number), None)).collect();
+    bench.merge(&deletes).unwrap();
+    apply(&mut model, &deletes);
+    assert_eq!(bench.root.level, 0);
+    bench.check(&model);
 }
 
 /// Two streams of growth in the middle of the tree, as of two files that are appended to.
@@ -136,4 +173,29 @@ fn reading_through_a_cold_tree_reads_each_node_once() {
         u64::from(bench.root.level) + 1,
         "a short scan reads no leaf too many"
     );
+}
+
+#[test]
+fn forgotten_nodes_are_not_answered_from_memory() {
+    let (bench, _) = filled(16384, 40_000);
+    let run = |addr| BlockRun::new(addr, bench.geometry.node_blocks());
+    let root = run(bench.root.node.addr);
+    // The root alone, everything, nothing on the way to the item, all of that way but the root.
+    for (forgotten, is_gone) in [
+        (root, true),
+        (bench.geometry.usable(), true),
+        (BlockRun::new(root.start - 4, 4), false),
+        (BlockRun::new(64, root.start - 64), true),
+    ] {
+        block_on(bench.tree.scan(bench.root, Key::MIN, Key::MAX, usize::MAX)).unwrap();
+        assert!(bench.tree.try_get(bench.root, key(5)).is_some());
+        bench.tree.forget(forgotten);
+        let read = bench.tree.counters().nodes_read;
+        block_on(bench.tree.get(bench.root, key(5))).unwrap().unwrap();
+        assert_eq!(
+            bench.tree.counters().nodes_read > read,
+            is_gone || forgotten.start == 64,
+            "{forgotten:?}"
+        );
+    }
 }
