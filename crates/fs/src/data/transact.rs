@@ -118,8 +118,8 @@ impl FileChange<'_> {
         let mut state = self.inode.state.lock();
         let data = &mut state.data;
         data.data_op = op;
-        let last = self.extents.items.iter().next_back();
-        if let Some((_, Some(extent))) = last
+        // Not just the last change: that may be the removal of an item that a longer one has swallowed.
+        if let Some(extent) = self.extents.items.values().rev().flatten().next()
             && let Some(extent_end) = &mut data.extent_end
         {
             *extent_end = extent.end().max(*extent_end);

@@ -182,16 +182,10 @@ async fn shrink(
     let mut naming = Naming::default();
     placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
     let extents = plan::replace(&first.extents, &[cleared(clear_from, &first)], naming.extents);
-    let logged = inode.state.lock().data.disk_size.min(size);
+    let logged = logged_size(&inode.state.lock().data, size, clear_from);
     let mut change = change(inode, extents, SizeChange::Truncated { size, logged, now });
     change.named = naming.named;
     change.inline = shrunk_inline(inode, &edge, size);
-    if let SizeChange::Truncated { logged, .. } = &mut change.size
-        && matches!(edge, Edge::Inline(_))
-    {
-        // The inode item has all there is.
-        *logged = size;
-    }
     if let Err(error) = transact::commit(fs, vec![change]) {
         place::abandon(fs, &placements);
         return Err(error);
@@ -201,6 +195,15 @@ async fn shrink(
         delete_from(fs, inode, keep_end).await?;
     }
     Ok(())
+}
+
+/// The size that a truncation to `size` can log, when no block from `clear_from` on stays dirty.
+fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
+    let before = data.disk_size.min(size);
+    let from = before / BLOCK;
+    let waiting = [data.dirty.next(from), data.in_flight.next(from)].into_iter().flatten().min();
+    let limit = waiting.filter(|&block| block < clear_from).map_or(size, |block| size.min(block * BLOCK));
+    before.max(limit)
 }
 
 /// The range that a transaction clears when these are the extents it knows of.

@@ -36,7 +36,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
 }
 
 async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if !inode.state.lock().data.has_dirty() {
+    if submit::is_clean(&inode.state.lock()) {
         return Ok(());
     }
     let writeback = inode.state.lock().data.writeback.clone();
@@ -46,7 +46,7 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
         let small = state.attr.size <= fs.limits.inline_bytes as u64;
         (0, state.data.dirty.last().map_or(0, |last| last + 1), small)
     };
-    if small && end > 0 {
+    if small || end == 0 {
         return submit_small(fs, inode).await;
     }
     while first < end {
