@@ -2,6 +2,7 @@
 
 mod crash;
 mod faults;
+mod history;
 mod model;
 mod sync;
 mod writing;
@@ -34,10 +35,15 @@ impl Mount {
     }
 
     fn sized(size_bytes: u64, options: Options) -> Self {
+        Self::formatted(size_bytes, 16384, options)
+    }
+
+    fn formatted(size_bytes: u64, node_bytes: u32, options: Options) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         let device = MemoryDevice::new(size_bytes);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        block_on(format(device.clone(), FormatOptions::default(), root, spawn.clone())).unwrap();
+        let format_options = FormatOptions { node_bytes, ..FormatOptions::default() };
+        block_on(format(device.clone(), format_options, root, spawn.clone())).unwrap();
         Self::open(device, spawn, options)
     }
 

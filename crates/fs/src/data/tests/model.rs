@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Write { file: usize, offset: u64, len: usize, seed: u64 },
     Append { file: usize, len: usize, seed: u64 },
     Truncate { file: usize, size: u64 },
@@ -26,7 +26,7 @@ fn size(max: u64) -> impl Strategy<Value = u64> {
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let file = 0..3usize;
     prop_oneof![
         6 => (file.clone(), size(400_000), size(150_000), any::<u64>())
@@ -45,24 +45,23 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The filesystem and what it should contain.
-struct Pair {
-    mount: Mount,
-    inos: Vec<Ino>,
-    model: BTreeMap<usize, Vec<u8>>,
+pub(super) struct Pair {
+    pub(super) mount: Mount,
+    pub(super) inos: Vec<Ino>,
+    pub(super) model: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Pair {
-    fn new() -> Self {
-        let mount = Mount::new();
+    pub(super) fn new(mount: Mount) -> Self {
         let inos = (0..3).map(|file| mount.create(&format!("file{file}"))).collect();
         Self { mount, inos, model: (0..3).map(|file| (file, Vec::new())).collect() }
     }
 
-    fn find_again(&mut self) {
+    pub(super) fn find_again(&mut self) {
         self.inos = (0..3).map(|file| self.mount.find(&format!("file{file}"))).collect();
     }
 
-    fn apply(mut self, step: &Step) -> Self {
+    pub(super) fn apply(mut self, step: &Step) -> Self {
         match *step {
             Step::Write { file, offset, len, seed } => self.write(file, offset, &pattern(seed, len)),
             Step::Append { file, len, seed } => {
@@ -130,7 +129,7 @@ impl Pair {
         bytes[offset as usize..end].copy_from_slice(data);
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         for (file, &ino) in self.inos.iter().enumerate() {
             let expected = &self.model[&file];
             assert_eq!(self.mount.size(ino), expected.len() as u64);
@@ -140,13 +139,24 @@ impl Pair {
     }
 }
 
+fn run(mount: Mount, steps: &[Step]) {
+    let mut pair = Pair::new(mount);
+    for step in steps {
+        pair = pair.apply(step);
+    }
+    pair.check();
+}
+
 proptest! {
     #[test]
     fn files_follow_plain_bytes(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut pair = Pair::new();
-        for step in &steps {
-            pair = pair.apply(step);
-        }
-        pair.check();
+        run(Mount::new(), &steps);
+    }
+
+    /// The same where every limit is near.
+    #[test]
+    fn files_follow_plain_bytes_within_narrow_limits(steps in proptest::collection::vec(step(), 1..40)) {
+        let limits = Options { dirty_bytes_max: 256 << 10, writeback_start_bytes: 64 << 10, cached_inodes_max: 1, ..options() };
+        run(Mount::formatted(64 << 20, 4096, limits), &steps);
     }
 }
