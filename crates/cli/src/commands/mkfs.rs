@@ -1,0 +1,43 @@
+//! `syncline mkfs`: make a filesystem.
+
+use super::image;
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use syncline_store::FormatOptions;
+
+/// Arguments of `mkfs`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Image file to make, or block device to use
+    image: PathBuf,
+    /// Size of the image file; a block device is used whole. Default 8GiB for a new file, its length for an existing one
+    #[arg(long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
+    #[arg(long, value_parser = size::parse, default_value = "16KiB")]
+    node_size: u64,
+    /// Name of the filesystem, at most 64 bytes
+    #[arg(long, default_value = "")]
+    label: String,
+    /// Overwrite whatever is there
+    #[arg(long, short)]
+    force: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    if !args.node_size.is_power_of_two() || !(4096..=65536).contains(&args.node_size) {
+        return Err(Failure::usage("--node-size is 4KiB, 8KiB, 16KiB, 32KiB or 64KiB"));
+    }
+    if args.label.len() > 64 {
+        return Err(Failure::usage("--label has at most 64 bytes"));
+    }
+    let default = || size::parse(image::DEFAULT_SIZE).expect("the default is a size");
+    let size = if args.image.exists() { args.size } else { Some(args.size.unwrap_or_else(default)) };
+    let options =
+        FormatOptions { node_bytes: args.node_size as u32, label: args.label, ..FormatOptions::default() };
+    image::make(&args.image, size, args.force, options)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,10 @@
+//! The commands, one file each.
+
+pub mod image;
+pub mod info;
+pub mod mkfs;
+pub mod mount;
+mod mount_options;
+mod signals;
+pub mod stats;
+pub mod umount;

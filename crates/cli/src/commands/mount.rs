@@ -1,0 +1,185 @@
+//! `syncline mount`: serve an image at a directory.
+//!
+//! Without `--foreground` the program starts itself again as a daemon and waits for its word that the mount is usable. Until then
+//! the daemon's messages go to the caller's standard error.
+
+use super::image;
+use super::mount_options::MountChoices;
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use syncline_device::{FileDevice, OpenOptions, block_on};
+use syncline_fs::Filesystem;
+use syncline_fuse::{Mounted, Session};
+use syncline_store::{FormatOptions, RecoveryReport, Store};
+
+/// What the daemon writes to standard output when the mount is usable.
+const READY: &str = "ready";
+
+/// Arguments of `mount`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Image file or block device
+    image: PathBuf,
+    /// Empty directory to mount it at
+    directory: PathBuf,
+    /// Make an image of this size first, if there is none
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    create: Option<u64>,
+    /// Stay in the foreground and serve until it is unmounted
+    #[arg(long, short)]
+    foreground: bool,
+    /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime,
+    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|write|always, accept-damaged-log
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// The daemon's end of a mount in the background
+    #[arg(long, hide = true)]
+    daemon: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let choices = MountChoices::parse(&args.options)?;
+    if args.foreground || args.daemon {
+        return serve(&args, &choices);
+    }
+    start_daemon(&args)
+}
+
+/// Starts the daemon; returns when the mount is usable or the daemon has given up.
+fn start_daemon(args: &Args) -> Outcome {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("mount").arg(&args.image).arg(&args.directory).arg("--daemon");
+    if let Some(size) = args.create {
+        command.arg("--create").arg(size.to_string());
+    }
+    if !args.options.is_empty() {
+        command.arg("-o").arg(args.options.join(","));
+    }
+    let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let output = daemon.stdout.take().expect("it was asked for");
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    if line.trim() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // It has told why on standard error, which is ours.
+    let status = daemon.wait()?;
+    Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
+}
+
+/// Opens the image, mounts it and serves it to the end.
+fn serve(args: &Args, choices: &MountChoices) -> Outcome {
+    if args.daemon {
+        // A session of its own: closing the terminal must not end it.
+        rustix::process::setsid().map_err(std::io::Error::from)?;
+    }
+    if let Some(size) = args.create.filter(|_| !args.image.exists()) {
+        image::make(&args.image, Some(size), false, FormatOptions::default())?;
+    }
+    let (fs, mounted) = open_and_mount(args, choices)?;
+    let signals = super::signals::unmount_on_signal(&mounted)?;
+    if args.daemon {
+        detach_from_terminal()?;
+    }
+    let served = mounted.run_until_unmounted();
+    signals.close();
+    let closed = block_on(fs.close()).map_err(Failure::from);
+    let store = fs.store();
+    if !choices.store.read_only {
+        block_on(store.close())
+            .map_err(|error| Failure::new(format!("the last checkpoint failed: {error}")))?;
+    }
+    closed?;
+    served?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem>, Mounted), Failure> {
+    let image = std::fs::canonicalize(&args.image).map_err(|error| {
+        Failure::new(format!("cannot open {}: {error}; make it with 'syncline mkfs'", args.image.display()))
+    })?;
+    let spawn = image::background()?;
+    let device = FileDevice::open(
+        &image,
+        OpenOptions { read_only: choices.store.read_only, ..OpenOptions::default() },
+    )?;
+    let (store, report) = block_on(Store::open(device, choices.store.clone(), spawn.clone()))
+        .map_err(|error| Failure::new(format!("{}: {error}", image.display())))?;
+    tell(&image, &report);
+    let fs = block_on(Filesystem::open(store.clone(), spawn, choices.fs.clone()))?;
+    let mounted = match Session::mount(fs.clone(), &args.directory, &choices.kernel(&image)) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            // Nothing was changed; closing leaves the image clean again.
+            let _ = block_on(fs.close());
+            let _ = block_on(store.close());
+            return Err(error.into());
+        }
+    };
+    register(&mounted, &fs, &image, report);
+    Ok((fs, mounted))
+}
+
+/// Says what recovery found, if it is worth a word.
+fn tell(image: &Path, report: &RecoveryReport) {
+    for note in &report.notes {
+        eprintln!("syncline: {}: {note}", image.display());
+    }
+    if report.discarded_batches > 0 {
+        let discarded = report.discarded_batches;
+        eprintln!(
+            "syncline: {}: {discarded} log batches that no fsync had acknowledged were incomplete and are discarded",
+            image.display()
+        );
+    }
+    tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
+}
+
+/// Makes the daemon answer `stats` and `daemon`.
+fn register(mounted: &Mounted, fs: &Arc<Filesystem>, image: &Path, report: RecoveryReport) {
+    let control = mounted.session().control();
+    let daemon = json!({
+        "pid": std::process::id(),
+        "image": image.to_string_lossy(),
+        "version": env!("CARGO_PKG_VERSION"),
+    });
+    let daemon_text = daemon.to_string();
+    control.register("daemon", move || daemon_text.clone());
+    let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(mounted.session()));
+    control.register("stats", move || {
+        let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
+        let store = fs.store();
+        let space = store.space();
+        json!({
+            "daemon": daemon,
+            "recovery": { "clean": report.clean, "batches": report.batches, "records": report.records,
+                "log_bytes": report.log_bytes, "verified_batches": report.verified_batches,
+                "discarded_batches": report.discarded_batches },
+            "read_only": store.read_only_reason().as_deref(),
+            "files": fs.counters(),
+            "store": store.counters(),
+            "space": { "total_blocks": space.total, "free_blocks": space.free,
+                "pending_free_blocks": space.pending_free, "named_blocks": space.named },
+            "requests": serde_json::from_str::<serde_json::Value>(&session.counters().to_json()).unwrap_or_default(),
+        })
+        .to_string()
+    });
+}
+
+/// Tells the parent that the mount is usable and lets go of its terminal.
+fn detach_from_terminal() -> Result<(), Failure> {
+    let mut output = std::io::stdout();
+    writeln!(output, "{READY}")?;
+    output.flush()?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
+    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
+    std::env::set_current_dir("/")?;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The `-o` options of `mount`.
+
+use crate::failure::Failure;
+use crate::size;
+use std::path::Path;
+use std::time::Duration;
+use syncline_fs::AccessTime;
+use syncline_fuse::{DirectIo, MountOptions};
+use syncline_store::StoreOptions;
+
+/// Everything that `-o` can choose.
+#[derive(Default)]
+pub struct MountChoices {
+    /// For the store.
+    pub store: StoreOptions,
+    /// For the filesystem.
+    pub fs: syncline_fs::Options,
+    no_suid: bool,
+    no_devices: bool,
+    no_execution: bool,
+    allow_other: Option<bool>,
+    direct_io: DirectIo,
+}
+
+impl MountChoices {
+    /// Reads the options; an unknown one is an error, so that a typing mistake never weakens a promise.
+    pub fn parse(options: &[String]) -> Result<Self, Failure> {
+        let mut choices = Self::default();
+        for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            choices.apply(name, value).map_err(|text| Failure::usage(format!("-o {option}: {text}")))?;
+        }
+        Ok(choices)
+    }
+
+    fn apply(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "ro" => self.store.read_only = true,
+            "rw" => self.store.read_only = false,
+            "nosuid" => self.no_suid = true,
+            "suid" => self.no_suid = false,
+            "nodev" => self.no_devices = true,
+            "dev" => self.no_devices = false,
+            "noexec" => self.no_execution = true,
+            "exec" => self.no_execution = false,
+            "allow_other" => self.allow_other = Some(true),
+            "no_allow_other" => self.allow_other = Some(false),
+            "noatime" => self.fs.access_time = AccessTime::Never,
+            "relatime" => self.fs.access_time = AccessTime::Relative,
+            "accept-damaged-log" => self.store.accept_damaged_log = true,
+            "commit" => {
+                let seconds: u64 = value.parse().map_err(|_| "give a number of seconds".to_owned())?;
+                self.store.checkpoint_interval = Duration::from_secs(seconds.max(1));
+            }
+            "memtable" => self.store.memtable_bytes = at_least(value, 64 << 10)?,
+            "cache" => self.store.node_cache_bytes = at_least(value, 1 << 20)?,
+            "dirty" => self.fs.dirty_bytes_max = at_least(value, 1 << 20)? as u64,
+            "direct_io" => {
+                self.direct_io = match value {
+                    "never" => DirectIo::Never,
+                    "write" => DirectIo::WriteOnly,
+                    "always" => DirectIo::Always,
+                    _ => return Err("choose never, write or always".into()),
+                }
+            }
+            // Words of mount(8) and fstab(5) that say what is the case anyway.
+            "defaults" | "async" | "user" | "nofail" | "auto" | "noauto" | "_netdev" => {}
+            _ => return Err("unknown option; 'syncline mount --help' lists them".into()),
+        }
+        Ok(())
+    }
+
+    /// The options for the FUSE session.
+    pub fn kernel(&self, image: &Path) -> MountOptions {
+        let mut options = MountOptions::new(image);
+        options.kernel.read_only = self.store.read_only;
+        options.kernel.no_suid |= self.no_suid;
+        options.kernel.no_devices |= self.no_devices;
+        options.kernel.no_execution |= self.no_execution;
+        options.kernel.allow_other = self.allow_other;
+        options.direct_io = self.direct_io;
+        options
+    }
+}
+
+fn at_least(value: &str, least: usize) -> Result<usize, String> {
+    let bytes = size::parse(value)? as usize;
+    if bytes < least { Err(format!("at least {}", size::show(least as u64))) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountChoices, Failure> {
+        MountChoices::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_applied() {
+        let choices = parse("ro,commit=5,memtable=1MiB").unwrap();
+        assert!(choices.store.read_only);
+        assert_eq!(choices.store.checkpoint_interval, Duration::from_secs(5));
+        assert_eq!(choices.store.memtable_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn unknown_and_impossible_options_are_refused() {
+        assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
+        assert!(parse("commit=soon").is_err());
+        assert!(parse("memtable=1").is_err());
+    }
+}

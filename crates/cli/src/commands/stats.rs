@@ -1,0 +1,63 @@
+//! `syncline stats`: what a mounted filesystem has counted.
+
+use crate::failure::{Failure, Outcome};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use syncline_fuse::control;
+
+/// Arguments of `stats`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Any directory or file of a mounted filesystem
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let text = control::stats(&args.directory)?;
+    let stats: Value = serde_json::from_str(&text).map_err(|error| {
+        Failure::new(format!("the daemon's answer makes no sense: {error}; is it an older version?"))
+    })?;
+    if args.json {
+        println!("{stats:#}");
+    } else {
+        print(&stats);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints every section as a table; names ending in `_ns` are shown in microseconds.
+fn print(stats: &Value) {
+    for (section, values) in stats.as_object().into_iter().flatten() {
+        match values {
+            Value::Object(fields) if fields.is_empty() => {}
+            Value::Object(fields) => {
+                println!("{section}");
+                for (name, value) in fields {
+                    println!("  {}", line(name, value));
+                }
+            }
+            Value::Null => {}
+            value => println!("{section}: {value}"),
+        }
+    }
+}
+
+fn line(name: &str, value: &Value) -> String {
+    let Value::Object(summary) = value else {
+        return format!("{name:26} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    };
+    let nanoseconds = name.ends_with("_ns");
+    let label = name.strip_suffix("_ns").unwrap_or(name);
+    let mut text = format!("{:26}", if nanoseconds { format!("{label} (µs)") } else { label.to_owned() });
+    for (field, value) in summary {
+        let number = value.as_f64().unwrap_or(0.0);
+        let number = if nanoseconds && field != "count" { number / 1000.0 } else { number };
+        text.push_str(&format!(" {field} {number:.1}"));
+    }
+    text.replace(".0 ", " ").trim_end_matches(".0").to_owned()
+}
