@@ -71,6 +71,11 @@ pub async fn check(
             report.incomplete = true;
             return Ok(report);
         }
+        // What was found already explains it.
+        Err(_) if !report.is_clean() => {
+            report.incomplete = true;
+            return Ok(report);
+        }
         Err(error) => return Err(error.into()),
     };
     report.batches_replayed = recovery.batches;

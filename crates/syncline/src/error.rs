@@ -1,0 +1,71 @@
+//! What can go wrong, and how it becomes an [`io::Error`].
+
+use std::io;
+use std::sync::Arc;
+use syncline_device::DeviceError;
+use syncline_fs::FsError;
+use syncline_store::StoreError;
+
+/// Why a call failed. Converts to [`io::Error`] with the errno that a kernel filesystem would give.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The filesystem refused.
+    #[error(transparent)]
+    Filesystem(#[from] FsError),
+    /// The image can't be opened, formatted or closed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The device or image file failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// ELOOP: a path leads through too many symbolic links.
+    #[error("too many levels of symbolic links")]
+    TooManySymlinks,
+    /// EBADF: the file was not opened for this.
+    #[error("the file was not opened for {0}")]
+    WrongAccess(&'static str),
+    /// EINVAL: the options contradict each other, or a position is impossible.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// EXDEV: files of different filesystems in one call.
+    #[error("the files belong to different filesystems")]
+    CrossDevice,
+    /// No thread could be started for the engine.
+    #[error("the engine's thread could not be started: {0}")]
+    Thread(Arc<io::Error>),
+}
+
+/// The result of most calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Numbers of Linux.
+const EIO: i32 = 5;
+
+impl Error {
+    /// The errno for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Filesystem(error) => error.errno(),
+            Self::Store(error) => FsError::Store(error.clone()).errno(),
+            Self::Device(DeviceError::InUse { .. }) => 16,
+            Self::Device(DeviceError::NotEmpty { .. }) => 17,
+            Self::Device(error) => error.io_error().and_then(|error| error.raw_os_error()).unwrap_or(EIO),
+            Self::TooManySymlinks => 40,
+            Self::WrongAccess(_) => 9,
+            Self::Invalid(_) => 22,
+            Self::CrossDevice => 18,
+            Self::Thread(error) => error.raw_os_error().unwrap_or(11),
+        }
+    }
+
+    /// True for ENOENT.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Filesystem(FsError::NotFound))
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        io::Error::from_raw_os_error(error.errno())
+    }
+}

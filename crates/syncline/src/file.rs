@@ -1,0 +1,260 @@
+//! Open files.
+
+use crate::error::{Error, Result};
+use crate::filesystem::{Shared, timestamp};
+use crate::metadata::Metadata;
+use crate::walk::Reference;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::time::SystemTime;
+use syncline_device::{AlignedBuf, block_on};
+use syncline_fs::types::{Ino, SetAttributes, SetTime};
+
+/// Most bytes of one operation; longer reads and writes are short, as the standard library's callers expect.
+const OPERATION_BYTES_MAX: usize = 4 << 20;
+/// A write of so many bytes is worth being aligned, so that the engine need not copy it again.
+const ALIGN_FROM_BYTES: usize = 4096;
+
+/// An open file. It may be used from several threads at once; they share the position.
+///
+/// A file that was unlinked stays readable and writable until its last handle is dropped.
+pub struct File {
+    shared: Arc<Shared>,
+    reference: Reference,
+    access: Access,
+    position: Mutex<u64>,
+}
+
+/// What a file was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+}
+
+impl File {
+    /// Opens what `reference` stands for.
+    pub(crate) async fn new(shared: &Arc<Shared>, reference: Reference, access: Access) -> Result<Self> {
+        shared.engine.open_file(reference.ino()).await?;
+        Ok(Self { shared: shared.clone(), reference, access, position: Mutex::new(0) })
+    }
+
+    fn ino(&self) -> Ino {
+        self.reference.ino()
+    }
+
+    /// Its inode number, if it belongs to this filesystem.
+    pub(crate) fn inode_in(&self, shared: &Arc<Shared>) -> Result<Ino> {
+        if Arc::ptr_eq(&self.shared, shared) { Ok(self.ino()) } else { Err(Error::CrossDevice) }
+    }
+
+    /// Returns when the file's contents and attributes, and every change of names or attributes that anybody made before,
+    /// would survive a crash.
+    pub fn sync_all(&self) -> Result<()> {
+        Ok(block_on(self.shared.engine.fsync(self.ino(), false))?)
+    }
+
+    /// Returns when the file's contents would survive a crash.
+    pub fn sync_data(&self) -> Result<()> {
+        Ok(block_on(self.shared.engine.fsync(self.ino(), true))?)
+    }
+
+    /// Cuts or extends the file; what is added reads as zeros.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.require_write()?;
+        let kill_privileges = self.shared.kill_privileges();
+        self.set(SetAttributes { size: Some(size), kill_privileges, ..SetAttributes::default() })
+    }
+
+    /// What is known about it.
+    pub fn metadata(&self) -> Result<Metadata> {
+        Ok(Metadata::new(block_on(self.shared.engine.getattr(self.ino()))?))
+    }
+
+    /// Changes the permission bits.
+    pub fn set_permissions(&self, permissions: u16) -> Result<()> {
+        self.set(SetAttributes { permissions: Some(permissions), ..SetAttributes::default() })
+    }
+
+    /// Changes the time of the last change of the contents.
+    pub fn set_modified(&self, time: SystemTime) -> Result<()> {
+        let mtime = Some(SetTime::To(timestamp(time)));
+        self.set(SetAttributes { mtime, ..SetAttributes::default() })
+    }
+
+    fn set(&self, changes: SetAttributes) -> Result<()> {
+        block_on(self.shared.engine.setattr(self.shared.caller, self.ino(), changes))?;
+        Ok(())
+    }
+
+    /// Reads at `offset` without moving the position; 0 bytes at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.access.read {
+            return Err(Error::WrongAccess("reading"));
+        }
+        let len = buffer.len().min(OPERATION_BYTES_MAX);
+        let pieces = block_on(self.shared.engine.read(self.ino(), offset, len))?;
+        let mut read = 0;
+        for piece in pieces {
+            buffer[read..read + piece.len()].copy_from_slice(&piece);
+            read += piece.len();
+        }
+        Ok(read)
+    }
+
+    /// Writes at `offset` without moving the position. May write less than all; never less than one byte of many.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        self.require_write()?;
+        let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
+        let write = self.shared.engine.write(self.ino(), offset, owned(data), self.shared.kill_privileges());
+        block_on(write)?;
+        Ok(data.len())
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
+        while !data.is_empty() {
+            let written = self.write_at(data, offset)?;
+            data = &data[written..];
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads until `buffer` is full; an error of the kind `UnexpectedEof` if the file ends before.
+    pub fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read_at(buffer, offset)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => {
+                    buffer = &mut buffer[read..];
+                    offset += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything from the start to the end, without moving the position.
+    pub(crate) fn contents(&self) -> Result<Vec<u8>> {
+        let mut contents = Vec::new();
+        loop {
+            let have = contents.len();
+            let left = usize::try_from(self.metadata()?.len()).unwrap_or(usize::MAX).saturating_sub(have);
+            contents.resize(have + left.clamp(1, OPERATION_BYTES_MAX), 0);
+            let read = self.read_at(&mut contents[have..], have as u64)?;
+            contents.truncate(have + read);
+            if read == 0 {
+                return Ok(contents);
+            }
+        }
+    }
+
+    /// First offset from `offset` on that holds data; ENXIO if none does.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        Ok(block_on(self.shared.engine.seek_data(self.ino(), offset))?)
+    }
+
+    /// First offset from `offset` on that holds none, at last the end of the file.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        Ok(block_on(self.shared.engine.seek_hole(self.ino(), offset))?)
+    }
+
+    fn require_write(&self) -> Result<()> {
+        if self.access.write || self.access.append { Ok(()) } else { Err(Error::WrongAccess("writing")) }
+    }
+
+    fn append(&self, data: &[u8], position: &mut u64) -> Result<usize> {
+        let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
+        let append = self.shared.engine.append(self.ino(), owned(data), self.shared.kill_privileges());
+        *position = block_on(append)? + data.len() as u64;
+        Ok(data.len())
+    }
+}
+
+/// The engine keeps what is written until it is durable, so it gets a copy of its own.
+fn owned(data: &[u8]) -> Bytes {
+    if data.len() >= ALIGN_FROM_BYTES {
+        AlignedBuf::copy_from(data).into_bytes().slice(..data.len())
+    } else {
+        Bytes::copy_from_slice(data)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.shared.engine.release_file(self.ino());
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("ino", &self.ino()).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let read = self.read_at(buffer, *position)?;
+        *position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        if self.access.append {
+            return Ok(self.append(data, &mut position)?);
+        }
+        let written = self.write_at(data, *position)?;
+        *position += written as u64;
+        Ok(written)
+    }
+
+    /// Nothing is buffered here. Durability is [`File::sync_all`]'s.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position.lock();
+        let target = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(distance) => position.checked_add_signed(distance),
+            SeekFrom::End(distance) => self.metadata()?.len().checked_add_signed(distance),
+        };
+        *position = target
+            .filter(|&target| i64::try_from(target).is_ok())
+            .ok_or(Error::Invalid("a position before the start or past all sizes"))?;
+        Ok(*position)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(buffer)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&mut &*self).write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&mut &*self).seek(to)
+    }
+}

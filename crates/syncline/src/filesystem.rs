@@ -1,0 +1,203 @@
+//! An open image.
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::options::{FormatOptions, ImageOptions, process_owner};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use syncline_device::{Background, Device, FileDevice, Spawn, WorkerOptions, block_on};
+use syncline_fs::types::{Caller, Statfs, Timestamp};
+use syncline_fs::{Clock, FsCounters, FsError, SystemClock};
+use syncline_store::{CountersSnapshot, RecoveryReport, Store};
+
+/// An open image and everything in it. Cloning it yields another handle to the same.
+///
+/// Paths start at the root of the image, with or without a slash; `..` and symbolic links never lead out of it. Permission bits
+/// are kept and not enforced: whoever can open the image owns what is in it.
+///
+/// All calls block, may come from any thread (but not from a task of the engine), and wait for the same operations that a
+/// mounted filesystem waits for.
+#[derive(Clone)]
+pub struct Filesystem {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all handles share.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<syncline_fs::Filesystem>,
+    pub(crate) caller: Caller,
+    recovery: RecoveryReport,
+    closed: AtomicBool,
+    /// Dropped last: the engine's tasks run here.
+    _background: Arc<dyn Spawn>,
+}
+
+/// What an open image has counted.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Statistics {
+    /// The store's and the device's counters.
+    pub store: CountersSnapshot,
+    /// The filesystem's counters.
+    pub filesystem: FsCounters,
+}
+
+/// Makes a filesystem on `device`; what was there is lost.
+pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result<()> {
+    let background = background()?;
+    let (uid, gid) = options.owner.unwrap_or_else(process_owner);
+    let created = options.created.unwrap_or_else(|| SystemClock.now());
+    let root = syncline_fs::Filesystem::initial_transaction(uid, gid, options.permissions & 0o7777, created);
+    let defaults = syncline_store::FormatOptions::default();
+    let options = syncline_store::FormatOptions {
+        node_bytes: options.node_bytes,
+        label: options.label.clone(),
+        uuid: options.uuid.unwrap_or(defaults.uuid),
+        hash_seed: options.hash_seed.unwrap_or(defaults.hash_seed),
+        created_ns: nanoseconds(created),
+        ..defaults
+    };
+    Ok(block_on(syncline_store::format(device, options, root, background))?)
+}
+
+fn nanoseconds(time: Timestamp) -> u64 {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(time.nanoseconds))
+}
+
+fn background() -> Result<Arc<dyn Spawn>> {
+    let background = Background::start(WorkerOptions::default()).map_err(|error| Error::Thread(Arc::new(error)))?;
+    Ok(Arc::new(background))
+}
+
+impl Filesystem {
+    /// Makes an image file of `size_bytes`, allocated and written whole, puts a filesystem on it and opens it. What exists
+    /// at `path` is not overwritten, unless it is empty.
+    pub fn create(path: impl AsRef<Path>, size_bytes: u64, format: &FormatOptions) -> Result<Self> {
+        let options = ImageOptions::default();
+        let device = FileDevice::create(path, Some(size_bytes), false, options.device(), &mut |_| {})?;
+        format_device(device.clone(), format)?;
+        Self::open_device(device, options)
+    }
+
+    /// Opens an image file or block device. What a crash left is recovered first.
+    pub fn open(path: impl AsRef<Path>, options: ImageOptions) -> Result<Self> {
+        let device = FileDevice::open(path, options.device())?;
+        Self::open_device(device, options)
+    }
+
+    /// Opens the filesystem on a device of any kind.
+    pub fn open_device(device: Arc<dyn Device>, options: ImageOptions) -> Result<Self> {
+        let background = background()?;
+        let (uid, gid) = options.owner.unwrap_or_else(process_owner);
+        let opened = block_on(async {
+            let (store, recovery) = Store::open(device, options.store, background.clone()).await?;
+            let engine = syncline_fs::Filesystem::open(store, background.clone(), options.engine).await?;
+            Ok::<_, Error>((engine, recovery))
+        });
+        let (engine, recovery) = opened?;
+        let caller = Caller { uid, gid };
+        let closed = AtomicBool::new(false);
+        let shared = Shared { engine, caller, recovery, closed, _background: background };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Writes everything back and leaves an image with nothing to recover. Through other handles and open files reads may still
+    /// succeed afterwards, changes fail; the image stays locked until the last of them is dropped. Dropping the last handle
+    /// without this does the same, but can only log an error.
+    pub fn close(self) -> Result<()> {
+        self.shared.close()
+    }
+
+    /// What opening found.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.shared.recovery
+    }
+
+    /// Makes everything durable and brings the tree up to date.
+    pub fn sync(&self) -> Result<()> {
+        Ok(block_on(self.shared.engine.syncfs())?)
+    }
+
+    /// Makes several files durable with one batch and one flush; what of them was not logged before comes back all or
+    /// nothing after a crash. EFBIG, before any effect, for more than 64 MiB of unwritten data.
+    pub fn sync_many(&self, files: &[&File]) -> Result<()> {
+        let mut inodes = Vec::with_capacity(files.len());
+        for file in files {
+            inodes.push(file.inode_in(&self.shared)?);
+        }
+        Ok(block_on(self.shared.engine.sync_many(&inodes))?)
+    }
+
+    /// Sizes and counts of the whole filesystem.
+    pub fn space(&self) -> Statfs {
+        self.shared.engine.statfs()
+    }
+
+    /// What has been counted since the image was opened.
+    pub fn statistics(&self) -> Statistics {
+        let engine = &self.shared.engine;
+        Statistics { store: engine.store().counters(), filesystem: engine.counters() }
+    }
+
+    /// The engine below, for those who serve it in another way, as a mount does.
+    pub fn engine(&self) -> &Arc<syncline_fs::Filesystem> {
+        &self.shared.engine
+    }
+}
+
+impl std::fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filesystem").field("recovery", &self.shared.recovery).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// True when writes must clear setuid and setgid, as for every user but root.
+    pub(crate) fn kill_privileges(&self) -> bool {
+        self.caller.uid != 0
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let closed = block_on(async {
+            self.engine.close().await?;
+            Ok::<_, FsError>(self.engine.store().close().await?)
+        });
+        if closed.is_err() {
+            // It may be tried again: nothing is lost as long as the handle lives.
+            self.closed.store(false, Ordering::Release);
+        }
+        Ok(closed?)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!("the image was not closed cleanly, the next opening recovers it: {error}");
+        }
+    }
+}
+
+/// A system time as the filesystem keeps it.
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timestamp {
+            seconds: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: after.subsec_nanos(),
+        },
+        Err(before) => {
+            // Whole seconds below, nanoseconds above them.
+            let before = before.duration();
+            let borrow = i64::from(before.subsec_nanos() > 0);
+            Timestamp {
+                seconds: -i64::try_from(before.as_secs()).unwrap_or(i64::MAX).saturating_add(borrow),
+                nanoseconds: (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000,
+            }
+        }
+    }
+}

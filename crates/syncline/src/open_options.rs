@@ -1,0 +1,151 @@
+//! How to open a file.
+
+use crate::error::{Error, Result};
+use crate::file::{Access, File};
+use crate::filesystem::{Filesystem, Shared};
+use crate::walk::{Last, Place, Reference};
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::block_on;
+use syncline_fs::FsError;
+use syncline_fs::types::{FileType, SetAttributes};
+
+/// How to open a file, as in the standard library.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    access: Access,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    permissions: u16,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// For nothing yet.
+    pub fn new() -> Self {
+        let access = Access { read: false, write: false, append: false };
+        Self { access, truncate: false, create: false, create_new: false, permissions: 0o644 }
+    }
+
+    /// For reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.access.read = read;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.access.write = write;
+        self
+    }
+
+    /// For writing at the end only.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.access.append = append;
+        self
+    }
+
+    /// Cut it to nothing first.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Create it if it does not exist.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Create it, and fail if it exists.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a file that is created. Default 0o644.
+    pub fn mode(&mut self, permissions: u16) -> &mut Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// Opens `path`.
+    pub fn open(&self, filesystem: &Filesystem, path: impl AsRef<Path>) -> Result<File> {
+        let Access { read, write, append } = self.access;
+        if !(read || write || append) {
+            return Err(Error::Invalid("neither reading nor writing nor appending"));
+        }
+        if (self.truncate || self.create || self.create_new) && !(write || append) {
+            return Err(Error::Invalid("creating or truncating needs writing"));
+        }
+        if self.truncate && append {
+            return Err(Error::Invalid("truncating and appending"));
+        }
+        block_on(self.open_in(&filesystem.shared, path.as_ref()))
+    }
+
+    async fn open_in(&self, shared: &Arc<Shared>, path: &Path) -> Result<File> {
+        let last = if self.create_new { Last::Keep } else { Last::Follow };
+        loop {
+            match shared.walk(path, last).await? {
+                Place::There(..) if self.create_new => return Err(FsError::Exists.into()),
+                Place::There(reference, attributes) => {
+                    return match attributes.file_type {
+                        FileType::Regular => self.open_existing(shared, reference).await,
+                        FileType::Directory => Err(FsError::IsDirectory.into()),
+                        _ => Err(Error::Invalid("neither a file nor a directory")),
+                    };
+                }
+                Place::Nowhere(..) if !self.create && !self.create_new => return Err(FsError::NotFound.into()),
+                Place::Nowhere(parent, name) => {
+                    let create = shared.engine.mknod(
+                        shared.caller,
+                        parent.ino(),
+                        &name,
+                        FileType::Regular,
+                        self.permissions,
+                        0,
+                    );
+                    match create.await {
+                        Ok(created) => {
+                            let reference = Reference::counted(shared, created.ino);
+                            return File::new(shared, reference, self.access).await;
+                        }
+                        // Somebody else was quicker.
+                        Err(FsError::Exists) if !self.create_new => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn open_existing(&self, shared: &Arc<Shared>, reference: Reference) -> Result<File> {
+        let ino = reference.ino();
+        let file = File::new(shared, reference, self.access).await?;
+        if self.truncate {
+            let kill_privileges = shared.kill_privileges();
+            let empty = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
+            shared.engine.setattr(shared.caller, ino, empty).await?;
+        }
+        Ok(file)
+    }
+}
+
+impl Filesystem {
+    /// Opens a file for reading.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).open(self, path)
+    }
+
+    /// Opens a file for writing, empty; creates it if it does not exist.
+    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
+    }
+}

@@ -1,0 +1,124 @@
+//! Listing directories.
+
+use crate::error::Result;
+use crate::filesystem::{Filesystem, Shared};
+use crate::metadata::Metadata;
+use crate::walk::{Last, Reference};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use syncline_device::block_on;
+use syncline_fs::FsError;
+use syncline_fs::types::{DirectoryEntry, FileType};
+
+/// Entries read at a time.
+const ENTRIES_EACH: usize = 256;
+
+/// The entries of a directory, but `.` and `..`. What is added or removed meanwhile may or may not show; everything else
+/// shows once.
+pub struct ReadDir {
+    directory: Arc<Directory>,
+    waiting: VecDeque<DirectoryEntry>,
+    cookie: u64,
+    ended: bool,
+}
+
+struct Directory {
+    shared: Arc<Shared>,
+    reference: Reference,
+    path: PathBuf,
+}
+
+/// One entry.
+pub struct DirEntry {
+    directory: Arc<Directory>,
+    entry: DirectoryEntry,
+}
+
+impl Filesystem {
+    /// Lists a directory.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let path = path.as_ref().to_owned();
+        let (reference, attributes) = block_on(self.shared.find(&path, Last::Follow))?;
+        if attributes.file_type != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        let directory = Arc::new(Directory { shared: self.shared.clone(), reference, path });
+        Ok(ReadDir { directory, waiting: VecDeque::new(), cookie: 0, ended: false })
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while let Some(entry) = self.waiting.pop_front() {
+                if entry.name != b"." && entry.name != b".." {
+                    return Some(Ok(DirEntry { directory: self.directory.clone(), entry }));
+                }
+            }
+            if self.ended {
+                return None;
+            }
+            let Directory { shared, reference, .. } = &*self.directory;
+            match block_on(shared.engine.readdir(reference.ino(), self.cookie, ENTRIES_EACH)) {
+                Ok(entries) => {
+                    match entries.last() {
+                        Some(last) => self.cookie = last.cookie,
+                        None => self.ended = true,
+                    }
+                    self.waiting.extend(entries);
+                }
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error.into()));
+                }
+            }
+        }
+    }
+}
+
+impl DirEntry {
+    /// Its name.
+    pub fn file_name(&self) -> OsString {
+        OsString::from_vec(self.entry.name.clone())
+    }
+
+    /// The path of the directory, as it was given, and the name.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path.join(self.file_name())
+    }
+
+    /// What it names.
+    pub fn file_type(&self) -> FileType {
+        self.entry.file_type
+    }
+
+    /// Inode number.
+    pub fn ino(&self) -> u64 {
+        self.entry.ino
+    }
+
+    /// What is known about it; of a symbolic link itself.
+    pub fn metadata(&self) -> Result<Metadata> {
+        let Directory { shared, reference, .. } = &*self.directory;
+        let attributes = block_on(shared.engine.lookup(reference.ino(), &self.entry.name))?;
+        drop(Reference::counted(shared, attributes.ino));
+        Ok(Metadata::new(attributes))
+    }
+}
+
+impl std::fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("DirEntry").field(&self.path()).finish()
+    }
+}
+
+impl std::fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ReadDir").field(&self.directory.path).finish()
+    }
+}
