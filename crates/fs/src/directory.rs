@@ -86,24 +86,20 @@ impl Filesystem {
     /// Looks for a name among the entries of its hash, as of one moment.
     pub(crate) async fn search(&self, dir: Ino, name: &[u8]) -> Result<Search, FsError> {
         let (first, last) = hash_offsets(self.hasher.hash(name));
-        let (mut from, to) = (Key::new(dir, Kind::Dirent, first), Key::new(dir, Kind::Dirent, last));
+        let (from, to) = (Key::new(dir, Kind::Dirent, first), Key::new(dir, Kind::Dirent, last));
         let mut search = Search { entry: None, free: Some(first) };
-        loop {
-            let chunk = self.store.scan(from, to, SLOTS as usize).await?;
-            for (key, value) in &chunk.items {
-                if search.free == Some(key.offset) {
-                    search.free = Some(key.offset + 1).filter(|&offset| offset <= last);
-                }
-                let (entry, entry_name) = decode_entry(*key, value)?;
-                if entry_name == name {
-                    search.entry = Some(entry);
-                }
+        let each = |key: Key, value: &Bytes| {
+            if search.free == Some(key.offset) {
+                search.free = Some(key.offset + 1).filter(|&offset| offset <= last);
             }
-            match chunk.items.last().and_then(|(key, _)| key.next()) {
-                Some(next) if !chunk.complete && next <= to => from = next,
-                _ => return Ok(search),
+            let (entry, entry_name) = decode_entry(key, value)?;
+            if entry_name == name {
+                search.entry = Some(entry);
             }
-        }
+            Ok(())
+        };
+        self.each_item(from, to, SLOTS as usize, each).await?;
+        Ok(search)
     }
 
     /// What a name means, if it exists.

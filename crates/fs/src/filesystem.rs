@@ -132,7 +132,7 @@ impl Filesystem {
     async fn load(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.counters.inode_loads.add(1);
         let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
-        let state = InodeState::decode(ino, &value, self.store.last_op())
+        let state = InodeState::decode(ino, &value, self.limits, self.store.last_op())
             .map_err(|detail| FsError::Corrupt { ino, detail })?;
         Ok(Inode::new(state))
     }

@@ -1,12 +1,13 @@
 //! An inode in memory, and how it becomes an item.
 
 use crate::data::DataState;
+use crate::filesystem::Limits;
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use syncline_format::items::inode::{InodeItem, MODE_PERMISSIONS, Target, Time};
-use syncline_format::items::xattr::ChunkRef;
+use syncline_format::items::inode::{InodeItem, MODE_PERMISSIONS, Target, Time, xattr_section_bytes};
+use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef};
 use syncline_format::{FormatError, Key, Kind};
 use syncline_store::{OpSeq, Transaction};
 
@@ -93,6 +94,16 @@ impl Inode {
     }
 }
 
+impl Meta {
+    /// A place for a long value, at most 64 KiB.
+    pub(crate) fn new_chunks(&mut self, len_bytes: usize) -> ChunkRef {
+        let chunks = ChunkRef { id: self.next_chunk, len_bytes: len_bytes as u32 };
+        // 2^48 values of one inode are not reached by storing them.
+        self.next_chunk = (self.next_chunk + 1).min(CHUNK_ID_MAX);
+        chunks
+    }
+}
+
 impl InodeState {
     /// A new inode's state.
     pub(crate) fn new(attr: Attributes, meta: Meta) -> Self {
@@ -102,8 +113,14 @@ impl InodeState {
 
     /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the
     /// marks of an inode that comes (back) into the cache start there, at worst one flush too careful.
-    pub(crate) fn decode(ino: Ino, value: &Bytes, last_op: OpSeq) -> Result<Self, FormatError> {
+    pub(crate) fn decode(
+        ino: Ino,
+        value: &Bytes,
+        limits: Limits,
+        last_op: OpSeq,
+    ) -> Result<Self, FormatError> {
         let item = InodeItem::decode(value)?;
+        check_limits(&item, limits)?;
         let file_type = FileType::from_number((item.mode >> 12) as u8)
             .ok_or(FormatError::Field { structure: "inode", field: "file type" })?;
         let attr = Attributes {
@@ -148,6 +165,20 @@ impl InodeState {
     pub(crate) fn put(&self, transaction: &mut Transaction) {
         transaction.put(Inode::key(self.attr.ino), self.encode());
     }
+}
+
+/// Refuses more in the item than this program would put there: with what is added later it might not fit any more.
+fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError> {
+    let xattrs: usize = item.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
+    let target = match item.target {
+        Some(Target::Here(target)) => target.len(),
+        _ => 0,
+    };
+    let contents = item.data.map_or(target, <[u8]>::len);
+    if xattrs > limits.xattr_bytes || contents > limits.inline_bytes {
+        return Err(FormatError::Field { structure: "inode", field: "section length" });
+    }
+    Ok(())
 }
 
 /// The inode item for these attributes, with the size, mtime, blocks and inline data that are on disk: a chmod of a file

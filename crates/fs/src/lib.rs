@@ -22,6 +22,7 @@ mod orphan;
 mod privileges;
 mod readdir;
 mod rename;
+mod scan;
 mod statfs;
 mod symlink;
 #[cfg(test)]

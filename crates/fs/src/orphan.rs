@@ -6,12 +6,13 @@ use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::{FileType, Ino};
+use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
-use syncline_store::{Admission, Transaction};
+use syncline_store::{Admission, StoreError, Transaction};
 
 /// Items deleted in one transaction.
 const ITEMS_EACH: usize = 128;
@@ -112,9 +113,13 @@ impl Filesystem {
                 };
                 (ino, waiting.closing)
             };
-            if let Err(error) = self.remove_orphan(ino, closing).await {
-                // Its orphan item stays: the next mount tries again.
-                tracing::warn!(ino, %error, "an inode without names could not be removed");
+            match self.remove_orphan(ino, closing).await {
+                Ok(()) => {}
+                // Orphan items stay: the next mount tries again.
+                Err(FsError::Store(StoreError::ReadOnly { .. })) => {
+                    tracing::debug!(ino, "read-only: an inode without names stays");
+                }
+                Err(error) => tracing::warn!(ino, %error, "an inode without names could not be removed"),
             }
         }
     }
@@ -199,15 +204,17 @@ impl Filesystem {
     /// Hands all orphans that a crash or an unmount left to the removing task. Called by `open`, before anything else
     /// could make one.
     pub(crate) async fn find_orphans(&self) -> Result<(), FsError> {
-        let (mut from, to) = (key(0), key(u64::MAX));
-        loop {
-            let chunk = self.store.scan(from, to, ORPHANS_EACH).await?;
-            self.enqueue_orphans(chunk.items.iter().map(|(key, _)| key.offset));
-            match chunk.items.last().and_then(|(key, _)| key.next()) {
-                Some(next) if !chunk.complete && next <= to => from = next,
-                _ => return Ok(()),
-            }
+        if self.store.read_only_reason().is_some() {
+            return Ok(());
         }
+        let mut found = Vec::new();
+        let each = |key: Key, _: &Bytes| {
+            found.push(key.offset);
+            Ok(())
+        };
+        self.each_item(key(0), key(u64::MAX), ORPHANS_EACH, each).await?;
+        self.enqueue_orphans(found);
+        Ok(())
     }
 
     /// Removes all inodes without names, whoever had them open, and waits for the removing task to end.

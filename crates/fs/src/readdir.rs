@@ -26,6 +26,7 @@ impl Filesystem {
     ) -> Result<Vec<DirectoryEntry>, FsError> {
         let dir = self.directory(ino).await?;
         let _lease = dir.lease.read().await;
+        self.touch_access(&dir);
         self.list(&dir, after_cookie, max_entries).await
     }
 
@@ -40,6 +41,7 @@ impl Filesystem {
         let dir = self.directory(ino).await?;
         // Under the lease no name goes away, so every inode is referred to before it could be removed.
         let _lease = dir.lease.read().await;
+        self.touch_access(&dir);
         let entries = self.list(&dir, after_cookie, max_entries).await?;
         let mut listing = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -65,9 +67,9 @@ impl Filesystem {
         after_cookie: u64,
         max_entries: usize,
     ) -> Result<Vec<DirectoryEntry>, FsError> {
-        let (parent, removed) = {
+        let (parent, removed, empty) = {
             let state = dir.state.lock();
-            (state.meta.parent, state.attr.nlink == 0)
+            (state.meta.parent, state.attr.nlink == 0, state.attr.size == 0)
         };
         let mut entries = Vec::new();
         let max_entries = max_entries.min(ENTRIES_MAX);
@@ -76,6 +78,10 @@ impl Filesystem {
                 let name = name.to_vec();
                 entries.push(DirectoryEntry { name, ino, file_type: FileType::Directory, cookie });
             }
+        }
+        if empty {
+            // Without a walk over what may be a million entries just removed.
+            return Ok(entries);
         }
         // The offset of cookie c is c - COOKIE_BASE; what follows it starts one later.
         let from = after_cookie.saturating_sub(COOKIE_BASE - 1);

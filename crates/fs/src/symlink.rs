@@ -6,7 +6,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::{LinkTarget, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino};
 use bytes::Bytes;
-use syncline_format::items::xattr::ChunkRef;
 use syncline_store::Transaction;
 
 /// Longest target: a path with its NUL takes 4096 bytes.
@@ -34,8 +33,7 @@ impl Filesystem {
         meta.target = Some(if target.len() <= self.limits.inline_bytes {
             LinkTarget::Here(bytes)
         } else {
-            let chunks = ChunkRef { id: meta.next_chunk, len_bytes: target.len() as u32 };
-            meta.next_chunk += 1;
+            let chunks = meta.new_chunks(target.len());
             self.put_chunks(&mut transaction, ino, chunks, &bytes);
             LinkTarget::Chunks(chunks)
         });

@@ -54,16 +54,10 @@ impl Filesystem {
             names.push(0);
         };
         small.iter().for_each(|(name, _)| add(name));
-        let (mut from, to) = (Key::new(ino, Kind::Xattr, 0), Key::new(ino, Kind::Xattr, u64::MAX));
-        while items > 0 {
-            let chunk = self.store.scan(from, to, ITEMS_EACH).await?;
-            for (key, value) in &chunk.items {
-                add(decode_xattr(*key, value)?.name);
-            }
-            match chunk.items.last().and_then(|(key, _)| key.next()) {
-                Some(next) if !chunk.complete && next <= to => from = next,
-                _ => break,
-            }
+        if items > 0 {
+            let (from, to) = (Key::new(ino, Kind::Xattr, 0), Key::new(ino, Kind::Xattr, u64::MAX));
+            let each = |key: Key, value: &Bytes| decode_xattr(key, value).map(|xattr| add(xattr.name));
+            self.each_item(from, to, ITEMS_EACH, each).await?;
         }
         Ok(names)
     }

@@ -50,27 +50,22 @@ impl Filesystem {
                 return Ok(search);
             }
         }
-        let (mut from, to) =
-            (Key::new(inode.ino, Kind::Xattr, first), Key::new(inode.ino, Kind::Xattr, last));
-        loop {
-            let chunk = self.store.scan(from, to, SLOTS as usize).await?;
-            for (key, value) in &chunk.items {
-                if search.free == Some(key.offset) {
-                    search.free = Some(key.offset + 1).filter(|&offset| offset <= last);
-                }
-                let xattr = decode_xattr(*key, value)?;
-                if xattr.name == name {
-                    search.place = Some(match xattr.value {
-                        XattrValue::Here(bytes) => Place::Item(key.offset, value.slice_ref(bytes)),
-                        XattrValue::Chunks(chunks) => Place::Chunks(key.offset, chunks),
-                    });
-                }
+        let (from, to) = (Key::new(inode.ino, Kind::Xattr, first), Key::new(inode.ino, Kind::Xattr, last));
+        let each = |key: Key, value: &Bytes| {
+            if search.free == Some(key.offset) {
+                search.free = Some(key.offset + 1).filter(|&offset| offset <= last);
             }
-            match chunk.items.last().and_then(|(key, _)| key.next()) {
-                Some(next) if !chunk.complete && next <= to => from = next,
-                _ => return Ok(search),
+            let xattr = decode_xattr(key, value)?;
+            if xattr.name == name {
+                search.place = Some(match xattr.value {
+                    XattrValue::Here(bytes) => Place::Item(key.offset, value.slice_ref(bytes)),
+                    XattrValue::Chunks(chunks) => Place::Chunks(key.offset, chunks),
+                });
             }
-        }
+            Ok(())
+        };
+        self.each_item(from, to, SLOTS as usize, each).await?;
+        Ok(search)
     }
 
     /// Takes an extended attribute away.
@@ -127,13 +122,12 @@ impl Filesystem {
         let place = if value.len() <= room {
             XattrValue::Here(value)
         } else {
-            let chunks = ChunkRef { id: meta.next_chunk, len_bytes: value.len() as u32 };
-            meta.next_chunk += 1;
+            let chunks = meta.new_chunks(value.len());
             self.put_chunks(transaction, ino, chunks, value);
             XattrValue::Chunks(chunks)
         };
         transaction.put(Key::new(ino, Kind::Xattr, free), Xattr { name, value: place }.encode());
-        meta.xattr_items += 1;
+        meta.xattr_items = meta.xattr_items.saturating_add(1);
     }
 
     /// Number of pieces of a value in chunks.

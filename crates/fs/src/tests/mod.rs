@@ -1,6 +1,8 @@
 //! The filesystem over a store on a memory device.
 
 mod attributes;
+mod histories;
+mod model;
 mod names;
 mod orphans;
 mod rename;
@@ -49,7 +51,8 @@ impl Mount {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         let device = MemoryDevice::new(SIZE);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        let options = FormatOptions { node_bytes: setup.node_bytes, hash_seed: [7; 16], ..Default::default() };
+        let options =
+            FormatOptions { node_bytes: setup.node_bytes, hash_seed: [7; 16], ..Default::default() };
         block_on(format(device.clone(), options, root, spawn.clone())).unwrap();
         Self::open(device, Arc::new(ManualClock::at(10_000_000_000)), spawn, setup)
     }

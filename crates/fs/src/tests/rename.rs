@@ -113,8 +113,8 @@ fn colliding_names_are_renamed_rightly() {
     for index in 0..10 {
         mount.rename((ROOT, &format!("n{index}")), (ROOT, &format!("m{}", 9 - index))).unwrap();
     }
-    for index in 0..10 {
-        assert_eq!(mount.lookup(ROOT, &format!("m{}", 9 - index)).unwrap().ino, inos[index]);
+    for (index, &ino) in inos.iter().enumerate() {
+        assert_eq!(mount.lookup(ROOT, &format!("m{}", 9 - index)).unwrap().ino, ino);
     }
     assert_eq!(mount.names(ROOT).len(), 10);
 }
