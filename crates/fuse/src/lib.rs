@@ -14,6 +14,9 @@ mod options;
 mod reply;
 mod request;
 mod session;
+#[cfg(test)]
+#[path = "../tests/support/filesystem.rs"]
+mod test_filesystem;
 mod transport;
 
 pub use counters::RequestCounters;

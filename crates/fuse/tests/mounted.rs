@@ -395,7 +395,7 @@ fn holes_are_found_and_copies_made() {
     let data = seek(0, libc::SEEK_DATA).unwrap();
     assert!(data <= 1 << 20);
     let hole = seek(1 << 20, libc::SEEK_HOLE).unwrap();
-    assert!((1 << 20) + 65536 <= hole && hole <= 4 << 20);
+    assert!(((1 << 20) + 65536..=4 << 20).contains(&hole));
     assert_eq!(errno(seek(5 << 20, libc::SEEK_DATA)), libc::ENXIO);
     // copy_file_range, which falls back to reading and writing.
     let copy = mount.path().join("copy");

@@ -4,8 +4,12 @@
 mod attributes;
 mod directories;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod ioctl;
 mod names;
+#[cfg(test)]
+mod tests;
 mod xattrs;
 
 use crate::abi::Opcode;

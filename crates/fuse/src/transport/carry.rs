@@ -83,7 +83,11 @@ pub fn carry_out(
     let session = session.clone();
     let mut carried = Box::pin(async move {
         let _entered = entered;
-        let reply = guarded(&session, &request).await;
+        let reply = guarded(serve(&session, &request)).await.unwrap_or_else(|| {
+            let (opcode, ino) = (request.opcode(), request.ino());
+            tracing::error!(?opcode, ino, "serving a request panicked; the caller gets EIO");
+            Reply::error(libc::EIO)
+        });
         answer(request.unique(), reply);
     });
     // The first poll needs no waker: if it does not end there, the task polls again before anything could be missed.
@@ -92,11 +96,58 @@ pub fn carry_out(
     }
 }
 
-/// A handler that panics costs its caller EIO, and nobody else anything.
-async fn guarded(session: &Session, request: &Request) -> Reply {
-    AssertUnwindSafe(serve(session, request)).catch_unwind().await.unwrap_or_else(|_| {
-        let (opcode, ino) = (request.opcode(), request.ino());
-        tracing::error!(?opcode, ino, "serving a request panicked; the caller gets EIO");
-        Reply::error(libc::EIO)
-    })
+/// A handler that panics costs its caller EIO, and nobody else anything: `None`.
+async fn guarded(handler: impl Future<Output = Reply>) -> Option<Reply> {
+    AssertUnwindSafe(handler).catch_unwind().await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use syncline_device::block_on;
+
+    fn is_ready(future: impl Future<Output = ()>) -> bool {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn a_panic_is_contained() {
+        assert!(block_on(guarded(async { panic!("on purpose") })).is_none());
+        assert_eq!(block_on(guarded(async { Reply::error(5) })).unwrap().errno(), 5);
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded() {
+        let load = Rc::<Load>::default();
+        let mut entered: Vec<_> = (0..REQUESTS_MAX - 1).map(|_| load.enter(10)).collect();
+        assert!(is_ready(load.room()) && !is_ready(load.idle()));
+        entered.push(load.enter(10));
+        assert!(!is_ready(load.room()));
+        entered.pop();
+        assert!(is_ready(load.room()));
+        // One large request is let in, and then no other.
+        entered.push(load.enter(2 * BYTES_MAX));
+        assert!(!is_ready(load.room()));
+        entered.clear();
+        assert!(is_ready(load.room()) && is_ready(load.idle()));
+    }
+
+    #[test]
+    fn whoever_waits_for_room_is_woken() {
+        let load = Rc::<Load>::default();
+        let entered = load.enter(1);
+        let order = RefCell::new(Vec::new());
+        let waiting = async {
+            load.idle().await;
+            order.borrow_mut().push("idle");
+        };
+        let leaving = async {
+            futures_lite::future::yield_now().await;
+            order.borrow_mut().push("left");
+            drop(entered);
+        };
+        block_on(futures_lite::future::zip(waiting, leaving));
+        assert_eq!(order.into_inner(), ["left", "idle"]);
+    }
 }

@@ -89,13 +89,14 @@ impl Connection {
 fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes no memory.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: takes no memory.
-    if flags < 0
-        || unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0
-    {
+    if flags < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(())
+    // SAFETY: takes no memory.
+    match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The first exchange on a fresh connection, which is still blocking.

@@ -27,7 +27,7 @@ impl TestFilesystem {
     }
 
     /// Writes everything back and stops what runs in the background.
-    pub fn close(self) {
+    pub fn close(&self) {
         block_on(self.fs.close()).unwrap();
         block_on(self.fs.store().close()).unwrap();
     }

@@ -179,7 +179,11 @@ pub fn reason_not_to_mount_as_ordinary_user() -> Option<&'static str> {
 pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
-    command.env(MOUNT_POINT, mount_point).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+        .env("RUST_BACKTRACE", "0")
+        .env(MOUNT_POINT, mount_point)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
     if setup.direct_io {
         command.env(DIRECT_IO, "1");
     }

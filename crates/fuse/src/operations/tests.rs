@@ -1,0 +1,358 @@
+//! The table against a real filesystem, request by request, without a kernel between.
+
+use super::serve;
+use crate::abi::*;
+use crate::negotiate::Negotiated;
+use crate::options::{DirectIo, MountOptions};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use crate::test_filesystem::TestFilesystem;
+use syncline_device::block_on;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// A session over a fresh filesystem.
+pub(super) struct Bench {
+    pub(super) session: Session,
+    filesystem: TestFilesystem,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::with(DirectIo::Never)
+    }
+
+    fn with(direct_io: DirectIo) -> Self {
+        let filesystem = TestFilesystem::new(256 << 20);
+        let negotiated = Negotiated {
+            minor: MINOR_MAX,
+            flags: 0,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            background_max: 64,
+        };
+        let options = MountOptions { direct_io, ..MountOptions::new("test") };
+        Self { session: Session::new(filesystem.fs.clone(), negotiated, &options), filesystem }
+    }
+
+    fn send(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Reply {
+        let arguments = arguments.concat();
+        let len = (IN_HEADER_BYTES + arguments.len()) as u32;
+        let header = InHeader { len, opcode: opcode as u32, unique: 2, node, ..InHeader::default() };
+        let message = [header.as_bytes(), &arguments].concat();
+        block_on(serve(&self.session, &Request::parse(&message).unwrap()))
+    }
+
+    /// A request that must succeed with a `T`, and what follows it.
+    fn ask<T: FromBytes>(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> (T, Vec<u8>) {
+        let reply = self.send(opcode, node, arguments);
+        assert_eq!(reply.errno(), 0, "{opcode:?}");
+        let body = reply.body();
+        let (value, rest) = T::read_from_prefix(&body).unwrap();
+        (value, rest.to_vec())
+    }
+
+    fn create(&self, parent: u64, name: &[u8], flags: i32) -> CreateOut {
+        let input = CreateIn { flags: flags as u32, mode: 0o100644, umask: 0, open_flags: 0 };
+        self.ask(Opcode::Create, parent, &[input.as_bytes(), name, b"\0"]).0
+    }
+
+    fn mkdir(&self, parent: u64, name: &[u8]) -> u64 {
+        let input = MkDirIn { mode: 0o755, umask: 0 };
+        self.ask::<EntryOut>(Opcode::MkDir, parent, &[input.as_bytes(), name, b"\0"]).0.node
+    }
+
+    fn write(&self, node: u64, offset: u64, data: &[u8]) -> Reply {
+        let input = WriteIn { offset, size: data.len() as u32, ..WriteIn::default() };
+        self.send(Opcode::Write, node, &[input.as_bytes(), data])
+    }
+
+    fn read(&self, node: u64, offset: u64, size: u32) -> Vec<u8> {
+        let input = ReadIn { offset, size, ..ReadIn::default() };
+        self.send(Opcode::Read, node, &[input.as_bytes()]).body()
+    }
+
+    fn errno(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> i32 {
+        self.send(opcode, node, arguments).errno()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.filesystem.close();
+        }
+    }
+}
+
+#[test]
+fn a_file_from_creation_to_removal() {
+    let bench = Bench::new();
+    let made = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    let ino = made.entry.node;
+    assert_eq!((made.entry.attr.mode, made.entry.attr.nlink, made.entry.generation), (0o100644, 1, 0));
+    assert!(made.entry.entry_valid > 3600 && made.entry.attr_valid > 3600);
+    let data: Vec<u8> = (0..10_000).map(|index| (index % 251) as u8).collect();
+    assert_eq!(bench.write(ino, 5, &data).body(), WriteOut { size: 10_000, padding: 0 }.as_bytes());
+    assert_eq!(bench.read(ino, 0, 5), [0; 5]);
+    assert_eq!(bench.read(ino, 5, 20_000), data);
+    assert_eq!(bench.read(ino, 10_005, 100), b"");
+    let (found, _) = bench.ask::<AttrOut>(Opcode::GetAttr, ino, &[GetAttrIn::default().as_bytes()]);
+    assert_eq!(found.attr.size, 10_005);
+    assert_eq!(bench.errno(Opcode::FSync, ino, &[FSyncIn::default().as_bytes()]), 0);
+    assert_eq!(bench.errno(Opcode::Unlink, ROOT_NODE, &[b"file\0"]), 0);
+    // Open, and so still there.
+    assert_eq!(bench.read(ino, 5, 1), data[..1]);
+    assert_eq!(bench.errno(Opcode::Release, ino, &[ReleaseIn::default().as_bytes()]), 0);
+    let forgotten = bench.send(Opcode::Forget, ino, &[ForgetIn { lookups: 1 }.as_bytes()]);
+    assert!(forgotten.is_silent());
+    let (missing, _) = bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"file\0"]);
+    assert_eq!(missing.node, 0);
+    assert!(missing.entry_valid > 3600, "that there is nothing may be remembered");
+}
+
+#[test]
+fn create_opens_what_another_made_in_between() {
+    let bench = Bench::new();
+    let first = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    bench.write(first.entry.node, 0, b"content");
+    let second = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    assert_eq!((second.entry.node, second.entry.attr.size), (first.entry.node, 7));
+    let emptied = bench.create(ROOT_NODE, b"file", libc::O_RDWR | libc::O_TRUNC);
+    assert_eq!(emptied.entry.attr.size, 0);
+    let exclusive = CreateIn { flags: libc::O_EXCL as u32, mode: 0o644, ..CreateIn::default() };
+    assert_eq!(bench.errno(Opcode::Create, ROOT_NODE, &[exclusive.as_bytes(), b"file\0"]), libc::EEXIST);
+    let made = bench.mkdir(ROOT_NODE, b"directory");
+    let plain = CreateIn { flags: 0, mode: 0o644, ..CreateIn::default() };
+    assert_eq!(bench.errno(Opcode::Create, ROOT_NODE, &[plain.as_bytes(), b"directory\0"]), libc::ESTALE);
+    assert_eq!(bench.errno(Opcode::Create, made, &[plain.as_bytes(), b"a/b\0"]), libc::EINVAL);
+}
+
+#[test]
+fn the_kernel_is_told_when_a_write_took_privileges() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"tool", libc::O_RDWR).entry.node;
+    let chmod = SetAttrIn { valid: flags::setattr::MODE, mode: 0o104755, ..SetAttrIn::default() };
+    assert_eq!(bench.errno(Opcode::SetAttr, ino, &[chmod.as_bytes()]), 0);
+    let input = WriteIn { size: 1, write_flags: flags::write::KILL_SUIDGID, ..WriteIn::default() };
+    let reply = bench.send(Opcode::Write, ino, &[input.as_bytes(), b"x"]);
+    let notification = reply.notification().expect("the kernel still believes in setuid");
+    assert_eq!(notification.len(), 40);
+    assert_eq!(InvalidateInodeOut::read_from_bytes(&notification[16..]).unwrap().ino, ino);
+    let again = bench.send(Opcode::Write, ino, &[input.as_bytes(), b"x"]);
+    assert!(again.notification().is_none());
+    assert!(bench.write(ino, 0, b"x").notification().is_none());
+    let (found, _) = bench.ask::<AttrOut>(Opcode::GetAttr, ino, &[GetAttrIn::default().as_bytes()]);
+    assert_eq!(found.attr.mode, 0o100755);
+}
+
+/// Entries of a listing, each with the cookie to go on after it.
+fn entries(mut bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, EntryOut)> {
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let (entry, dirent, rest) = if plus {
+            let (both, rest) = DirentPlus::read_from_prefix(bytes).unwrap();
+            (both.entry, both.dirent, rest)
+        } else {
+            let (dirent, rest) = Dirent::read_from_prefix(bytes).unwrap();
+            (EntryOut::default(), dirent, rest)
+        };
+        let name = rest[..dirent.name_len as usize].to_vec();
+        bytes = &rest[name.len().next_multiple_of(DIRENT_ALIGN)..];
+        found.push((name, dirent.offset, entry));
+    }
+    found
+}
+
+#[test]
+fn listings_fit_and_go_on_where_they_stopped() {
+    let bench = Bench::new();
+    let directory = bench.mkdir(ROOT_NODE, b"d");
+    let mut expected: Vec<Vec<u8>> =
+        (0..500).map(|index| vec![b'a' + (index % 26) as u8; index / 26 + 1]).collect();
+    expected.sort();
+    expected.dedup();
+    for name in &expected {
+        bench.create(directory, name, libc::O_RDWR);
+    }
+    expected.extend([b".".to_vec(), b"..".to_vec()]);
+    expected.sort();
+    for (opcode, plus, least) in [(Opcode::ReadDir, false, 48), (Opcode::ReadDirPlus, true, 184)] {
+        for size in [least, 1000, 4096, 1 << 20] {
+            let (mut names, mut offset) = (Vec::new(), 0);
+            loop {
+                let input = ReadIn { offset, size, ..ReadIn::default() };
+                let reply = bench.send(opcode, directory, &[input.as_bytes()]);
+                assert_eq!(reply.errno(), 0);
+                let body = reply.body();
+                assert!(body.len() <= size as usize);
+                let Some((_, last, _)) = entries(&body, plus).last().cloned() else { break };
+                offset = last;
+                for (name, _, entry) in entries(&body, plus) {
+                    let dots = name == b"." || name == b"..";
+                    assert_eq!(entry.node != 0, plus && !dots, "{name:?}");
+                    names.push(name);
+                }
+            }
+            names.sort();
+            assert!(names == expected, "{opcode:?} {size}");
+        }
+        let tiny = ReadIn { size: least / 2, ..ReadIn::default() };
+        assert_eq!(bench.errno(opcode, directory, &[tiny.as_bytes()]), libc::EINVAL);
+    }
+}
+
+#[test]
+fn listing_with_attributes_counts_what_it_sends_and_no_more() {
+    let bench = Bench::new();
+    let directory = bench.mkdir(ROOT_NODE, b"d");
+    let ino = bench.create(directory, &[b'n'; 200], libc::O_RDWR).entry.node;
+    // Room for "." and "..", and not quite for the long name.
+    let input = ReadIn { size: 2 * 160 + 300, ..ReadIn::default() };
+    let body = bench.send(Opcode::ReadDirPlus, directory, &[input.as_bytes()]).body();
+    assert_eq!(entries(&body, true).len(), 2);
+    assert_eq!(bench.errno(Opcode::Unlink, directory, &[&[b'n'; 200], b"\0"]), 0);
+    bench.send(Opcode::Release, ino, &[ReleaseIn::default().as_bytes()]);
+    // The one reference is that of the creation: with it the inode goes.
+    bench.send(Opcode::Forget, ino, &[ForgetIn { lookups: 1 }.as_bytes()]);
+    block_on(bench.session.fs().syncfs()).unwrap();
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        bench.errno(Opcode::GetAttr, ino, &[GetAttrIn::default().as_bytes()]) != 0
+    });
+    assert!(gone, "a reference leaked");
+}
+
+#[test]
+fn xattrs_tell_their_length_first() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"f", libc::O_RDWR).entry.node;
+    let set = |flags: i32, value: &[u8]| {
+        let input = SetXattrIn { size: value.len() as u32, flags: flags as u32 };
+        bench.errno(Opcode::SetXattr, ino, &[input.as_bytes(), b"user.x\0", value])
+    };
+    assert_eq!(set(libc::XATTR_REPLACE, b"value"), libc::ENODATA);
+    assert_eq!(set(libc::XATTR_CREATE, b"value"), 0);
+    assert_eq!(set(libc::XATTR_CREATE, b"value"), libc::EEXIST);
+    assert_eq!(set(3, b"value"), libc::EINVAL);
+    let get = |size: u32| {
+        let input = GetXattrIn { size, padding: 0 };
+        bench.send(Opcode::GetXattr, ino, &[input.as_bytes(), b"user.x\0"])
+    };
+    assert_eq!(get(0).body(), GetXattrOut { size: 5, padding: 0 }.as_bytes());
+    assert_eq!(get(5).body(), b"value");
+    assert_eq!(get(4).errno(), libc::ERANGE);
+    let list = GetXattrIn { size: 100, padding: 0 };
+    assert_eq!(bench.send(Opcode::ListXattr, ino, &[list.as_bytes()]).body(), b"user.x\0");
+    // More value promised than sent.
+    let short = SetXattrIn { size: 6, flags: 0 };
+    assert_eq!(bench.errno(Opcode::SetXattr, ino, &[short.as_bytes(), b"user.x\0value"]), libc::EINVAL);
+}
+
+#[test]
+fn renames_take_the_flags_they_know() {
+    let bench = Bench::new();
+    let rename = |flags: u32, old: &[u8], new: &[u8]| {
+        let input = Rename2In { new_dir: ROOT_NODE, flags, padding: 0 };
+        bench.errno(Opcode::Rename2, ROOT_NODE, &[input.as_bytes(), old, b"\0", new, b"\0"])
+    };
+    bench.create(ROOT_NODE, b"a", libc::O_RDWR);
+    let b = bench.create(ROOT_NODE, b"b", libc::O_RDWR).entry.node;
+    assert_eq!(rename(libc::RENAME_NOREPLACE, b"a", b"b"), libc::EEXIST);
+    assert_eq!(rename(libc::RENAME_WHITEOUT, b"a", b"b"), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_EXCHANGE, b"a", b"b"), 0);
+    assert_eq!(bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"a\0"]).0.node, b);
+    let input = RenameIn { new_dir: ROOT_NODE };
+    assert_eq!(bench.errno(Opcode::Rename, ROOT_NODE, &[input.as_bytes(), b"a\0b\0"]), 0);
+}
+
+#[test]
+fn birth_times_come_with_statx() {
+    let bench = Bench::new();
+    let input = MkNodIn { mode: libc::S_IFCHR | 0o600, rdev: 0x0050_1203, umask: 0, padding: 0 };
+    let made = bench.ask::<EntryOut>(Opcode::MkNod, ROOT_NODE, &[input.as_bytes(), b"dev\0"]).0;
+    assert_eq!(made.attr.rdev, 0x0050_1203);
+    let found = bench.ask::<StatxOut>(Opcode::StatX, made.node, &[StatxIn::default().as_bytes()]).0.stat;
+    assert!(found.mask & libc::STATX_BTIME != 0 && found.btime.seconds > 1 << 30);
+    // 12 bits of major number lie between the low 8 and the high 12 bits of the minor number.
+    assert_eq!((found.rdev_major, found.rdev_minor), (0x12, 0x503));
+    assert_eq!(u32::from(found.mode), libc::S_IFCHR | 0o600);
+}
+
+#[test]
+fn direct_openings_sync_by_themselves() {
+    let bench = Bench::with(DirectIo::WriteOnly);
+    let ino = bench.create(ROOT_NODE, b"f", libc::O_RDWR).entry.node;
+    let open = |flags: i32| {
+        let input = OpenIn { flags: flags as u32, open_flags: 0 };
+        bench.ask::<OpenOut>(Opcode::Open, ino, &[input.as_bytes()]).0
+    };
+    assert_eq!(open(libc::O_RDWR).open_flags & flags::open::DIRECT_IO, 0);
+    let direct = open(libc::O_WRONLY);
+    assert_ne!(direct.open_flags & flags::open::DIRECT_IO, 0);
+    let durable = || bench.session.fs().store().is_durable(bench.session.fs().store().last_op());
+    let input = WriteIn { handle: direct.handle, size: 1, ..WriteIn::default() };
+    assert_eq!(bench.errno(Opcode::Write, ino, &[input.as_bytes(), b"x"]), 0);
+    assert!(!durable());
+    let input = WriteIn { flags: libc::O_DSYNC as u32, ..input };
+    assert_eq!(bench.errno(Opcode::Write, ino, &[input.as_bytes(), b"y"]), 0);
+    assert!(durable());
+}
+
+/// A server that answers ENOSYS here makes the kernel lie from then on.
+#[test]
+fn fsync_and_getxattr_are_never_unknown() {
+    let bench = Bench::new();
+    for node in [0, ROOT_NODE, 12345, u64::MAX] {
+        for opcode in [Opcode::FSync, Opcode::FSyncDir, Opcode::GetXattr] {
+            for arguments in [&b""[..], &[0; 16], &[0xff; 100]] {
+                assert_ne!(bench.errno(opcode, node, &[arguments]), libc::ENOSYS, "{opcode:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_done_here_is_left_to_the_kernel() {
+    let bench = Bench::new();
+    let refused = [
+        Opcode::OpenDir,
+        Opcode::ReleaseDir,
+        Opcode::Flush,
+        Opcode::Interrupt,
+        Opcode::Poll,
+        Opcode::FAllocate,
+        Opcode::CopyFileRange,
+        Opcode::CopyFileRange64,
+        Opcode::TmpFile,
+        Opcode::Access,
+        Opcode::BlockMap,
+    ];
+    for opcode in refused {
+        assert_eq!(bench.errno(opcode, ROOT_NODE, &[&[0; 64]]), libc::ENOSYS, "{opcode:?}");
+    }
+    let foreign = IoctlIn { command: 0x5401, ..IoctlIn::default() };
+    assert_eq!(bench.errno(Opcode::Ioctl, ROOT_NODE, &[foreign.as_bytes()]), libc::ENOTTY);
+    assert_eq!(bench.errno(Opcode::Destroy, ROOT_NODE, &[]), 0);
+}
+
+#[test]
+fn ranges_beyond_the_end_of_numbers_are_refused() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"f", libc::O_RDWR).entry.node;
+    for offset in [u64::MAX, u64::MAX - 1, i64::MAX as u64] {
+        assert_ne!(bench.write(ino, offset, b"xx").errno(), 0);
+        let input = ReadIn { offset, size: 2, ..ReadIn::default() };
+        assert_eq!(bench.errno(Opcode::Read, ino, &[input.as_bytes()]), libc::EINVAL);
+    }
+    let huge = ReadIn { size: TRANSFER_BYTES_MAX + 1, ..ReadIn::default() };
+    assert_eq!(bench.errno(Opcode::Read, ino, &[huge.as_bytes()]), libc::EINVAL);
+    let lying = WriteIn { size: 3, ..WriteIn::default() };
+    assert_eq!(bench.errno(Opcode::Write, ino, &[lying.as_bytes(), b"xx"]), libc::EINVAL);
+}
+
+/// The bytes of a structure, for the fuzzer.
+pub(super) fn bytes_of(value: &(impl IntoBytes + Immutable)) -> Vec<u8> {
+    value.as_bytes().to_vec()
+}
