@@ -21,7 +21,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
-use syncline_store::{Admission, Reservation};
+use syncline_store::{Admission, Reservation, StoreError};
 
 /// Most extents that one transaction deletes: about a third of a megabyte in the log.
 const DELETES_MAX: usize = 8192;
@@ -45,9 +45,27 @@ pub(crate) async fn truncate(
     if new_size >= size {
         return grow(fs, inode, new_size, now, kill_privileges).await;
     }
-    let edge = prepare_edge(fs, inode, new_size).await?;
+    let edge = match prepare_edge(fs, inode, new_size).await {
+        Err(FsError::Store(StoreError::NoSpace)) => make_room(fs, inode, new_size, now).await?,
+        prepared => prepared?,
+    };
     fs.drop_privileges(inode, kill_privileges).await?;
     shrink(fs, inode, new_size, now, edge).await
+}
+
+/// On a full image there may be no block for the edge until the blocks behind it are free: those go first, in a truncation
+/// of their own.
+async fn make_room(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    new_size: u64,
+    now: Timestamp,
+) -> Result<Edge, FsError> {
+    let aligned = new_size.next_multiple_of(BLOCK);
+    if aligned < inode.state.lock().attr.size {
+        shrink(fs, inode, aligned, now, Edge::InMemory).await?;
+    }
+    prepare_edge(fs, inode, new_size).await
 }
 
 /// A larger size, or the same: ordered metadata. What lies between reads as zeros.

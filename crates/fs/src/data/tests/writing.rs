@@ -206,6 +206,27 @@ fn a_full_image_refuses_writes_and_takes_them_again() {
 }
 
 #[test]
+fn a_truncation_works_on_a_full_image() {
+    let mount = Mount::sized(24 << 20, options());
+    let ino = mount.create("filler");
+    let mut offset = 0;
+    for chunk in [256 << 10, 4096] {
+        let bytes = pattern(4, chunk);
+        while mount.try_write(ino, offset, &bytes).is_ok() {
+            offset += chunk as u64;
+        }
+        mount.fsync(ino);
+    }
+    let error = mount.try_write(ino, offset, &[1; 4096]).unwrap_err();
+    assert!(matches!(error, FsError::Store(syncline_store::StoreError::NoSpace)), "{error}");
+    mount.truncate(ino, 5_001).unwrap();
+    assert_eq!(mount.read(ino, 0, 10_000), pattern(4, 5_001));
+    mount.check_items(ino);
+    mount.write(ino, 5_001, &[1; 100_000]);
+    mount.fsync(ino);
+}
+
+#[test]
 fn removing_a_file_gives_its_blocks_back() {
     let mount = Mount::new();
     block_on(mount.fs.syncfs()).unwrap();
