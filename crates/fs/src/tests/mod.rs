@@ -6,6 +6,7 @@ mod model;
 mod names;
 mod orphans;
 mod rename;
+mod threads;
 mod xattrs;
 
 use crate::hash::NameHasher;
