@@ -10,6 +10,7 @@ use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_fs::Filesystem;
 
 /// What the threads that serve one mount share.
@@ -20,6 +21,8 @@ pub struct Session {
     counters: Arc<RequestCounters>,
     cache_seconds: u64,
     direct_io: DirectIo,
+    /// The connection has ended.
+    ended: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -28,20 +31,25 @@ impl Session {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
         let negotiated = handshake(&descriptor)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
-        let session = Arc::new(Self::new(fs, negotiated, options));
+        let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
         let workers = Workers::start(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
         Ok(Mounted { path, mount_point: Arc::new(Mutex::new(mount_point)), session, workers })
     }
 
     /// A session that is mounted nowhere.
-    pub(crate) fn new(fs: Arc<Filesystem>, negotiated: Negotiated, options: &MountOptions) -> Self {
+    pub(crate) fn new(
+        fs: Arc<Filesystem>,
+        negotiated: Negotiated,
+        options: &MountOptions,
+        ended: Arc<AtomicBool>,
+    ) -> Self {
         let counters = Arc::<RequestCounters>::default();
         let control = Arc::<Control>::default();
         let counted = counters.clone();
         control.register("requests", move || counted.to_json());
         let (cache_seconds, direct_io) = (options.cache_time.as_secs(), options.direct_io);
-        Self { fs, negotiated, control, counters, cache_seconds, direct_io }
+        Self { fs, negotiated, control, counters, cache_seconds, direct_io, ended }
     }
 
     /// The filesystem that is served.
@@ -66,6 +74,11 @@ impl Session {
 
     pub(crate) fn cache_seconds(&self) -> u64 {
         self.cache_seconds
+    }
+
+    /// The kernel has ended the connection.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     pub(crate) fn direct_io(&self) -> DirectIo {

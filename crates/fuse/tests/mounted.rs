@@ -474,6 +474,23 @@ fn mounts_are_listed_refused_and_removed() {
 }
 
 #[test]
+fn a_daemon_that_ends_leaves_its_successor_alone() {
+    let Some(mut mount) = TestMount::or_skip() else { return };
+    let path = mount.path();
+    for _ in 0..3 {
+        fs::write(path.join("file"), pattern(1 << 20, 8)).unwrap();
+    }
+    support::unmount(&path);
+    let (mut second, mut output) = support::start_daemon(&path, Setup::default());
+    support::wait_until_ready(&mut output).unwrap();
+    mount.wait_for_the_end();
+    fs::write(path.join("anew"), "x").unwrap();
+    assert!(!path.join("file").exists() && path.join("anew").exists());
+    support::unmount(&path);
+    assert!(second.wait().unwrap().success());
+}
+
+#[test]
 fn a_killed_daemon_leaves_errors_not_hangs() {
     let Some(mut mount) = TestMount::or_skip() else { return };
     let path = mount.path();
@@ -492,7 +509,7 @@ fn ordinary_users_mount_through_fusermount() {
         eprintln!("skipped: {reason}");
         return;
     }
-    let Some(mount) = TestMount::with(Setup { user: Some(ORDINARY_USER), ..Setup::default() }) else {
+    let Some(mut mount) = TestMount::with(Setup { user: Some(ORDINARY_USER), ..Setup::default() }) else {
         return;
     };
     let entry =

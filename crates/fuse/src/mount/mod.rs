@@ -9,6 +9,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use mount_table::{MountEntry, mounts};
 
@@ -67,6 +69,8 @@ pub struct MountPoint {
     path: PathBuf,
     method: Method,
     mounted: bool,
+    /// The connection has ended: what is mounted at the path now may be another daemon's.
+    ended: Arc<AtomicBool>,
 }
 
 /// Mounts at `path`. The connection's first request, INIT, waits at the descriptor.
@@ -84,7 +88,7 @@ pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoin
     } else {
         (fusermount::mount(&path, options)?, Method::Helper)
     };
-    Ok((descriptor, MountPoint { path, method, mounted: true }))
+    Ok((descriptor, MountPoint { path, method, mounted: true, ended: Arc::default() }))
 }
 
 /// Checks that something can be mounted at `path`, and resolves it.
@@ -120,8 +124,13 @@ impl MountPoint {
         self.unmount_as(true)
     }
 
+    /// To be set when the connection has ended.
+    pub fn ended(&self) -> Arc<AtomicBool> {
+        self.ended.clone()
+    }
+
     fn unmount_as(&mut self, lazy: bool) -> Result<(), MountError> {
-        if self.mounted && self.is_mounted() {
+        if self.mounted && self.is_ours() {
             match self.method {
                 Method::Direct => privileged::unmount(&self.path, lazy)?,
                 Method::Helper => fusermount::unmount(&self.path, lazy)?,
@@ -131,12 +140,21 @@ impl MountPoint {
         Ok(())
     }
 
-    /// True unless it is known that nothing of ours is mounted there (any more): then unmounting would hit another.
-    fn is_mounted(&self) -> bool {
-        let Ok(mounts) = mounts() else { return true };
-        let top = mounts.iter().rfind(|entry| entry.mount_point == self.path);
-        top.is_some_and(|entry| entry.filesystem_type == FILESYSTEM_TYPE)
+    /// True unless it is known that our mount is gone: then unmounting would hit another.
+    fn is_ours(&self) -> bool {
+        let mounted = mounts().map_or(true, |mounts| {
+            let top = mounts.iter().rfind(|entry| entry.mount_point == self.path);
+            top.is_some_and(|entry| entry.filesystem_type == FILESYSTEM_TYPE)
+        });
+        // A connection that was aborted leaves its mount behind, and that is dead. One that was unmounted leaves none:
+        // whatever lives there now, somebody else mounted.
+        mounted && (!self.ended.load(Ordering::Acquire) || is_dead(&self.path))
     }
+}
+
+/// True for a mount whose daemon has gone.
+fn is_dead(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 impl Drop for MountPoint {

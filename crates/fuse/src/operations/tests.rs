@@ -8,6 +8,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use crate::test_filesystem::TestFilesystem;
+use std::sync::Arc;
 use syncline_device::block_on;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -33,7 +34,10 @@ impl Bench {
             background_max: 64,
         };
         let options = MountOptions { direct_io, ..MountOptions::new("test") };
-        Self { session: Session::new(filesystem.fs.clone(), negotiated, &options), filesystem }
+        Self {
+            session: Session::new(filesystem.fs.clone(), negotiated, &options, Arc::default()),
+            filesystem,
+        }
     }
 
     fn send(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Reply {

@@ -39,7 +39,10 @@ async fn receive_all(
                 }
                 Received::Nothing => break,
                 Received::Garbage => tracing::error!("the kernel sent something that is no request"),
-                Received::Ended => return Ok(()),
+                Received::Ended => {
+                    session.end();
+                    return Ok(());
+                }
             }
         }
     }

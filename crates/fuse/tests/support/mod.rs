@@ -115,7 +115,7 @@ impl TestMount {
     }
 
     /// Waits for the daemon after somebody unmounted.
-    pub fn wait_for_the_end(mut self) {
+    pub fn wait_for_the_end(&mut self) {
         self.end_of_daemon();
     }
 
@@ -150,6 +150,19 @@ fn reason_to_skip() -> Option<&'static str> {
         Ok(_) => None,
         Err(_) => Some("/dev/fuse cannot be opened"),
     }
+}
+
+/// Unmounts as an administrator would.
+pub fn unmount(path: &Path) {
+    // The kernel may still be letting go of what a test closed just now.
+    let unmounted = (0..50).any(|_| {
+        let done = Command::new("umount").arg(path).stderr(Stdio::null()).status().unwrap().success();
+        if !done {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        done
+    });
+    assert!(unmounted, "unmounting failed");
 }
 
 /// Why an ordinary user can't mount here.
