@@ -214,6 +214,10 @@ impl Object {
     }
 
     pub(crate) fn chunk(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        // The removal of an inode without names deletes attributes first, and a crash may have cut it short there.
+        if self.inode.as_ref().is_some_and(|inode| inode.nlink == 0) {
+            return;
+        }
         self.xattrs.chunk(key, value, shared.report);
     }
 
