@@ -1,0 +1,201 @@
+//! What files hold.
+
+use crate::pattern;
+use crate::support::{Setup, TestMount, errno};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+#[test]
+fn files_hold_what_is_written() {
+    for setup in [Setup::default(), Setup { direct_io: true, ..Setup::default() }] {
+        let Some(mount) = TestMount::with(setup) else { return };
+        let path = mount.path().join("file");
+        // Longer than one WRITE can be, and of no round length.
+        let data = pattern((3 << 20) + 12345, 1);
+        fs::write(&path, &data).unwrap();
+        assert!(fs::read(&path).unwrap() == data);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(&pattern(70_000, 2), 4095).unwrap();
+        let mut back = vec![0; 70_002];
+        file.read_exact_at(&mut back, 4094).unwrap();
+        assert_eq!(back[0], data[4094]);
+        assert!(back[1..70_001] == pattern(70_000, 2));
+        assert_eq!(back[70_001], data[74_095]);
+        assert_eq!(file.read_at(&mut back, 1 << 40).unwrap(), 0);
+        file.set_len(10_000).unwrap();
+        file.set_len(20_000).unwrap();
+        file.read_exact_at(&mut back[..10_000], 10_000).unwrap();
+        assert!(back[..10_000].iter().all(|&byte| byte == 0));
+        assert_eq!(file.metadata().unwrap().len(), 20_000);
+        file.sync_all().unwrap();
+        drop(file);
+        // O_TRUNC goes with OPEN.
+        File::create(&path).unwrap().write_all(b"short").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+        assert!(mount.requests("Write") >= 5);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn appends_of_several_processes_do_not_overwrite_each_other() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let path = mount.path().join("log");
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                for line in 0..200 {
+                    file.write_all(format!("{thread} {line:04}\n").as_bytes()).unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: BTreeSet<&str> = text.lines().collect();
+    assert_eq!((lines.len(), text.len()), (800, 800 * 7));
+    mount.unmount();
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let path = mount.path().join("gone");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&pattern(100_000, 3)).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another").unwrap();
+    file.write_all(b"more").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut back = Vec::new();
+    file.read_to_end(&mut back).unwrap();
+    assert!(back[..100_000] == pattern(100_000, 3) && &back[100_000..] == b"more");
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"another");
+    // A working directory that was removed.
+    let directory = mount.path().join("dir");
+    fs::create_dir(&directory).unwrap();
+    let open = File::open(&directory).unwrap();
+    fs::remove_dir(&directory).unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    mount.unmount();
+}
+
+#[test]
+fn mapped_files_and_written_files_are_the_same() {
+    for setup in [Setup::default(), Setup { direct_io: true, ..Setup::default() }] {
+        let Some(mount) = TestMount::with(setup) else { return };
+        let path = mount.path().join("mapped");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        let len = 1 << 20;
+        file.write_all_at(&pattern(len, 4), 0).unwrap();
+        // SAFETY: a new mapping, of a descriptor that is open.
+        let map = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: the mapping has `len` bytes, and only this thread touches it.
+        let memory = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), len) };
+        assert!(memory == pattern(len, 4));
+        memory[5000] = 42;
+        memory[len - 1] = 43;
+        // SAFETY: the range is that of the mapping.
+        assert_eq!(unsafe { libc::msync(map, len, libc::MS_SYNC) }, 0);
+        let mut back = [0];
+        file.read_exact_at(&mut back, 5000).unwrap();
+        assert_eq!(back, [42]);
+        // SAFETY: the mapping is not used any more.
+        assert_eq!(unsafe { libc::munmap(map, len) }, 0);
+        drop(file);
+        let back = fs::read(&path).unwrap();
+        assert_eq!((back[5000], back[len - 1], back[0]), (42, 43, pattern(1, 4)[0]));
+        mount.unmount();
+    }
+}
+
+#[test]
+fn synchronous_writes_are_synced() {
+    for direct_io in [false, true] {
+        let Some(mount) = TestMount::with(Setup { direct_io, ..Setup::default() }) else { return };
+        let path = mount.path().join("synced");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).custom_flags(libc::O_DSYNC);
+        let mut file = options.open(&path).unwrap();
+        let before = mount.requests("FSync");
+        file.write_all(b"data").unwrap();
+        // For cached files the kernel asks for it; for direct ones the daemon does it with the write.
+        assert_eq!(mount.requests("FSync") - before, u64::from(!direct_io));
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+        File::open(mount.path()).unwrap().sync_all().unwrap();
+        // Again and again: the kernel must not have concluded that there is nothing to do.
+        file.sync_all().unwrap();
+        assert_eq!(mount.requests("FSync") - before, u64::from(!direct_io) + 3);
+        assert_eq!(mount.requests("FSyncDir"), 1);
+        drop(file);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn holes_are_found_and_copies_made() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let path = mount.path().join("sparse");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all_at(&pattern(65536, 7), 1 << 20).unwrap();
+    file.set_len(4 << 20).unwrap();
+    file.sync_all().unwrap();
+    let seek = |offset: i64, whence: i32| {
+        // SAFETY: takes no memory.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+        if found < 0 { Err(std::io::Error::last_os_error()) } else { Ok(found) }
+    };
+    let data = seek(0, libc::SEEK_DATA).unwrap();
+    assert!(data <= 1 << 20);
+    let hole = seek(1 << 20, libc::SEEK_HOLE).unwrap();
+    assert!(((1 << 20) + 65536..=4 << 20).contains(&hole));
+    assert_eq!(errno(seek(5 << 20, libc::SEEK_DATA)), libc::ENXIO);
+    // copy_file_range, which falls back to reading and writing.
+    let copy = mount.path().join("copy");
+    assert_eq!(fs::copy(&path, &copy).unwrap(), 4 << 20);
+    assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap());
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn many_threads_at_once() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let threads: Vec<_> = (0..8)
+        .map(|thread| {
+            let root = mount.path();
+            std::thread::spawn(move || {
+                let mine = root.join(format!("thread{thread}"));
+                fs::create_dir(&mine).unwrap();
+                for round in 0..60 {
+                    let temporary = mine.join("temporary");
+                    let mut file = File::create(&temporary).unwrap();
+                    let data = pattern(1000 * (round + 1), thread);
+                    file.write_all(&data).unwrap();
+                    file.sync_all().unwrap();
+                    drop(file);
+                    fs::rename(&temporary, mine.join("final")).unwrap();
+                    assert!(fs::read(mine.join("final")).unwrap() == data);
+                    File::create(root.join(format!("shared{round}"))).unwrap();
+                    let _ = fs::remove_file(root.join(format!("shared{}", round / 2)));
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    mount.unmount();
+}
