@@ -78,7 +78,7 @@ pub struct Counters {
     pub(crate) replayed_records: AtomicU64,
     pub(crate) fsync_latency: Recorder,
     pub(crate) write_latency: Recorder,
-    pub(crate) wait_latency: Recorder,
+    pub(crate) gather_latency: Recorder,
     pub(crate) flush_latency: Recorder,
     pub(crate) checkpoint_latency: Recorder,
     pub(crate) group_sizes: Recorder,
@@ -166,8 +166,8 @@ pub struct CountersSnapshot {
     pub fsync_ns: LatencySummary,
     /// From sealing to all writes complete, nanoseconds.
     pub write_ns: LatencySummary,
-    /// Waiting for the flush before, nanoseconds.
-    pub wait_ns: LatencySummary,
+    /// Waiting for others to join the batch, nanoseconds.
+    pub gather_ns: LatencySummary,
     /// The flush, nanoseconds.
     pub flush_ns: LatencySummary,
     /// Checkpoints, nanoseconds.
@@ -228,7 +228,7 @@ impl Counters {
             write_amplification: device.write_bytes as f64 / data_bytes.max(1) as f64,
             fsync_ns: self.fsync_latency.summary(),
             write_ns: self.write_latency.summary(),
-            wait_ns: self.wait_latency.summary(),
+            gather_ns: self.gather_latency.summary(),
             flush_ns: self.flush_latency.summary(),
             checkpoint_ns: self.checkpoint_latency.summary(),
             group_size: self.group_sizes.summary(),

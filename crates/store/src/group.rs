@@ -1,28 +1,37 @@
 //! Group commit: the first to ask drives a batch to the device; those who come while it is on its way gather in the
 //! next one; all of a group share one flush.
 //!
-//! Two groups can be under way: while one waits for its flush, the next may already write. A flush is submitted only
-//! when every write of its batches, and of every batch before them, has completed (rules R1, R4).
+//! One batch is under way at a time; the data of those who gather is already being written meanwhile. A flush is submitted
+//! only when every write of its batches, and of every batch before them, has completed (rules R1, R4).
+//!
+//! A driver that knows of others who were just answered gives them a moment to come back and join. Without that, N
+//! writers fall into two groups that take turns, each with a flush of its own.
 
 use crate::health::Health;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
 use crate::{Canary, OpSeq, Store, StoreError};
 use event_listener::Event;
-use futures_lite::future::yield_now;
+use futures_lite::future::{or, poll_once};
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use syncline_device::DeviceError;
+use std::time::{Duration, Instant};
+use syncline_device::{DeviceError, Worker};
 
 /// Failures in a row after which the log counts as unwritable.
 const FAILURES_MAX: u32 = 3;
+
+/// How long a driver waits at most for those who are expected to join. Short against a flush.
+const GATHER_MAX: Duration = Duration::from_micros(150);
 
 /// Those who wait for one batch.
 #[derive(Default)]
 struct Group {
     members: AtomicU64,
+    /// Told when somebody joins.
+    joined: Event,
     ended: Event,
     result: OnceLock<Result<(), StoreError>>,
 }
@@ -37,7 +46,8 @@ struct Stage {
 /// Who is gathering, who is writing, who is flushing.
 pub(crate) struct GroupCommit {
     stage: Mutex<Stage>,
-    flushing: async_lock::Mutex<()>,
+    /// How many were about when the last batch ended: those it answered and those who were gathering.
+    expected: AtomicU64,
     /// A flush failed: everything not durable must be written again before the next (rule R6).
     rewrite: AtomicBool,
     failures: AtomicU32,
@@ -47,7 +57,7 @@ impl Default for GroupCommit {
     fn default() -> Self {
         Self {
             stage: Mutex::new(Stage { gathering: Arc::default(), busy: false }),
-            flushing: async_lock::Mutex::new(()),
+            expected: AtomicU64::new(1),
             rewrite: AtomicBool::new(false),
             failures: AtomicU32::new(0),
         }
@@ -55,28 +65,21 @@ impl Default for GroupCommit {
 }
 
 /// The right to write a batch. Dropping it, however that comes about, lets the next one in.
-struct Lead<'a>(Option<&'a GroupCommit>);
-
-impl Lead<'_> {
-    fn release(&mut self) {
-        if let Some(group_commit) = self.0.take() {
-            let mut stage = group_commit.stage.lock();
-            stage.busy = false;
-            stage.gathering.ended.notify(1);
-        }
-    }
-}
+struct Lead<'a>(&'a GroupCommit);
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        self.release();
+        let mut stage = self.0.stage.lock();
+        stage.busy = false;
+        stage.gathering.ended.notify(1);
     }
 }
 
 impl GroupCommit {
     fn join(&self) -> Arc<Group> {
         let group = self.stage.lock().gathering.clone();
-        group.members.fetch_add(1, Ordering::Relaxed);
+        group.members.fetch_add(1, Ordering::AcqRel);
+        group.joined.notify(1);
         group
     }
 
@@ -87,12 +90,18 @@ impl GroupCommit {
             return None;
         }
         stage.busy = true;
-        Some(Lead(Some(self)))
+        Some(Lead(self))
     }
 
     /// Ends the gathering of the current group.
     fn close(&self) {
         self.stage.lock().gathering = Arc::default();
+    }
+
+    /// Notes how many are about, as a group is answered.
+    fn answered(&self, group: &Group) {
+        let gathering = self.stage.lock().gathering.members.load(Ordering::Acquire);
+        self.expected.store(group.members.load(Ordering::Acquire) + gathering, Ordering::Release);
     }
 
     /// Demands that everything not durable be written again.
@@ -129,14 +138,28 @@ impl Store {
     }
 
     /// Takes a group's batch to the device and answers all its members.
-    async fn drive(&self, group: &Arc<Group>, mut lead: Lead<'_>) -> Result<(), StoreError> {
+    async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Result<(), StoreError> {
         // Should this future be dropped half-way, its members must not wait for ever.
         let abandoned = AnswerOnDrop(group);
-        let result = self.drive_batch(&mut lead).await;
-        if let Err(error) = &result {
-            self.note_failure(error);
-        } else {
-            self.group.failures.store(0, Ordering::Release);
+        let asked = Instant::now();
+        self.gather(group).await;
+        self.counters.gather_latency.record(asked.elapsed());
+        let result = match self.drive_batch().await {
+            Err(StoreError::NoSpace) => {
+                // No room for a log segment: the checkpoint makes everything durable instead.
+                drop(lead);
+                self.checkpoint().await
+            }
+            result => {
+                // Who gathers meanwhile counts among those who are about, so before the next driver is let in.
+                self.group.answered(group);
+                drop(lead);
+                result
+            }
+        };
+        match &result {
+            Ok(()) => self.group.failures.store(0, Ordering::Release),
+            Err(error) => self.note_failure(error),
         }
         self.counters.group_sizes.record(group.members.load(Ordering::Relaxed));
         let _ = group.result.set(result.clone());
@@ -144,33 +167,50 @@ impl Store {
         result
     }
 
-    async fn drive_batch(&self, lead: &mut Lead<'_>) -> Result<(), StoreError> {
+    /// Gives those who are about a moment to join.
+    async fn gather(&self, group: &Group) {
+        let expected = self.group.expected.load(Ordering::Acquire);
+        let all_joined = async {
+            while group.members.load(Ordering::Acquire) < expected {
+                let joined = group.joined.listen();
+                if group.members.load(Ordering::Acquire) < expected {
+                    joined.await;
+                }
+            }
+        };
+        let mut all_joined = pin!(all_joined);
+        if poll_once(all_joined.as_mut()).await.is_none() {
+            or(all_joined, self.pause(GATHER_MAX)).await;
+        }
+    }
+
+    /// Waits on the caller's own worker if it has one: a timer of another thread would wake it late.
+    async fn pause(&self, duration: Duration) {
+        match Worker::try_current().map(|worker| worker.sleep(duration)) {
+            Some(sleep) => sleep.await,
+            None => self.spawn.sleep(duration).await,
+        }
+    }
+
+    async fn drive_batch(&self) -> Result<(), StoreError> {
         let started = Instant::now();
         // Closing before sealing: whoever joined had committed before, so its changes are pending or sealed.
         self.group.close();
-        let seq = match self.seal() {
-            Ok(seq) => seq,
-            Err(StoreError::NoSpace) => return self.sync_by_checkpoint(lead).await,
-            Err(error) => return Err(error),
-        };
+        let seq = self.seal()?;
         let tickets = match self.options.canary {
             Some(Canary::FlushEarly) => Tickets::default(),
             _ => self.settle(seq).await?,
         };
-        self.counters.write_latency.record(started.elapsed());
-        let turn = Instant::now();
-        let flushing = self.group.flushing.lock().await;
-        let waited = Instant::now();
-        self.flush(tickets, lead).await?;
-        drop(flushing);
-        self.counters.wait_latency.record(waited - turn);
-        self.counters.flush_latency.record(waited.elapsed());
+        let written = Instant::now();
+        self.flush(tickets).await?;
+        self.counters.write_latency.record(written - started);
+        self.counters.flush_latency.record(written.elapsed());
         self.batches_durable(seq);
         Ok(())
     }
 
-    /// Flushes what `tickets` stand for, letting the next group write as soon as the flush is on its way.
-    async fn flush(&self, tickets: Tickets, lead: &mut Lead<'_>) -> Result<(), StoreError> {
+    /// Flushes what `tickets` stand for.
+    async fn flush(&self, tickets: Tickets) -> Result<(), StoreError> {
         match self.options.canary {
             Some(Canary::SkipFlush) => return Ok(()),
             Some(Canary::FlushEarly) => {
@@ -179,10 +219,7 @@ impl Store {
             }
             _ => {}
         }
-        // The flush is on its way when `make_durable` returns.
-        let flush = self.tracker.make_durable(tickets.newest());
-        lead.release();
-        let outcome = flush.await.map_err(StoreError::from);
+        let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
         outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
     }
 
@@ -210,13 +247,6 @@ impl Store {
             tickets.add(ticket, &self.tracker);
         }
         Ok(tickets)
-    }
-
-    /// The way out when there is no room for a log segment: the checkpoint makes everything durable instead.
-    async fn sync_by_checkpoint(&self, lead: &mut Lead<'_>) -> Result<(), StoreError> {
-        lead.release();
-        yield_now().await;
-        self.checkpoint().await
     }
 
     /// Counts failures in a row; the third makes the filesystem read-only.

@@ -88,7 +88,7 @@ impl Store {
         let found = scan(&device, superblock.geometry, superblock.epoch, superblock.log).await?;
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
-        let store = Arc::new(assemble(tracker, options, &superblock, space, &replayed)?);
+        let store = Arc::new(assemble(tracker, options, spawn.clone(), &superblock, space, &replayed)?);
         *store.layers.write() = Layers {
             active: replayed.memtable,
             frozen: None,
@@ -252,6 +252,7 @@ fn apply(
 fn assemble(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
+    spawn: Arc<dyn Spawn>,
     superblock: &Superblock,
     space: Arc<Space>,
     replayed: &Replayed,
@@ -282,6 +283,7 @@ fn assemble(
         objects: replayed.objects,
     };
     Ok(Store {
+        spawn,
         tree: Tree::new(tracker.clone(), geometry, options.node_cache_bytes),
         tracker,
         geometry,

@@ -12,7 +12,7 @@ use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_device::{Device, FlushTracker, TrackerCounters};
+use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, ObjectId};
 use syncline_space::{Space, SpaceCounters};
@@ -23,6 +23,7 @@ use syncline_tree::Tree;
 /// Locks are taken in the order `log`, `commit`, `layers`, and none of them is held across an await.
 pub struct Store {
     pub(crate) options: StoreOptions,
+    pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) tracker: Arc<FlushTracker>,
     pub(crate) geometry: Geometry,
     pub(crate) tree: Arc<Tree>,
