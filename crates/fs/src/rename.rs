@@ -114,10 +114,8 @@ impl Filesystem {
     async fn submit_before_rename(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
         let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
         for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
-            let dirty = inode.file_type == FileType::Regular && inode.state.lock().data.has_dirty();
-            if dirty {
-                data::submit_dirty(self, inode).await?;
-            }
+            // Costs nothing when there is nothing to submit.
+            data::submit_dirty(self, inode).await?;
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ pub(crate) struct DataState {
     /// Bytes of this inode in the gauge of dirty bytes.
     accounted: u64,
     /// Held by whoever submits this inode's data.
-    writeback: Arc<async_lock::Mutex<()>>,
+    pub(crate) writeback: Arc<async_lock::Mutex<()>>,
 }
 
 /// Failures of background write-back that an fsync has yet to report.

@@ -26,7 +26,7 @@ pub(crate) const PARALLEL_BLOCKS: u64 = 256;
 /// Starts writing the file's dirty data and commits the transaction that names it, without waiting for durability (P3).
 /// Takes the inode's lease itself; the caller holds none.
 pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if inode.file_type != FileType::Regular || is_clean(&inode.state.lock()) {
+    if inode.file_type != FileType::Regular || is_settled(&inode.state.lock()) {
         return Ok(());
     }
     let writeback = inode.state.lock().data.writeback.clone();
@@ -56,6 +56,12 @@ pub(crate) fn is_clean(state: &InodeState) -> bool {
     let logged = state.data.disk_size == state.attr.size && state.data.disk_mtime == state.attr.mtime;
     // An inode that is being removed must not be put again.
     state.removing || (!state.data.has_dirty() && logged)
+}
+
+/// True when the inode is clean and nobody is about to make it so. For those who do not hold its `writeback`: whoever does has
+/// taken blocks out of the dirty map that no transaction names yet, and an fsync must wait for that transaction (P1).
+pub(crate) fn is_settled(state: &InodeState) -> bool {
+    is_clean(state) && state.data.writeback.try_lock().is_some()
 }
 
 /// Where the last `PARALLEL_BLOCKS` dirty blocks of the range begin, if there are more.
@@ -260,7 +266,8 @@ impl Started<'_> {
         place::abandon(fs, &self.placements);
         let mut state = self.inode.state.lock();
         state.data.dirty.restore(std::mem::take(&mut self.taken));
-        fs.data.account(&mut state.data);
+        // Write-back may have found the inode clean meanwhile and taken it off its list.
+        fs.data.note_dirty(fs, self.inode, &mut state.data);
     }
 }
 

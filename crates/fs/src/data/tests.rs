@@ -120,13 +120,15 @@ impl Mount {
     /// the inode item says.
     fn check_items(&self, ino: Ino) {
         let store = self.fs.store();
+        let inode = block_on(self.fs.inode(ino)).unwrap();
+        // Or write-back commits between the two looks.
+        let _lease = block_on(inode.lease.read());
         let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
         let blocks: u64 = extents.iter().map(|extent| extent.blocks()).sum();
         let mut runs: Vec<_> = extents.iter().map(|extent| extent.run()).collect();
         runs.sort_unstable();
         assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start), "two extents share a block");
-        let state = block_on(self.fs.inode(ino)).unwrap();
-        let state = state.state.lock();
+        let state = inode.state.lock();
         assert_eq!(state.data.disk_blocks, blocks, "the block count is wrong");
         assert!(state.data.disk_size <= state.attr.size);
     }

@@ -36,7 +36,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
 }
 
 async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if submit::is_clean(&inode.state.lock()) {
+    if submit::is_settled(&inode.state.lock()) {
         return Ok(());
     }
     let writeback = inode.state.lock().data.writeback.clone();
