@@ -281,7 +281,7 @@ impl Store {
         let mut state = self.checkpoint.lock().await;
         let result = self.run_checkpoint(&mut state, true).await;
         if result.is_ok() {
-            self.health.turn_read_only("it was unmounted");
+            self.health.end_writing("it was unmounted");
         }
         result
     }

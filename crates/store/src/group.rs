@@ -23,8 +23,9 @@ use syncline_device::{DeviceError, Worker};
 /// Failures in a row after which the log counts as unwritable.
 const FAILURES_MAX: u32 = 3;
 
-/// How long a driver waits at most for those who are expected to join. Short against a flush.
-const GATHER_MAX: Duration = Duration::from_micros(150);
+/// How long a driver waits at most for those who are expected to join: a quarter of what batches take, within these.
+const GATHER_MIN: Duration = Duration::from_micros(150);
+const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Those who wait for one batch.
 #[derive(Default)]
@@ -48,6 +49,8 @@ pub(crate) struct GroupCommit {
     stage: Mutex<Stage>,
     /// How many were about when the last batch ended: those it answered and those who were gathering.
     expected: AtomicU64,
+    /// What a batch takes from seal to durable, smoothed, in nanoseconds.
+    batch_ns: AtomicU64,
     /// A flush failed: everything not durable must be written again before the next (rule R6).
     rewrite: AtomicBool,
     failures: AtomicU32,
@@ -58,6 +61,7 @@ impl Default for GroupCommit {
         Self {
             stage: Mutex::new(Stage { gathering: Arc::default(), busy: false }),
             expected: AtomicU64::new(1),
+            batch_ns: AtomicU64::new(0),
             rewrite: AtomicBool::new(false),
             failures: AtomicU32::new(0),
         }
@@ -96,6 +100,12 @@ impl GroupCommit {
     /// Ends the gathering of the current group.
     fn close(&self) {
         self.stage.lock().gathering = Arc::default();
+    }
+
+    /// Notes what a batch took.
+    fn took(&self, duration: Duration) {
+        let (old, new) = (self.batch_ns.load(Ordering::Relaxed), duration.as_nanos() as u64);
+        self.batch_ns.store(old - old / 8 + new / 8, Ordering::Relaxed);
     }
 
     /// Notes how many are about, as a group is answered.
@@ -180,15 +190,18 @@ impl Store {
         };
         let mut all_joined = pin!(all_joined);
         if poll_once(all_joined.as_mut()).await.is_none() {
-            or(all_joined, self.pause(GATHER_MAX)).await;
+            or(all_joined, self.pause()).await;
         }
     }
 
-    /// Waits on the caller's own worker if it has one: a timer of another thread would wake it late.
-    async fn pause(&self, duration: Duration) {
-        match Worker::try_current().map(|worker| worker.sleep(duration)) {
+    /// Lets a moment pass: on the caller's own worker if it has one, since a timer of another thread would wake it late.
+    /// Elsewhere (a simulation has no time to measure) the moment is always the same.
+    async fn pause(&self) {
+        let quarter = Duration::from_nanos(self.group.batch_ns.load(Ordering::Relaxed) / 4);
+        let own = Worker::try_current().map(|worker| worker.sleep(quarter.clamp(GATHER_MIN, GATHER_MAX)));
+        match own {
             Some(sleep) => sleep.await,
-            None => self.spawn.sleep(duration).await,
+            None => self.spawn.sleep(GATHER_MIN).await,
         }
     }
 
@@ -205,6 +218,7 @@ impl Store {
         self.flush(tickets).await?;
         self.counters.write_latency.record(written - started);
         self.counters.flush_latency.record(written.elapsed());
+        self.group.took(started.elapsed());
         self.batches_durable(seq);
         Ok(())
     }

@@ -32,9 +32,9 @@ impl Health {
         }
     }
 
-    /// The same for a store that was opened read-only, which is no error.
-    pub(crate) fn open_read_only(&self) {
-        *self.reason.lock() = Some("it was opened read-only".into());
+    /// The same where it is what was wanted and no error: the store was opened read-only, or is closed.
+    pub(crate) fn end_writing(&self, reason: &str) {
+        self.reason.lock().get_or_insert_with(|| reason.into());
         self.read_only.store(true, Ordering::Release);
     }
 

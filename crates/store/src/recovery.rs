@@ -99,7 +99,7 @@ impl Store {
         store.counters.replayed_records.store(report.records, Ordering::Relaxed);
         store.checkpoint.lock().await.slot = slots.slot;
         if store.options.read_only {
-            store.health.open_read_only();
+            store.health.end_writing("it was opened read-only");
             return Ok((store, report));
         }
         // The old log is of no use once the first superblock of this epoch is durable (rule R3).
