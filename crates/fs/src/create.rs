@@ -7,7 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino, ROOT, Timestamp};
 use std::sync::Arc;
-use syncline_store::{Admission, Transaction};
+use syncline_store::Transaction;
 
 /// Most names that an inode can have, and most subdirectories of a directory less two.
 const LINKS_MAX: u32 = i32::MAX as u32;
@@ -92,7 +92,7 @@ impl Filesystem {
         mut transaction: Transaction,
     ) -> Result<Attributes, FsError> {
         check_name(name)?;
-        self.store.admit(Admission::Grow).await?;
+        self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.write().await;
         require_alive(&dir)?;
@@ -129,7 +129,7 @@ impl Filesystem {
     /// Gives an inode another name. Counts a kernel reference.
     pub async fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attributes, FsError> {
         check_name(new_name)?;
-        self.store.admit(Admission::Grow).await?;
+        self.admit_growth().await?;
         let inode = self.inode(ino).await?;
         if inode.file_type == FileType::Directory {
             return Err(FsError::NotPermitted);

@@ -217,12 +217,21 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Removes all inodes without names, whoever had them open, and waits for the removing task to end.
-    pub(crate) async fn close_orphans(&self) {
-        self.orphans.waiting.lock().closing = true;
-        let left = self.inodes.matching(|inode| inode.state.lock().attr.nlink == 0);
-        self.enqueue_orphans(left.iter().map(|inode| inode.ino));
-        drop(left);
+    /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it waits for what
+    /// was unlinked and is about to give its blocks back.
+    pub(crate) async fn admit_growth(&self) -> Result<(), FsError> {
+        match self.store.admit(Admission::Grow).await {
+            Err(StoreError::NoSpace) => {
+                self.wait_for_orphans().await;
+                Ok(self.store.admit(Admission::Grow).await?)
+            }
+            admitted => Ok(admitted?),
+        }
+    }
+
+    /// Waits for the removing task to end, if it is at work. It takes leases of inodes without names only, so that those of
+    /// others may be held meanwhile.
+    pub(crate) async fn wait_for_orphans(&self) {
         loop {
             let ended = self.orphans.ended.listen();
             if !self.orphans.waiting.lock().running {
@@ -230,6 +239,15 @@ impl Filesystem {
             }
             ended.await;
         }
+    }
+
+    /// Removes all inodes without names, whoever had them open, and waits for the removing task to end.
+    pub(crate) async fn close_orphans(&self) {
+        self.orphans.waiting.lock().closing = true;
+        let left = self.inodes.matching(|inode| inode.state.lock().attr.nlink == 0);
+        self.enqueue_orphans(left.iter().map(|inode| inode.ino));
+        drop(left);
+        self.wait_for_orphans().await;
     }
 }
 

@@ -74,7 +74,7 @@ impl Filesystem {
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::ListTooLong);
         }
-        self.store.admit(Admission::Grow).await?;
+        self.admit_growth().await?;
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::inode::{FLAG_CAPABILITY, SIZE_MAX};
-use syncline_store::{Admission, Reservation};
+use syncline_store::{Admission, Reservation, StoreError};
 
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
@@ -86,14 +86,20 @@ async fn write_leased(
     Ok(())
 }
 
-/// Sets blocks aside, forcing a checkpoint before giving up.
+/// Sets blocks aside. Before giving up it forces a checkpoint, and waits for what was unlinked to give its blocks back.
 pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reservation>, FsError> {
     if blocks == 0 {
         return Ok(None);
     }
-    match fs.store.try_reserve(blocks) {
-        Some(reservation) => Ok(Some(reservation)),
-        None => Ok(Some(fs.store.reserve(blocks).await?)),
+    if let Some(reservation) = fs.store.try_reserve(blocks) {
+        return Ok(Some(reservation));
+    }
+    match fs.store.reserve(blocks).await {
+        Err(StoreError::NoSpace) => {
+            fs.wait_for_orphans().await;
+            Ok(Some(fs.store.reserve(blocks).await?))
+        }
+        reserved => Ok(Some(reserved?)),
     }
 }
 

@@ -206,6 +206,24 @@ fn a_full_image_refuses_writes_and_takes_them_again() {
 }
 
 #[test]
+fn the_room_of_an_unlinked_file_is_there_for_the_next_write() {
+    let mount = Mount::sized(24 << 20, options());
+    let chunk = pattern(4, 1 << 20);
+    for round in 0..5 {
+        let name = format!("{round}");
+        let ino = mount.create(&name);
+        let mut offset = 0;
+        while mount.try_write(ino, offset, &chunk).is_ok() {
+            offset += chunk.len() as u64;
+        }
+        assert!(offset > 8 << 20, "round {round}: full after {offset} bytes");
+        mount.fsync(ino);
+        block_on(mount.fs.unlink(ROOT, name.as_bytes())).unwrap();
+        mount.fs.forget(ino, 1);
+    }
+}
+
+#[test]
 fn a_truncation_works_on_a_full_image() {
     let mount = Mount::sized(24 << 20, options());
     let ino = mount.create("filler");
