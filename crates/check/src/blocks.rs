@@ -98,7 +98,8 @@ mod tests {
     #[test]
     fn runs_cross_words_and_come_back_whole() {
         let mut set = BlockSet::new(1000);
-        let runs = [BlockRun::new(0, 1), BlockRun::new(3, 200), BlockRun::new(320, 64), BlockRun::new(999, 1)];
+        let runs =
+            [BlockRun::new(0, 1), BlockRun::new(3, 200), BlockRun::new(320, 64), BlockRun::new(999, 1)];
         for run in runs {
             assert!(set.add(run));
         }

@@ -48,7 +48,9 @@ impl DataReader {
     }
 
     async fn pop(&mut self, report: &mut Report) {
-        let Some(Pending { read, object, file_block, run, checksums }) = self.window.pop_front() else { return };
+        let Some(Pending { read, object, file_block, run, checksums }) = self.window.pop_front() else {
+            return;
+        };
         match read.await {
             Ok(bytes) => {
                 report.data_blocks += run.blocks;

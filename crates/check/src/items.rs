@@ -95,7 +95,8 @@ impl<'a> ItemCheck<'a> {
 
     fn progress(&mut self) {
         let total = self.store.superblock().used_blocks;
-        let done = self.shared.report.data_blocks + self.shared.report.nodes * self.shared.geometry.node_blocks();
+        let done =
+            self.shared.report.data_blocks + self.shared.report.nodes * self.shared.geometry.node_blocks();
         (self.tell)(Progress { stage: Stage::Contents, done: done.min(total), total });
     }
 
@@ -153,7 +154,8 @@ impl<'a> ItemCheck<'a> {
         if key.kind == Kind::Orphan as u8 && value.is_empty() {
             self.shared.facts.mark_orphan(key.offset);
         } else {
-            let text = format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
+            let text =
+                format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
             self.shared.report.object(FindingKind::ItemMalformed, 0, text);
         }
     }

@@ -94,7 +94,7 @@ pub(crate) fn compare(mut facts: Facts, report: &mut Report) {
             report.object(FindingKind::OrphanMark, orphan, "marked for removal, but there is no inode");
         }
     }
-    if !facts.find(ROOT).is_some_and(|root| facts.inodes[root].file_type == DIRECTORY) {
+    if facts.find(ROOT).is_none_or(|root| facts.inodes[root].file_type != DIRECTORY) {
         report.object(FindingKind::RootMissing, ROOT, "there is no root directory");
     }
     reachability(&facts, report);
@@ -116,7 +116,10 @@ fn links(inode: &InodeFacts, named: &[Entry], report: &mut Report) {
     let names = named.len() as u64;
     if inode.file_type != DIRECTORY {
         if inode.nlink > 0 && names == 0 {
-            add(FindingKind::UnnamedInode, format!("its link count is {}, but nothing names it", inode.nlink));
+            add(
+                FindingKind::UnnamedInode,
+                format!("its link count is {}, but nothing names it", inode.nlink),
+            );
         } else if u64::from(inode.nlink) != names {
             add(FindingKind::LinkCount, format!("its link count is {}, it has {names} names", inode.nlink));
         }
@@ -132,7 +135,8 @@ fn links(inode: &InodeFacts, named: &[Entry], report: &mut Report) {
     let expected = inode.subdirectories.saturating_add(2);
     if inode.nlink != expected {
         let subdirectories = inode.subdirectories;
-        let text = format!("its link count is {}, not {expected} ({subdirectories} subdirectories)", inode.nlink);
+        let text =
+            format!("its link count is {}, not {expected} ({subdirectories} subdirectories)", inode.nlink);
         add(FindingKind::LinkCount, text);
     }
     match (inode.number == ROOT, named) {

@@ -124,7 +124,9 @@ impl Object {
         }
         let small: usize = item.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
         if small > xattr_bytes_max(node_bytes) {
-            wrong(format!("{small} bytes of extended attributes in the inode item are more than it may hold"));
+            wrong(format!(
+                "{small} bytes of extended attributes in the inode item are more than it may hold"
+            ));
         }
         let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
         if capability && item.flags & FLAG_CAPABILITY == 0 {
@@ -153,7 +155,8 @@ impl Object {
         let hash = shared.hash(entry.name);
         let (first, last) = hash_offsets(hash);
         if !(first..=last).contains(&key.offset) {
-            let text = format!("{:?} lies at offset {}, not in {first}..={last}", printable(entry.name), key.offset);
+            let text =
+                format!("{:?} lies at offset {}, not in {first}..={last}", printable(entry.name), key.offset);
             shared.report.object(FindingKind::NameHash, self.number, text);
             return;
         }
@@ -179,7 +182,11 @@ impl Object {
             }
         };
         if self.inode.as_ref().is_some_and(|inode| inode.file_type != REGULAR) {
-            return report.object(FindingKind::ItemMalformed, self.number, "an extent of what is no regular file");
+            return report.object(
+                FindingKind::ItemMalformed,
+                self.number,
+                "an extent of what is no regular file",
+            );
         }
         if extent.file_block < self.extent_end {
             let text = format!(
@@ -192,7 +199,8 @@ impl Object {
         self.extent_blocks += extent.blocks();
         let run = extent.run();
         if !shared.geometry.contains(run) {
-            let text = format!("the extent at file block {} has {} blocks there", extent.file_block, run.blocks);
+            let text =
+                format!("the extent at file block {} has {} blocks there", extent.file_block, run.blocks);
             return report.add(FindingKind::ExtentOutside, Some(self.number), Some(run.start), text);
         }
         if extent.file_block == 0 && self.inode.as_ref().is_some_and(|inode| inode.inline_bytes.is_some()) {

@@ -112,7 +112,8 @@ impl Xattrs {
     /// All items of the object were read; the inode item says what there should be.
     pub(crate) fn end(self, object: u64, items: u32, list_bytes: u32, report: &mut Report) {
         if self.items != items {
-            let text = format!("{items} extended attributes with items of their own, {} were found", self.items);
+            let text =
+                format!("{items} extended attributes with items of their own, {} were found", self.items);
             report.object(FindingKind::XattrCount, object, text);
         }
         if self.list_bytes != u64::from(list_bytes) {

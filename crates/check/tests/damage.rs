@@ -352,8 +352,12 @@ fn rot_anywhere_is_survived() {
         for zeroed in [false, true] {
             let copy = device.snapshot();
             if zeroed {
-                block_on(syncline::device::DeviceExt::write_at(&*copy, block * 4096, vec![vec![0; 4096].into()]))
-                    .unwrap();
+                block_on(syncline::device::DeviceExt::write_at(
+                    &*copy,
+                    block * 4096,
+                    vec![vec![0; 4096].into()],
+                ))
+                .unwrap();
             } else {
                 rot(&copy, block);
             }

@@ -1,32 +1,88 @@
-//! Why a command failed: one line for a person, and an exit code.
+//! Why a command failed: one line that names the cause and the next step, and an exit code.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
+use syncline_check::CheckError;
+use syncline_device::DeviceError;
+use syncline_fs::FsError;
+use syncline_fuse::MountError;
+use syncline_fuse::control::ControlError;
+use syncline_store::StoreError;
 
 /// What every command returns.
 pub type Outcome = Result<ExitCode, Failure>;
 
-/// A cause and, where the cause does not say it already, the next step.
+/// Classes of failure; the numbers are exit codes and final.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Anything else.
+    Other = 1,
+    /// The command was called wrongly.
+    Usage = 2,
+    /// The image, the device or the mount point is in use.
+    InUse = 3,
+    /// A block is not what its checksum says.
+    Damaged = 4,
+    /// There is no image that this program can use: none, a truncated one, a newer format, one without superblock.
+    NotAnImage = 5,
+    /// The mount point can't be used.
+    MountPoint = 6,
+    /// FUSE can't be used here.
+    Fuse = 7,
+    /// The device failed. (`check`: the check could not be done, as in fsck(8).)
+    Device = 8,
+    /// The operating system does not permit it.
+    Permission = 9,
+    /// There is no room.
+    NoSpace = 10,
+}
+
+/// A cause and the next step.
 #[derive(Debug)]
 pub struct Failure {
     text: String,
+    next: Option<&'static str>,
     code: u8,
 }
 
 impl Failure {
-    /// The operation failed (exit code 1).
-    pub fn new(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), code: 1 }
+    /// A failure of this class; `text` names the cause.
+    pub fn of(cause: Cause, text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), next: None, code: cause as u8 }
     }
 
-    /// The command was called wrongly (exit code 2).
+    /// A failure of no particular class.
+    pub fn new(text: impl fmt::Display) -> Self {
+        Self::of(Cause::Other, text)
+    }
+
+    /// The command was called wrongly.
     pub fn usage(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), code: 2 }
+        Self::of(Cause::Usage, text)
+    }
+
+    /// What to do about it.
+    pub fn next(self, step: &'static str) -> Self {
+        Self { next: Some(step), ..self }
+    }
+
+    /// The same, said of a path that the text does not name.
+    pub fn about(self, path: &Path) -> Self {
+        let path = path.display().to_string();
+        let text = if self.text.contains(&path) { self.text } else { format!("{path}: {}", self.text) };
+        Self { text, ..self }
     }
 
     /// The same with another exit code.
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
+    }
+
+    /// The exit code's number.
+    pub fn code(&self) -> u8 {
+        self.code
     }
 
     /// The process's exit code.
@@ -38,12 +94,166 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Always one line, whatever an error contained.
-        out.write_str(&self.text.replace('\n', " "))
+        out.write_str(&self.text.replace('\n', " "))?;
+        match self.next {
+            Some(next) => write!(out, "; {next}"),
+            None => Ok(()),
+        }
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::new(error)
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let cause = match error.kind() {
+            io::ErrorKind::PermissionDenied => Cause::Permission,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
+            _ => Cause::Other,
+        };
+        Self::of(cause, error)
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(errno: rustix::io::Errno) -> Self {
+        io::Error::from(errno).into()
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        let kind = error.io_error().map(|error| error.kind());
+        let of = |cause| Self::of(cause, &error);
+        match (&error, kind) {
+            (_, Some(io::ErrorKind::PermissionDenied)) => {
+                of(Cause::Permission).next("run it as the owner of the image, or as root")
+            }
+            (_, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
+                of(Cause::Permission).next("the place is read-only: choose another, or mount with -o ro")
+            }
+            (DeviceError::Open { .. }, Some(io::ErrorKind::NotFound)) => {
+                of(Cause::NotAnImage).next("check the path, or make an image with 'syncline mkfs'")
+            }
+            (DeviceError::Open { .. }, _) => of(Cause::Device).next("name an image file or a block device"),
+            (DeviceError::Create { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
+                of(Cause::NoSpace).next("free some space there, or choose a smaller --size")
+            }
+            (DeviceError::Create { .. }, Some(io::ErrorKind::NotFound)) => {
+                of(Cause::Other).next("create the folder first")
+            }
+            (DeviceError::Create { .. }, _) => of(Cause::Other),
+            (DeviceError::InUse { .. }, _) => of(Cause::InUse),
+            (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
+                .next("add --force if it is not needed any more"),
+            _ => of(Cause::Device)
+                .next("the device failed: see the kernel's log ('dmesg'), and save what can be read"),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Device(error) => error.into(),
+            StoreError::Corrupt { .. } => Self::of(Cause::Damaged, error).next(
+                "'syncline check' tells all that is damaged; mount with -o ro to save what can be read",
+            ),
+            StoreError::NoSpace => {
+                Self::of(Cause::NoSpace, error).next("delete something, or use a larger image")
+            }
+            StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
+            // These texts name the next step themselves.
+            StoreError::Unusable(_) => Self::of(Cause::NotAnImage, error),
+        }
+    }
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Self {
+        match error {
+            FsError::Store(error) => error.into(),
+            FsError::Corrupt { .. } | FsError::Stale => {
+                Self::of(Cause::Damaged, format!("the image is damaged: {error}"))
+                    .next("'syncline check' tells all that is damaged")
+            }
+            error => Self::new(error),
+        }
+    }
+}
+
+impl From<syncline::Error> for Failure {
+    fn from(error: syncline::Error) -> Self {
+        match error {
+            syncline::Error::Filesystem(error) => error.into(),
+            syncline::Error::Store(error) => error.into(),
+            syncline::Error::Device(error) => error.into(),
+            error => Self::new(error),
+        }
+    }
+}
+
+impl From<CheckError> for Failure {
+    fn from(error: CheckError) -> Self {
+        match error {
+            CheckError::Device(error) => error.into(),
+            CheckError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Self {
+        let cause = match &error {
+            MountError::MountPointMissing { .. }
+            | MountError::NotDirectory { .. }
+            | MountError::NotEmpty { .. }
+            | MountError::DeadMount { .. }
+            | MountError::MountPoint { .. }
+            | MountError::PathWithNul { .. } => Cause::MountPoint,
+            MountError::AlreadyMounted { .. } | MountError::Busy { .. } => Cause::InUse,
+            MountError::NoFuseDevice
+            | MountError::FuseDevice { .. }
+            | MountError::FusermountMissing
+            | MountError::Fusermount { .. }
+            | MountError::KernelTooOld { .. }
+            | MountError::NotPermitted { .. } => Cause::Fuse,
+            _ => Cause::Other,
+        };
+        Self::of(cause, error)
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let next = "name a directory that an image is mounted at ('findmnt -t fuse.syncline' lists them)";
+        match error {
+            ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
+                Self::of(Cause::MountPoint, error).next(next)
+            }
+            error => Self::new(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn failures_are_one_line_with_a_next_step() {
+        let failure = Failure::new("two\nlines").next("do this").about(Path::new("/image"));
+        assert_eq!(failure.to_string(), "/image: two lines; do this");
+        assert_eq!(failure.about(Path::new("/image")).to_string(), "/image: two lines; do this");
+    }
+
+    #[test]
+    fn classes_follow_the_cause() {
+        let code = |failure: Failure| failure.code();
+        assert_eq!(code(DeviceError::InUse { path: "x".into() }.into()), 3);
+        assert_eq!(code(StoreError::Unusable("no image".into()).into()), 5);
+        assert_eq!(code(MountError::NotEmpty { path: PathBuf::from("x") }.into()), 6);
+        assert_eq!(code(MountError::NoFuseDevice.into()), 7);
+        assert_eq!(code(io::Error::from(io::ErrorKind::StorageFull).into()), 10);
+        assert_eq!(code(StoreError::NoSpace.into()), 10);
     }
 }

@@ -1,11 +1,11 @@
 //! `syncline`: make, mount, check and measure Syncline images.
 //!
-//! Exit codes: 0 success; 1 the operation failed; 2 wrong usage. `check` follows fsck(8): 0 clean, 4 errors found, 8
-//! the check could not be done, 16 wrong usage.
+//! Exit codes are those of [`failure::Cause`]; `check` has those of fsck(8).
 #![forbid(unsafe_code)]
 
 mod commands;
 mod failure;
+mod known;
 mod logging;
 mod size;
 
@@ -13,8 +13,23 @@ use clap::{Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
 
+const EXIT_CODES: &str = "\
+Exit codes: 0 success; 1 failed; 2 wrong usage; 3 in use (image, device or mount point); 4 damaged; 5 no image that this
+program can use (none, truncated, newer format, no superblock); 6 mount point missing, not empty or no directory; 7 FUSE
+can't be used; 8 the device failed; 9 not permitted; 10 no space. 'check' has those of fsck(8): 0 nothing wrong, 4 errors
+found, 8 not done, 16 wrong usage.
+
+SYNCLINE_LOG=debug shows more of what happens.";
+
 #[derive(Parser)]
-#[command(name = "syncline", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "syncline",
+    version,
+    about,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = EXIT_CODES
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,10 +43,14 @@ enum Command {
     Mount(commands::mount::Args),
     /// Unmount, and wait until the image is clean
     Umount(commands::umount::Args),
+    /// Verify a whole image and tell what is wrong
+    Check(commands::check::Args),
     /// Show what an image says about itself
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
+    /// Make an image, mount it, measure fsync, cut the power, and get everything back
+    Demo(commands::demo::Args),
 }
 
 fn run(command: Command) -> Outcome {
@@ -39,13 +58,18 @@ fn run(command: Command) -> Outcome {
         Command::Mkfs(args) => commands::mkfs::run(args),
         Command::Mount(args) => commands::mount::run(args),
         Command::Umount(args) => commands::umount::run(args),
+        Command::Check(args) => commands::check::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Demo(args) => commands::demo::run(args),
     }
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     logging::start();
     match run(cli.command) {
         Ok(code) => code,
@@ -53,5 +77,17 @@ fn main() -> ExitCode {
             eprintln!("syncline: {failure}");
             failure.exit_code()
         }
+    }
+}
+
+/// Says what is wrong with the command line, or shows the help that was asked for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Nothing can be done if not even this can be printed.
+    let _ = error.print();
+    let check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if check => ExitCode::from(commands::check::WRONG_USAGE),
+        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }

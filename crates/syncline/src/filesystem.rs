@@ -67,7 +67,8 @@ fn nanoseconds(time: Timestamp) -> u64 {
 }
 
 fn background() -> Result<Arc<dyn Spawn>> {
-    let background = Background::start(WorkerOptions::default()).map_err(|error| Error::Thread(Arc::new(error)))?;
+    let background =
+        Background::start(WorkerOptions::default()).map_err(|error| Error::Thread(Arc::new(error)))?;
     Ok(Arc::new(background))
 }
 

@@ -30,7 +30,8 @@ impl Filesystem {
 
     /// What is known about what a path leads to.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        block_on(self.shared.find(path.as_ref(), Last::Follow)).map(|(_, attributes)| Metadata::new(attributes))
+        block_on(self.shared.find(path.as_ref(), Last::Follow))
+            .map(|(_, attributes)| Metadata::new(attributes))
     }
 
     /// The same, of a symbolic link itself.
@@ -120,7 +121,8 @@ impl Filesystem {
         let engine = &self.shared.engine;
         loop {
             let entries = engine.readdir(ino, 0, ENTRIES_EACH).await?;
-            let mut entries = entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
+            let mut entries =
+                entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
             if entries.peek().is_none() {
                 return Ok(None);
             }
@@ -139,7 +141,12 @@ impl Filesystem {
     }
 
     /// Renames without replacing, or exchanges two names.
-    pub fn rename_with(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: RenameFlags) -> Result<()> {
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<()> {
         block_on(async {
             let (parent, name) = self.shared.parent(from.as_ref()).await?;
             let (new_parent, new_name) = self.shared.parent(to.as_ref()).await?;
@@ -198,7 +205,11 @@ impl Filesystem {
     ) -> Result<()> {
         let moment = |time: SystemTime| SetTime::To(timestamp(time));
         let (atime, mtime) = (accessed.map(moment), modified.map(moment));
-        self.set_attributes(path.as_ref(), Last::Follow, SetAttributes { atime, mtime, ..SetAttributes::default() })
+        self.set_attributes(
+            path.as_ref(),
+            Last::Follow,
+            SetAttributes { atime, mtime, ..SetAttributes::default() },
+        )
     }
 
     fn set_attributes(&self, path: &Path, last: Last, changes: SetAttributes) -> Result<()> {

@@ -102,7 +102,9 @@ impl OpenOptions {
                         _ => Err(Error::Invalid("neither a file nor a directory")),
                     };
                 }
-                Place::Nowhere(..) if !self.create && !self.create_new => return Err(FsError::NotFound.into()),
+                Place::Nowhere(..) if !self.create && !self.create_new => {
+                    return Err(FsError::NotFound.into());
+                }
                 Place::Nowhere(parent, name) => {
                     let create = shared.engine.mknod(
                         shared.caller,

@@ -27,7 +27,15 @@ impl Default for FormatOptions {
     fn default() -> Self {
         let label = String::new();
         let node_bytes = syncline_store::FormatOptions::default().node_bytes;
-        Self { node_bytes, label, owner: None, permissions: 0o755, uuid: None, hash_seed: None, created: None }
+        Self {
+            node_bytes,
+            label,
+            owner: None,
+            permissions: 0o755,
+            uuid: None,
+            hash_seed: None,
+            created: None,
+        }
     }
 }
 

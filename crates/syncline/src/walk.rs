@@ -81,7 +81,8 @@ impl Shared {
                 Err(FsError::NotFound) if todo.is_empty() => return Ok(Place::Nowhere(current, name)),
                 Err(error) => return Err(error.into()),
             };
-            let child = if found.ino == ROOT { self.uncounted_root() } else { Reference::counted(self, found.ino) };
+            let child =
+                if found.ino == ROOT { self.uncounted_root() } else { Reference::counted(self, found.ino) };
             let follow = !todo.is_empty() || must_be_directory || last == Last::Follow;
             if found.file_type != FileType::Symlink || !follow {
                 (current, attributes) = (child, found);
@@ -133,7 +134,8 @@ impl Shared {
             _ => {}
         }
         let above = if start == 0 { b"/" } else { &bytes[..start] };
-        let (parent, attributes) = self.find(Path::new(std::ffi::OsStr::from_bytes(above)), Last::Follow).await?;
+        let (parent, attributes) =
+            self.find(Path::new(std::ffi::OsStr::from_bytes(above)), Last::Follow).await?;
         if attributes.file_type != FileType::Directory {
             return Err(FsError::NotDirectory.into());
         }

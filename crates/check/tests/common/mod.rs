@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 use syncline::device::{
-    AlignedBuf, Background, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, Spawn, WorkerOptions,
-    block_on,
+    AlignedBuf, Background, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, Spawn,
+    WorkerOptions, block_on,
 };
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 use syncline_check::{FindingKind, Report, check};

@@ -1,25 +1,30 @@
 //! Opening and making images, as several commands do.
 
 use crate::failure::Failure;
-use crate::size;
+use crate::known;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
-use syncline_fs::Filesystem;
-use syncline_fs::types::Timestamp;
-use syncline_store::FormatOptions;
+use syncline::FormatOptions;
+use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions};
 
 /// Size of a new image unless told otherwise.
 pub const DEFAULT_SIZE: &str = "8GiB";
+/// Size of the smallest image.
+pub const LEAST_BYTES: u64 = 16 << 20;
 
 /// Starts the engine's background thread.
 pub fn background() -> Result<Arc<dyn Spawn>, Failure> {
     let started = Background::start(WorkerOptions::default());
     let background = started.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     Ok(Arc::new(background))
+}
+
+/// Opens an image for reading; others may read it at the same time.
+pub fn open_read_only(path: &Path) -> Result<Arc<FileDevice>, Failure> {
+    Ok(FileDevice::open(path, OpenOptions { read_only: true, ..OpenOptions::default() })?)
 }
 
 /// A progress bar in bytes; silent when standard error is not a terminal.
@@ -36,6 +41,9 @@ pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
 
 /// Makes an image file, fully allocated and written, or takes a device or file that exists.
 pub fn create(path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Arc<FileDevice>, Failure> {
+    if !force {
+        refuse_known(path)?;
+    }
     let bar = progress_bar(size_bytes.unwrap_or(0), "writing the image");
     let device = FileDevice::create(path, size_bytes, force, OpenOptions::default(), &mut |bytes| {
         bar.set_position(bytes)
@@ -44,16 +52,21 @@ pub fn create(path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Arc<F
     Ok(device?)
 }
 
-/// Makes a filesystem on a device.
-pub fn format(device: Arc<FileDevice>, options: FormatOptions) -> Result<(), Failure> {
-    let spawn = background()?;
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let moment = Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
-    let options = FormatOptions { created_ns: now.as_nanos() as u64, ..options };
-    let root = Filesystem::initial_transaction(uid, gid, 0o755, moment);
-    block_on(syncline_store::format(device, options, root, spawn))?;
-    Ok(())
+/// Refuses a place that holds something with a name. What can't be read here is left to those who open it next.
+fn refuse_known(path: &Path) -> Result<(), Failure> {
+    let mut start = Vec::new();
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    if !file.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        return Ok(());
+    }
+    if file.take(known::LOOK_AT_BYTES as u64).read_to_end(&mut start).is_err() {
+        return Ok(());
+    }
+    match known::recognize(&start) {
+        None => Ok(()),
+        Some(what) => Err(Failure::new(format!("{} holds {what}", path.display()))
+            .next("add --force if it is not needed any more")),
+    }
 }
 
 /// The whole way from a path to a filesystem in it.
@@ -61,12 +74,9 @@ pub fn make(
     path: &Path,
     size_bytes: Option<u64>,
     force: bool,
-    options: FormatOptions,
-) -> Result<(), Failure> {
+    options: &FormatOptions,
+) -> Result<Arc<FileDevice>, Failure> {
     let device = create(path, size_bytes, force)?;
-    use syncline_device::Device;
-    let size_bytes = device.size_bytes();
-    format(device, options)?;
-    tracing::info!("{}: {}", path.display(), size::show(size_bytes));
-    Ok(())
+    syncline::format_device(device.clone(), options).map_err(|error| Failure::from(error).about(path))?;
+    Ok(device)
 }

@@ -5,7 +5,8 @@ use crate::failure::{Failure, Outcome};
 use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use syncline_store::FormatOptions;
+use syncline::FormatOptions;
+use syncline_device::Device;
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -24,6 +25,10 @@ pub struct Args {
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
+    /// UUID of the filesystem; random unless given. With it the seed of the hash of names is the UUID too, so that the same
+    /// commands make the same tree
+    #[arg(long, hide = true)]
+    uuid: Option<uuid::Uuid>,
 }
 
 /// Runs the command.
@@ -34,10 +39,20 @@ pub fn run(args: Args) -> Outcome {
     if args.label.len() > 64 {
         return Err(Failure::usage("--label has at most 64 bytes"));
     }
+    if args.size.is_some_and(|size| size < image::LEAST_BYTES) {
+        return Err(Failure::usage("--size is at least 16MiB"));
+    }
     let default = || size::parse(image::DEFAULT_SIZE).expect("the default is a size");
     let size = if args.image.exists() { args.size } else { Some(args.size.unwrap_or_else(default)) };
-    let options =
-        FormatOptions { node_bytes: args.node_size as u32, label: args.label, ..FormatOptions::default() };
-    image::make(&args.image, size, args.force, options)?;
+    let seed = args.uuid.map(|uuid| *uuid.as_bytes());
+    let options = FormatOptions {
+        node_bytes: args.node_size as u32,
+        label: args.label,
+        uuid: seed,
+        hash_seed: seed,
+        ..FormatOptions::default()
+    };
+    let device = image::make(&args.image, size, args.force, &options)?;
+    println!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
     Ok(ExitCode::SUCCESS)
 }

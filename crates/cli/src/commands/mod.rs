@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+pub mod check;
+pub mod demo;
 pub mod image;
 pub mod info;
 pub mod mkfs;

@@ -5,17 +5,19 @@
 
 use super::image;
 use super::mount_options::MountChoices;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::json;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use syncline::FormatOptions;
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session};
-use syncline_store::{FormatOptions, RecoveryReport, Store};
+use syncline_store::{RecoveryReport, Store};
 
 /// What the daemon writes to standard output when the mount is usable.
 const READY: &str = "ready";
@@ -37,6 +39,9 @@ pub struct Args {
     /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|write|always, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// Where the daemon's messages go once the mount is usable. Default: nowhere
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// The daemon's end of a mount in the background
     #[arg(long, hide = true)]
     daemon: bool,
@@ -61,6 +66,9 @@ fn start_daemon(args: &Args) -> Outcome {
     if !args.options.is_empty() {
         command.arg("-o").arg(args.options.join(","));
     }
+    if let Some(log) = &args.log {
+        command.arg("--log").arg(log);
+    }
     let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = daemon.stdout.take().expect("it was asked for");
     let mut line = String::new();
@@ -77,32 +85,48 @@ fn start_daemon(args: &Args) -> Outcome {
 fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     if args.daemon {
         // A session of its own: closing the terminal must not end it.
-        rustix::process::setsid().map_err(std::io::Error::from)?;
+        rustix::process::setsid()?;
     }
     if let Some(size) = args.create.filter(|_| !args.image.exists()) {
-        image::make(&args.image, Some(size), false, FormatOptions::default())?;
+        image::make(&args.image, Some(size), false, &FormatOptions::default())?;
     }
+    // Opened now, so that its error reaches the caller.
+    let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
     let (fs, mounted) = open_and_mount(args, choices)?;
-    let signals = super::signals::unmount_on_signal(&mounted)?;
+    let signals = super::signals::unmount_on_signal(&mounted, &fs)?;
     if args.daemon {
-        detach_from_terminal()?;
+        detach_from_terminal(&log)?;
     }
+    crate::logging::serve();
     let served = mounted.run_until_unmounted();
     signals.close();
-    let closed = block_on(fs.close()).map_err(Failure::from);
-    let store = fs.store();
-    if !choices.store.read_only {
-        block_on(store.close())
-            .map_err(|error| Failure::new(format!("the last checkpoint failed: {error}")))?;
-    }
-    closed?;
+    close(&fs)?;
     served?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes everything back and leaves an image with nothing to recover.
+pub fn close(fs: &Arc<Filesystem>) -> Result<(), Failure> {
+    let closed = block_on(fs.close());
+    // Even if some data could not be written, the rest is worth a checkpoint.
+    let checkpointed = block_on(fs.store().close());
+    closed?;
+    checkpointed.map_err(|error| {
+        let failure = Failure::from(error);
+        Failure::new(format!("the last checkpoint failed: {failure}")).with_code(failure.code())
+    })
+}
+
+fn open_log(path: &Path) -> Result<File, Failure> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened
+        .map_err(|error| Failure::from(error).about(path).next("name a file that can be written with --log"))
+}
+
 fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem>, Mounted), Failure> {
     let image = std::fs::canonicalize(&args.image).map_err(|error| {
-        Failure::new(format!("cannot open {}: {error}; make it with 'syncline mkfs'", args.image.display()))
+        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
+            .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
     })?;
     let spawn = image::background()?;
     let device = FileDevice::open(
@@ -110,15 +134,15 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem
         OpenOptions { read_only: choices.store.read_only, ..OpenOptions::default() },
     )?;
     let (store, report) = block_on(Store::open(device, choices.store.clone(), spawn.clone()))
-        .map_err(|error| Failure::new(format!("{}: {error}", image.display())))?;
+        .map_err(|error| Failure::from(error).about(&image))?;
     tell(&image, &report);
-    let fs = block_on(Filesystem::open(store.clone(), spawn, choices.fs.clone()))?;
+    let fs = block_on(Filesystem::open(store.clone(), spawn, choices.fs.clone()))
+        .map_err(|error| Failure::from(error).about(&image))?;
     let mounted = match Session::mount(fs.clone(), &args.directory, &choices.kernel(&image)) {
         Ok(mounted) => mounted,
         Err(error) => {
-            // Nothing was changed; closing leaves the image clean again.
-            let _ = block_on(fs.close());
-            let _ = block_on(store.close());
+            // Nothing was changed; closing leaves the image clean again. The first error is the one to tell.
+            let _ = close(&fs);
             return Err(error.into());
         }
     };
@@ -173,13 +197,12 @@ fn register(mounted: &Mounted, fs: &Arc<Filesystem>, image: &Path, report: Recov
 }
 
 /// Tells the parent that the mount is usable and lets go of its terminal.
-fn detach_from_terminal() -> Result<(), Failure> {
+fn detach_from_terminal(log: &File) -> Result<(), Failure> {
     let mut output = std::io::stdout();
     writeln!(output, "{READY}")?;
     output.flush()?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
-    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
+    rustix::stdio::dup2_stdout(log)?;
+    rustix::stdio::dup2_stderr(log)?;
     std::env::set_current_dir("/")?;
     Ok(())
 }

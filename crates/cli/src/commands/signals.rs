@@ -3,20 +3,36 @@
 use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use std::sync::Arc;
+use syncline_fs::Filesystem;
 use syncline_fuse::Mounted;
 
-/// Unmounts at the first signal; files that are open keep the mount alive, out of sight, until they are closed.
-pub fn unmount_on_signal(mounted: &Mounted) -> Result<Handle, Failure> {
+/// Unmounts at the first signal; files that are open keep the mount alive, out of sight, until they are closed. A second
+/// signal does not wait for them: everything is written back, and the process ends.
+pub fn unmount_on_signal(mounted: &Mounted, fs: &Arc<Filesystem>) -> Result<Handle, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
     let unmounter = mounted.unmounter();
+    let fs = fs.clone();
     std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {
-        for _ in signals.forever() {
-            if unmounter.unmount().is_err()
-                && let Err(error) = unmounter.detach()
-            {
+        let mut signals = signals.forever();
+        if signals.next().is_none() {
+            return;
+        }
+        if unmounter.unmount().is_err() {
+            tracing::warn!(
+                "files are still open on the mount: it ends when they are closed, or at another signal"
+            );
+            if let Err(error) = unmounter.detach() {
                 tracing::error!("cannot unmount: {error}");
             }
+        }
+        if signals.next().is_some() {
+            let closed = super::mount::close(&fs);
+            if let Err(failure) = &closed {
+                tracing::error!("{failure}");
+            }
+            std::process::exit(i32::from(closed.is_err()));
         }
     })?;
     Ok(handle)

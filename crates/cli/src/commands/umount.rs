@@ -1,10 +1,11 @@
 //! `syncline umount`: unmount and wait until the image is clean.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+use syncline_device::{Device, block_on};
 use syncline_fuse::{FILESYSTEM_TYPE, control, mounts};
 
 /// Arguments of `umount`.
@@ -19,11 +20,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let directory = std::fs::canonicalize(&args.directory)
-        .map_err(|error| Failure::new(format!("{}: {error}", args.directory.display())))?;
+    let directory = resolve(&args.directory)?;
     let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
     if mounted.is_none_or(|entry| entry.filesystem_type != FILESYSTEM_TYPE) {
-        return Err(Failure::new(format!("no Syncline filesystem is mounted at {}", directory.display())));
+        let text = format!("no Syncline filesystem is mounted at {}", directory.display());
+        return Err(
+            Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
+        );
     }
     let daemon = control::text(&directory, "daemon").ok();
     let daemon: Value = daemon.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
@@ -34,6 +37,16 @@ pub fn run(args: Args) -> Outcome {
         require_clean(Path::new(image))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The mount point without symbolic links; one whose daemon has died can't be resolved, and is taken as it is.
+fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
+    const ENOTCONN: i32 = 107;
+    match std::fs::canonicalize(directory) {
+        Err(error) if error.raw_os_error() == Some(ENOTCONN) => Ok(std::path::absolute(directory)?),
+        Err(error) => Err(Failure::of(Cause::MountPoint, error).about(directory).next("name a mount point")),
+        Ok(resolved) => Ok(resolved),
+    }
 }
 
 /// Unmounts as root, or through fusermount3.
@@ -49,11 +62,13 @@ fn unmount(directory: &Path) -> Result<(), Failure> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::new(format!(
-        "{}; close the files that are open there ('fuser -vm' shows who has them)",
-        said.trim()
-    )))
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        let text = format!("{} is in use", directory.display());
+        return Err(Failure::of(Cause::InUse, text)
+            .next("close the files that are open there ('fuser -vm' lists who holds them)"));
+    }
+    Err(Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root"))
 }
 
 fn wait_for_exit(pid: i64, timeout: Duration) -> Result<(), Failure> {
@@ -77,16 +92,16 @@ fn wait_for_exit(pid: i64, timeout: Duration) -> Result<(), Failure> {
 
 /// The daemon is gone: its last superblock says whether it got everything done.
 fn require_clean(image: &Path) -> Result<(), Failure> {
-    use syncline_device::{Device, FileDevice, OpenOptions, block_on};
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let Ok(device) = FileDevice::open(image, options) else {
+    let Ok(device) = super::image::open_read_only(image) else {
         return Ok(()); // Somebody mounted it again at once.
     };
     let device: std::sync::Arc<dyn Device> = device;
-    let slots = block_on(syncline_store::read_superblocks(&device))?;
+    let slots = block_on(syncline_store::read_superblocks(&device))
+        .map_err(|error| Failure::from(error).about(image))?;
     if slots.superblock.clean {
         return Ok(());
     }
-    let text = "it is unmounted, but its last checkpoint did not end well; nothing that was synced is lost: mount it again to recover";
-    Err(Failure::new(format!("{}: {text}", image.display())))
+    let text =
+        "it is unmounted, but the last checkpoint did not end well, so what was not synced may be lost";
+    Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
 }

@@ -1,0 +1,172 @@
+//! `syncline demo`: the whole story in half a minute. Makes an image, mounts it, measures what an fsync costs, cuts the power
+//! under load, recovers, and compares every acknowledged byte.
+
+mod power;
+mod target;
+mod verify;
+mod workload;
+
+use super::{check, image};
+use crate::failure::{Cause, Failure, Outcome};
+use crate::size;
+use indicatif::{HumanCount, ProgressBar};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline::FormatOptions;
+use syncline_device::block_on;
+use target::Target;
+use workload::{Row, WORKLOADS};
+
+/// Image size where there is room for it, and the least that will do.
+const IMAGE_BYTES: u64 = 2 << 30;
+const IMAGE_BYTES_MIN: u64 = 256 << 20;
+
+/// Arguments of `demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Keep the folder with the image
+    #[arg(long)]
+    keep: bool,
+    /// Seconds for each workload
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=30))]
+    seconds: u64,
+    /// Use the embedded engine even where FUSE works
+    #[arg(long)]
+    embedded: bool,
+    /// Seed of the power cuts; a new one each time unless given
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Raised by SIGINT and SIGTERM, so that mount and folder are cleaned up.
+#[derive(Clone)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    fn watch() -> Result<Self, Failure> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, flag.clone())?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// True once a signal came.
+    pub fn raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Fails once a signal came.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.raised() {
+            Err(Failure::new("interrupted; the mount and the image are removed"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let interrupt = Interrupt::watch()?;
+    let mut folder = tempfile::Builder::new().prefix("syncline-demo-").tempdir()?;
+    folder.disable_cleanup(args.keep);
+    let result = show(&args, folder.path(), &interrupt);
+    if args.keep {
+        println!("\nThe image is {}", folder.path().join("image").display());
+    }
+    result
+}
+
+fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Outcome {
+    let path = folder.join("image");
+    let bytes = image_bytes(folder)?;
+    println!("Making an image of {} in {}, every block of it written", size::show(bytes), folder.display());
+    drop(image::make(&path, Some(bytes), false, &FormatOptions::default())?);
+    let target = Target::start(&path, folder, args.embedded)?;
+    println!("{}\n", target.description());
+    let rows = measure(args, &target, interrupt);
+    target.end()?;
+    let rows = rows?;
+    explain(&rows);
+    check_image(&path)?;
+    interrupt.check()?;
+    cut_the_power(args, interrupt)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As much as the demo likes to have, or half of what is free.
+fn image_bytes(folder: &Path) -> Result<u64, Failure> {
+    let space = rustix::fs::statvfs(folder)?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let bytes = IMAGE_BYTES.min(free / 2);
+    if bytes < IMAGE_BYTES_MIN {
+        let text = format!("only {} are free in {}", size::show(free), folder.display());
+        return Err(Failure::of(Cause::NoSpace, text).next("point TMPDIR to a folder with 1 GiB free"));
+    }
+    Ok(bytes)
+}
+
+fn measure(args: &Args, target: &Target, interrupt: &Interrupt) -> Result<Vec<Row>, Failure> {
+    println!("{}", Row::HEADING);
+    let mut rows = Vec::new();
+    for (index, workload) in WORKLOADS.iter().enumerate() {
+        if let Some(before) = index.checked_sub(1) {
+            for name in WORKLOADS[before].files() {
+                target.remove(&name)?;
+            }
+        }
+        let row = workload.run(target, args.seconds, interrupt)?;
+        println!("{row}");
+        rows.push(row);
+        interrupt.check()?;
+    }
+    Ok(rows)
+}
+
+fn explain(rows: &[Row]) {
+    let fsyncs: u64 = rows.iter().map(|row| row.fsyncs).sum();
+    println!(
+        "\n{} fsyncs. Each waits for its data and its log, written side by side, and for one flush; those that come\n\
+         together share both. A kernel filesystem needs two flushes for the first line.",
+        HumanCount(fsyncs)
+    );
+}
+
+fn check_image(path: &Path) -> Result<(), Failure> {
+    let report =
+        block_on(syncline_check::check(image::open_read_only(path)?, image::background()?, &mut |_| {}))?;
+    if !report.is_clean() {
+        let text = format!("the image is not clean after it was unmounted: {}", report.findings[0]);
+        return Err(Failure::of(Cause::Damaged, text).with_code(check::ERRORS_FOUND));
+    }
+    let blocks = report.data_blocks;
+    println!(
+        "Unmounted and checked: {} blocks of data and {} tree nodes, all as their checksums say.\n",
+        HumanCount(blocks),
+        report.nodes
+    );
+    Ok(())
+}
+
+fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let cuts = (10 * args.seconds).clamp(10, 100);
+    println!(
+        "Cutting the power {cuts} times under load (seed {seed}): what no flush covered is dropped, reordered or torn"
+    );
+    let bar = bar(cuts, "cuts");
+    let outcome = power::run(seed, cuts, interrupt, &bar);
+    bar.finish_and_clear();
+    println!("{}", outcome?);
+    Ok(())
+}
+
+/// A bar that counts; silent when standard error is not a terminal.
+fn bar(total: u64, what: &str) -> ProgressBar {
+    let bar = image::progress_bar(total, what);
+    let style = indicatif::ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");
+    bar.with_style(style.expect("the template is well-formed"))
+}

@@ -1,0 +1,206 @@
+//! Power cuts under load. The engine runs on a device that records each write and flush; from the record are made the images
+//! that a power cut may leave at any moment, which are opened and compared with what had been acknowledged by then.
+
+use super::Interrupt;
+use super::verify::{Acknowledged, Compared, JobHistory, verify};
+use crate::commands::image;
+use crate::failure::{Cause, Failure};
+use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use syncline::{Filesystem, FormatOptions, ImageOptions, StoreOptions};
+use syncline_device::{MemoryDevice, block_on};
+use syncline_sim::{CrashImages, RecordingDevice, block_of};
+
+/// Size of the image, in memory.
+const IMAGE_BYTES: u64 = 256 << 20;
+/// Threads that write.
+const JOBS: u64 = 8;
+/// Places in each thread's file, of [`SLOT_BLOCKS`] each.
+pub const SLOTS: u64 = 48;
+/// Blocks of a write: 64 KiB.
+pub const SLOT_BLOCKS: u64 = 16;
+/// The load ends after this, or when so much was recorded: it is all kept in memory.
+const LOAD: Duration = Duration::from_secs(3);
+const RECORDED_BYTES_MAX: u64 = 384 << 20;
+/// One operation in so many makes a new file instead of overwriting.
+const CREATE_ONE_IN: u32 = 8;
+
+/// What was seen.
+pub struct Outcome {
+    load: Duration,
+    fsyncs: u64,
+    written_bytes: u64,
+    cuts: u64,
+    compared: Compared,
+    open_writes: u64,
+    recoveries: Vec<Duration>,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut recoveries = self.recoveries.clone();
+        recoveries.sort_unstable();
+        let median = recoveries.get(recoveries.len() / 2).copied().unwrap_or_default();
+        writeln!(
+            f,
+            "Load:      {JOBS} threads for {}, {} fsyncs acknowledged, {} written",
+            HumanDuration(self.load),
+            HumanCount(self.fsyncs),
+            HumanBytes(self.written_bytes)
+        )?;
+        writeln!(
+            f,
+            "Cuts:      {}, with {:.1} writes on their way each; recovery took {:.1} ms (median)",
+            self.cuts,
+            self.open_writes as f64 / self.cuts.max(1) as f64,
+            median.as_secs_f64() * 1000.0
+        )?;
+        writeln!(
+            f,
+            "Compared:  {} acknowledged fsyncs, {} of data and {} files by name, byte for byte",
+            HumanCount(self.compared.fsyncs),
+            HumanBytes(self.compared.bytes),
+            HumanCount(self.compared.files)
+        )?;
+        write!(f, "Lost:      nothing. Every image recovered, and checked clean.")
+    }
+}
+
+/// Runs the load, cuts the power `cuts` times, and compares.
+pub fn run(seed: u64, cuts: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outcome, Failure> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let base = MemoryDevice::new(IMAGE_BYTES);
+    syncline::format_device(base.clone(), &FormatOptions::default())?;
+    let recording = RecordingDevice::new(base.snapshot());
+    // Checkpoints often, so that cuts fall into them too.
+    let store = StoreOptions { checkpoint_interval: Duration::from_millis(300), ..StoreOptions::default() };
+    let fs = Filesystem::open_device(recording.clone(), ImageOptions { store, ..ImageOptions::default() })?;
+    let start = recording.position();
+    bar.set_message("cuts (writing)");
+    let started = Instant::now();
+    let histories = load(&fs, &recording, rng.random(), interrupt)?;
+    let load = started.elapsed();
+    let written_bytes = fs.statistics().store.device_write_bytes;
+    let events = recording.events();
+    fs.close()?;
+    interrupt.check()?;
+
+    bar.set_message("cuts");
+    let mut positions: Vec<usize> = (0..cuts).map(|_| rng.random_range(start..=events.len())).collect();
+    positions.sort_unstable();
+    let mut images = CrashImages::new(&base, events, rng.random());
+    let fsyncs = histories.iter().map(JobHistory::fsyncs).sum();
+    let mut outcome = Outcome {
+        load,
+        fsyncs,
+        written_bytes,
+        cuts,
+        compared: Compared::default(),
+        open_writes: 0,
+        recoveries: Vec::new(),
+    };
+    for position in positions {
+        let cut_seed = rng.random();
+        let image = images.at(position, cut_seed);
+        outcome.open_writes += images.open_writes() as u64;
+        let failed = |failure: Failure| {
+            let code = failure.code();
+            Failure::new(format!("power cut at event {position}, seed {cut_seed}: {failure}")).with_code(code)
+        };
+        examine(image, position, &histories, &mut outcome).map_err(failed)?;
+        bar.inc(1);
+        interrupt.check()?;
+    }
+    Ok(outcome)
+}
+
+/// One image: it must check clean, open, and have what was acknowledged.
+fn examine(
+    image: Arc<MemoryDevice>,
+    position: usize,
+    histories: &[JobHistory],
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let report = block_on(syncline_check::check(image.clone(), image::background()?, &mut |_| {}))?;
+    if let Some(finding) = report.findings.first() {
+        return Err(Failure::of(Cause::Damaged, format!("the image does not check clean: {finding}")));
+    }
+    let started = Instant::now();
+    let fs = Filesystem::open_device(image, ImageOptions::default())?;
+    outcome.recoveries.push(started.elapsed());
+    for (job, history) in histories.iter().enumerate() {
+        outcome.compared += verify(&fs, job as u64, history, position)?;
+    }
+    Ok(fs.close()?)
+}
+
+/// All jobs at once, until the time is up or enough was recorded.
+fn load(
+    fs: &Filesystem,
+    recording: &Arc<RecordingDevice>,
+    seed: u64,
+    interrupt: &Interrupt,
+) -> Result<Vec<JobHistory>, Failure> {
+    let stop = AtomicBool::new(false);
+    let started = Instant::now();
+    let outcomes = std::thread::scope(|scope| {
+        let stop = &stop;
+        let jobs: Vec<_> =
+            (0..JOBS).map(|job| scope.spawn(move || work(fs, recording, job, seed ^ job, stop))).collect();
+        let enough = || fs.statistics().store.device_write_bytes > RECORDED_BYTES_MAX;
+        while started.elapsed() < LOAD
+            && !interrupt.raised()
+            && !enough()
+            && !jobs.iter().any(|job| job.is_finished())
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::Relaxed);
+        jobs.into_iter().map(|job| job.join()).collect::<Vec<_>>()
+    });
+    let mut histories = Vec::new();
+    for outcome in outcomes {
+        histories.push(outcome.map_err(|_| Failure::new("a thread of the load panicked"))??);
+    }
+    Ok(histories)
+}
+
+/// One thread: overwrites places of its file, or makes new files, and notes when each fsync was answered.
+fn work(
+    fs: &Filesystem,
+    recording: &RecordingDevice,
+    job: u64,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<JobHistory, Failure> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut history = JobHistory::default();
+    let own = fs.create_file(JobHistory::file_name(job))?;
+    let mut tag = job << 32;
+    while !stop.load(Ordering::Relaxed) {
+        tag += 1;
+        let create = rng.random_range(0..CREATE_ONE_IN) == 0;
+        let slot = if create { 0 } else { rng.random_range(0..SLOTS) };
+        let data: Vec<u8> =
+            (0..SLOT_BLOCKS).flat_map(|block| block_of(tag, slot * SLOT_BLOCKS + block)).collect();
+        let begun = recording.position();
+        if create {
+            // Small and large ones: in the inode item, and in blocks.
+            let len = rng.random_range(1..=data.len() / 4);
+            let file = fs.create_file(JobHistory::created_name(job, tag))?;
+            file.write_all_at(&data[..len], 0)?;
+            file.sync_all()?;
+            history.created(tag, len, recording.position());
+        } else {
+            own.write_all_at(&data, slot * data.len() as u64)?;
+            own.sync_all()?;
+            history.wrote(Acknowledged { slot, tag, begun, answered: recording.position() });
+        }
+    }
+    Ok(history)
+}

@@ -1,0 +1,116 @@
+//! What the commands print when all is well.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use support::{Answer, Place, no_fuse, program, run};
+
+fn json(answer: Answer) -> Value {
+    serde_json::from_str(&answer.ok().out).expect("JSON")
+}
+
+#[test]
+fn what_mkfs_was_told_is_what_info_tells() {
+    let place = Place::new();
+    let uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+    let mut command = program();
+    command.arg("mkfs").arg(place.image());
+    command.args(["--size", "24M", "--node-size", "4KiB", "--label", "a label", "--uuid", uuid]);
+    run(command).ok();
+    assert_eq!(fs::metadata(place.image()).unwrap().len(), 24 << 20);
+    let mut command = program();
+    command.arg("info").arg(place.image()).arg("--json");
+    let info = json(run(command));
+    assert_eq!(info["format_version"], 1);
+    assert_eq!(info["size_bytes"], 24 << 20);
+    assert_eq!(info["node_bytes"], 4096);
+    assert_eq!((info["label"].as_str(), info["uuid"].as_str()), (Some("a label"), Some(uuid)));
+    assert_eq!((info["clean"].as_bool(), info["objects"].as_u64()), (Some(true), Some(1)));
+    let mut command = program();
+    command.arg("info").arg(place.image());
+    let text = run(command).ok().out;
+    for word in ["a label", uuid, "24.00 MiB", "clean: it was unmounted"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn an_existing_file_keeps_its_length_and_holes_are_filled() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    fs::File::create(place.image()).unwrap().set_len(20 << 20).unwrap();
+    let mut command = program();
+    command.arg("mkfs").arg(place.image());
+    run(command).ok();
+    let metadata = fs::metadata(place.image()).unwrap();
+    assert_eq!(metadata.len(), 20 << 20);
+    assert!(metadata.blocks() * 512 >= 20 << 20, "fully allocated");
+}
+
+#[test]
+fn a_report_is_printed_for_people_and_for_programs() {
+    let place = Place::with_image("16MiB");
+    let mut command = program();
+    command.arg("check").arg(place.image());
+    assert!(run(command).ok().out.contains("clean (1 inodes, 0 names"));
+    let mut command = program();
+    command.arg("check").arg(place.image()).arg("--json");
+    let report = json(run(command));
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
+    assert_eq!(report["inodes"], 1);
+    assert_eq!(report["clean_unmount"], true);
+}
+
+/// Runs the demo in a folder of its own, which must be empty afterwards.
+fn demo(options: &[&str]) -> String {
+    let place = Place::new();
+    let mut command = program();
+    command.arg("demo").args(["--seconds", "1", "--seed", "7"]).args(options).env("TMPDIR", place.path());
+    let answer = run(command).ok();
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "it cleans up");
+    for word in ["64 KiB append + fsync", "random overwrite", "seed 7", "Cuts:      10", "Lost:      nothing"]
+    {
+        assert!(answer.out.contains(word), "{word}: {answer:?}");
+    }
+    answer.out
+}
+
+/// The columns of the first workload: jobs, fsyncs/s, flushes and writes per fsync, bytes per byte.
+fn first_row(text: &str) -> Vec<f64> {
+    let row = text.lines().find(|line| line.starts_with("64 KiB append")).expect("a row");
+    row.split_whitespace().filter_map(|word| word.parse().ok()).skip(1).collect()
+}
+
+#[test]
+fn the_demo_runs_on_a_mount() {
+    skip_if!(no_fuse());
+    let text = demo(&[]);
+    assert!(text.contains("Mounted at"), "{text}");
+    let row = first_row(&text);
+    assert_eq!(row[0], 1.0);
+    assert!(
+        row[2] <= 1.05 && row[3] <= 2.2 && row[4] <= 1.2,
+        "one flush and two writes for each fsync: {row:?}"
+    );
+}
+
+#[test]
+fn the_demo_runs_embedded() {
+    let text = demo(&["--embedded"]);
+    assert!(text.contains("embedded in this process"), "{text}");
+    assert!(first_row(&text)[2] <= 1.05, "{text}");
+}
+
+#[test]
+fn the_demo_keeps_its_image_if_asked() {
+    let place = Place::new();
+    let mut command = program();
+    command.args(["demo", "--seconds", "1", "--embedded", "--keep"]).env("TMPDIR", place.path());
+    let answer = run(command).ok();
+    let line = answer.out.lines().find_map(|line| line.strip_prefix("The image is ")).expect("its path");
+    let mut command = program();
+    command.arg("check").arg(line);
+    run(command).ok();
+}

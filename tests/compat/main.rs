@@ -1,0 +1,200 @@
+//! Golden images: one for each version of the format, as a clean unmount leaves it and as a crash leaves it.
+//!
+//! They are opened, checked and compared, and what this program writes today is compared with them item by item. A change of the
+//! format therefore fails here until the version is raised and new images are added:
+//! `SYNCLINE_WRITE_GOLDEN=1 cargo test -p syncline-cli --test compat`.
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use syncline::{
+    EngineOptions, Filesystem, FormatOptions, ImageOptions, StoreOptions, Timestamp, format_device,
+};
+use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_format::items::extent::Extent;
+use syncline_format::{FORMAT_VERSION, Key, Kind};
+use syncline_fs::ManualClock;
+use syncline_store::Store;
+
+const SIZE: u64 = 16 << 20;
+const SEED: [u8; 16] = *b"golden image no1";
+const BORN_NS: u64 = 1_700_000_000_123_456_789;
+
+fn golden(version: u32, state: &str) -> PathBuf {
+    let name = format!("../../tests/compat/version-{version}-{state}.img.gz");
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn unpack(path: &PathBuf) -> Arc<MemoryDevice> {
+    let packed = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut image = Vec::new();
+    GzDecoder::new(&packed[..]).read_to_end(&mut image).unwrap();
+    assert_eq!(image.len() as u64, SIZE);
+    MemoryDevice::from_image(&image)
+}
+
+fn options() -> ImageOptions {
+    let engine = EngineOptions { clock: Arc::new(ManualClock::at(BORN_NS)), ..EngineOptions::default() };
+    ImageOptions { engine, owner: Some((1000, 100)), ..ImageOptions::default() }
+}
+
+/// An image made by the same steps each time: something of everything that the format can express.
+fn make() -> (Arc<MemoryDevice>, Filesystem) {
+    let device = MemoryDevice::new(SIZE);
+    let created = Some(Timestamp { seconds: 1_700_000_000, nanoseconds: 123_456_789 });
+    let format = FormatOptions {
+        label: "golden".into(),
+        owner: Some((0, 0)),
+        uuid: Some(SEED),
+        hash_seed: Some(SEED),
+        created,
+        ..FormatOptions::default()
+    };
+    format_device(device.clone(), &format).unwrap();
+    let fs = Filesystem::open_device(device.clone(), options()).unwrap();
+    fs.create_dir_all("directory/below").unwrap();
+    fs.write("empty", "").unwrap();
+    fs.write("directory/inline", "fits the inode").unwrap();
+    fs.write("directory/below/large", pattern(300_001)).unwrap();
+    fs.create_file("sparse").unwrap().write_all_at(&pattern(5_000), 1 << 33).unwrap();
+    fs.hard_link("directory/inline", "second name").unwrap();
+    fs.symlink("directory/inline", "short link").unwrap();
+    fs.symlink("./".repeat(2000), "long link").unwrap();
+    fs.set_xattr("empty", "user.tiny", b"1").unwrap();
+    fs.set_xattr("empty", "user.middle", &pattern(2_000)).unwrap();
+    fs.set_xattr("empty", "user.long", &pattern(60_000)).unwrap();
+    fs.set_permissions("directory/inline", 0o4750).unwrap();
+    fs.set_owner("empty", Some(7), Some(8)).unwrap();
+    for index in 0..200 {
+        fs.write(format!("directory/{index}"), format!("{index}")).unwrap();
+    }
+    fs.remove_file("directory/100").unwrap();
+    fs.open_file("empty").unwrap().sync_all().unwrap();
+    (device, fs)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index % 241) as u8).collect()
+}
+
+/// The image after a clean close.
+fn make_clean() -> Arc<MemoryDevice> {
+    let (device, fs) = make();
+    fs.close().unwrap();
+    device
+}
+
+/// The image after a crash: everything lies in the log.
+fn make_crashed() -> Arc<MemoryDevice> {
+    let (device, fs) = make();
+    for name in ["directory/below/large", "sparse", "directory/inline"] {
+        fs.open_file(name).unwrap().sync_all().unwrap();
+    }
+    for index in (0..200).filter(|index| *index != 100) {
+        fs.open_file(format!("directory/{index}")).unwrap().sync_data().unwrap();
+    }
+    device.snapshot()
+}
+
+/// What was put into every golden image.
+fn compare(fs: &Filesystem) {
+    assert_eq!(fs.read("empty").unwrap(), b"");
+    assert_eq!(fs.read("second name").unwrap(), b"fits the inode");
+    assert_eq!(fs.read("short link").unwrap(), b"fits the inode");
+    assert_eq!(fs.read("directory/below/large").unwrap(), pattern(300_001));
+    let mut tail = vec![0; 5_000];
+    fs.open_file("sparse").unwrap().read_exact_at(&mut tail, 1 << 33).unwrap();
+    assert_eq!(tail, pattern(5_000));
+    assert_eq!(fs.read_link("long link").unwrap().to_str().unwrap(), "./".repeat(2000));
+    for (name, len) in [("user.middle", 2_000), ("user.long", 60_000)] {
+        assert_eq!(fs.xattr("empty", name).unwrap().unwrap(), pattern(len));
+    }
+    let inline = fs.metadata("directory/inline").unwrap();
+    assert_eq!((inline.permissions(), inline.nlink(), inline.uid(), inline.gid()), (0o4750, 2, 1000, 100));
+    let empty = fs.metadata("empty").unwrap();
+    assert_eq!((empty.uid(), empty.gid()), (7, 8));
+    let born = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(BORN_NS);
+    assert_eq!(empty.created(), born);
+    let names = fs.read_dir("directory").unwrap().count();
+    assert_eq!(names, 201, "200 files less one, and two more");
+    for index in (0..200).filter(|index| *index != 100) {
+        assert_eq!(fs.read(format!("directory/{index}")).unwrap(), index.to_string().as_bytes());
+    }
+    assert!(!fs.try_exists("directory/100").unwrap());
+}
+
+fn spawn() -> Arc<dyn Spawn> {
+    Arc::new(Background::start(WorkerOptions::default()).unwrap())
+}
+
+/// Every item, with extents stripped of where they happen to lie.
+fn items(device: &Arc<MemoryDevice>) -> Vec<(Key, Vec<u8>)> {
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let (store, _) = block_on(Store::open(device.clone(), options, spawn())).unwrap();
+    let chunk = block_on(store.scan(Key::MIN, Key::MAX, 1 << 20)).unwrap();
+    assert!(chunk.complete);
+    let strip = |(key, value): (Key, bytes::Bytes)| {
+        let value = match Kind::from_u8(key.kind) {
+            Some(Kind::Extent) => Extent { addr: 64, ..Extent::decode(key.offset, &value).unwrap() }.encode(),
+            _ => value.to_vec(),
+        };
+        (key, value)
+    };
+    chunk.items.into_iter().map(strip).collect()
+}
+
+#[test]
+fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
+    write_golden_if_asked();
+    for version in 1..=FORMAT_VERSION {
+        for state in ["clean", "crashed"] {
+            let device = unpack(&golden(version, state));
+            let report = block_on(syncline_check::check(device.clone(), spawn(), &mut |_| {})).unwrap();
+            assert!(report.is_clean(), "version {version}, {state}: {:#?}", report.findings);
+            assert_eq!(report.clean_unmount, state == "clean");
+            assert_eq!(report.batches_replayed > 0, state == "crashed");
+            let fs = Filesystem::open_device(device.clone(), ImageOptions::read_only()).unwrap();
+            compare(&fs);
+            drop(fs);
+            // And for writing, which recovers and writes a superblock of today.
+            let fs = Filesystem::open_device(device, options()).unwrap();
+            compare(&fs);
+            fs.write("new", "file").unwrap();
+            fs.close().unwrap();
+        }
+    }
+}
+
+/// What is written today is what was written when the version was announced.
+#[test]
+fn the_format_has_not_changed_without_a_new_version() {
+    write_golden_if_asked();
+    for (state, today) in [("clean", make_clean()), ("crashed", make_crashed())] {
+        let golden = items(&unpack(&golden(FORMAT_VERSION, state)));
+        let today = items(&today);
+        for (then, now) in golden.iter().zip(&today) {
+            assert_eq!(then, now, "{state}: raise FORMAT_VERSION and add golden images");
+        }
+        assert_eq!(golden.len(), today.len(), "{state}");
+    }
+}
+
+fn write_golden_if_asked() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    if std::env::var_os("SYNCLINE_WRITE_GOLDEN").is_none() {
+        return;
+    }
+    ONCE.call_once(|| {
+        for (state, device) in [("clean", make_clean()), ("crashed", make_crashed())] {
+            let path = golden(FORMAT_VERSION, state);
+            assert!(!path.exists(), "{} is there: golden images are never changed", path.display());
+            let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+            packed.write_all(&device.image()).unwrap();
+            fs::write(path, packed.finish().unwrap()).unwrap();
+        }
+    });
+}

@@ -1,0 +1,124 @@
+//! Devices that fail, fill up or vanish.
+
+use crate::skip_if;
+use crate::support::{Loop, Mount, Place, Tmpfs, no_fuse, not_root, program, run, syncline};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+#[test]
+fn a_full_host_is_said_before_anything_is_left_behind() {
+    skip_if!(not_root());
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "24m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let image = tmpfs.path.join("image");
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "64MiB"]);
+    run(command).fails(10, &["No space left", "smaller --size"]);
+    assert!(!image.exists(), "half an image helps nobody");
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "16MiB"]);
+    run(command).ok();
+}
+
+#[test]
+fn a_full_image_is_an_orderly_error() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("kept"), "kept").unwrap();
+    let error = fill(&mount.path.join("big")).expect_err("32 MiB are soon full");
+    assert_eq!(error.raw_os_error(), Some(28), "{error}");
+    assert_eq!(fs::read(mount.path.join("kept")).unwrap(), b"kept");
+    fs::remove_file(mount.path.join("big")).unwrap();
+    fs::write(mount.path.join("after"), vec![1; 1 << 20]).unwrap();
+    fs::File::open(mount.path.join("after")).unwrap().sync_all().unwrap();
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+/// Writes until it fails, at most 64 MiB.
+fn fill(path: &Path) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    for _ in 0..1024 {
+        file.write_all(&[7; 64 << 10])?;
+    }
+    file.sync_all()
+}
+
+/// A block device over a file that can't grow: from some point on every write fails, as on a disk that dies.
+#[test]
+fn a_device_that_fails_gives_errors_and_no_hang() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "24m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let backing = tmpfs.path.join("backing");
+    fs::File::create(&backing).unwrap().set_len(128 << 20).unwrap();
+    let Some(device) = Loop::new(&backing) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    syncline([OsStr::new("mkfs"), device.device.as_ref()]).ok();
+    let mount = Mount::new(&device.device, &place.directory("mount"), &[]);
+    let path = mount.path.join("before");
+    fs::write(&path, "acknowledged").unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+
+    let error = fill(&mount.path.join("big")).expect_err("the device holds less than that");
+    assert!(matches!(error.raw_os_error(), Some(5 | 30)), "{error}");
+    let error = fs::File::open(mount.path.join("big")).and_then(|file| file.sync_all()).unwrap_err();
+    assert!(matches!(error.raw_os_error(), Some(5 | 30)), "it is still not durable: {error}");
+    assert_eq!(fs::read(&path).unwrap(), b"acknowledged");
+    let answer = mount.unmount();
+    if answer.code != 0 {
+        assert!(answer.err.starts_with("syncline: ") && answer.err.contains("mount it again"), "{answer:?}");
+    }
+
+    // On a device that works again nothing acknowledged is missing.
+    let whole = place.path().join("whole");
+    fs::copy(&backing, &whole).unwrap();
+    let mount = Mount::new(&whole, &place.directory("again"), &[]);
+    assert_eq!(fs::read(mount.path.join("before")).unwrap(), b"acknowledged");
+    mount.unmount().ok();
+    syncline([OsStr::new("check"), whole.as_ref()]).ok();
+}
+
+#[test]
+fn an_image_that_is_cut_off_under_a_mount_gives_errors_and_no_hang() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("file"), vec![5; 8 << 20]).unwrap();
+    mount.unmount().ok();
+    // Mounted anew, so that nothing of the file is in memory.
+    let mount = place.mount("again");
+    fs::File::options().write(true).open(place.image()).unwrap().set_len(1 << 20).unwrap();
+    let error = fs::read(mount.path.join("file")).expect_err("there is nothing to read");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    let answer = mount.unmount();
+    assert!(answer.code == 0 || answer.err.starts_with("syncline: "), "{answer:?}");
+    let mut command = program();
+    command.arg("check").arg(place.image());
+    assert_ne!(run(command).code, 0, "the damage is found");
+}
+
+#[test]
+fn a_block_device_is_taken_whole() {
+    skip_if!(not_root());
+    let place = Place::new();
+    let backing = place.path().join("backing");
+    fs::File::create(&backing).unwrap().set_len(32 << 20).unwrap();
+    let Some(device) = Loop::new(&backing) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    syncline([OsStr::new("mkfs"), device.device.as_ref()]).ok();
+    let answer = syncline([OsStr::new("info"), device.device.as_ref(), OsStr::new("--json")]).ok();
+    let info: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!(info["size_bytes"], 32 << 20);
+    syncline([OsStr::new("check"), device.device.as_ref()]).ok();
+}

@@ -1,0 +1,10 @@
+//! Bad input of every sort, through the binary: one line that names the cause and the next step, a defined exit code, no panic,
+//! no hang, and nothing lost that was acknowledged.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod devices;
+mod images;
+mod mount_points;
+mod usage;

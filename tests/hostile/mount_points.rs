@@ -1,0 +1,142 @@
+//! Places where nothing can be mounted.
+
+use crate::skip_if;
+use crate::support::{Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn mount_at(place: &Place, directory: &Path) -> Answer {
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(directory);
+    run(command)
+}
+
+#[test]
+fn a_bad_mount_point_is_called_by_its_name() {
+    let place = Place::with_image("16MiB");
+    mount_at(&place, &place.path().join("missing")).fails(6, &["does not exist", "mkdir"]);
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    mount_at(&place, &file).fails(6, &["not a directory"]);
+    let full = place.directory("full");
+    fs::write(full.join("file"), "").unwrap();
+    mount_at(&place, &full).fails(6, &["not empty"]);
+    // None of this has touched the image.
+    place.check_clean();
+}
+
+#[test]
+fn a_mount_point_in_use_says_by_what() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let other = Place::with_image("16MiB");
+    mount_at(&other, &mount.path).fails(3, &["already mounted", "umount"]);
+    mount.unmount().ok();
+}
+
+#[test]
+fn what_is_not_mounted_cannot_be_unmounted_or_asked() {
+    let place = Place::new();
+    let directory = place.directory("nothing");
+    for name in ["umount", "stats"] {
+        let mut command = program();
+        command.arg(name).arg(&directory);
+        run(command).fails(6, &["nothing", "findmnt"]);
+        let mut command = program();
+        command.arg(name).arg(place.path().join("missing"));
+        run(command).fails(6, &["missing"]);
+    }
+}
+
+#[test]
+fn a_busy_mount_is_not_torn_away() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let open = fs::File::create(mount.path.join("open")).unwrap();
+    let mut command = program();
+    command.arg("umount").arg(&mount.path);
+    run(command).fails(3, &["in use", "fuser"]);
+    drop(open);
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn a_mount_whose_daemon_died_can_be_taken_away() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mut mount = place.mount("mount");
+    mount.kill();
+    mount_at(&place, &mount.path).fails(6, &["daemon has gone", "umount"]);
+    mount.unmount().ok();
+    let again = place.mount("again");
+    again.unmount().ok();
+}
+
+#[test]
+fn who_may_not_read_the_image_is_told_so() {
+    skip_if!(not_root());
+    let place = Place::with_image("16MiB");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(place.image(), fs::Permissions::from_mode(0o600)).unwrap();
+    for name in ["info", "check"] {
+        let mut command = copy_of_program(&place, name);
+        command.arg(name).arg(place.image());
+        let code = if name == "check" { 8 } else { 9 };
+        run(as_nobody(command)).fails(code, &["Permission denied", "root"]);
+    }
+    let mut command = copy_of_program(&place, "mkfs");
+    command.arg("mkfs").arg(place.path().join("new image")).args(["--size", "16MiB"]);
+    run(as_nobody(command)).fails(9, &["Permission denied"]);
+}
+
+/// Where the build folder lies, others may not be able to enter.
+fn copy_of_program(place: &Place, name: &str) -> Command {
+    let copy = place.path().join(format!("program for {name}"));
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    Command::new(copy)
+}
+
+/// In a mount namespace of its own, with a /dev that has next to nothing.
+#[test]
+fn without_fuse_the_message_says_what_to_do() {
+    skip_if!(not_root());
+    let place = Place::with_image("16MiB");
+    let directory = place.directory("mount");
+    let script =
+        r#"mount --make-rprivate / && mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_syncline"));
+    command.arg("mount").arg(place.image()).arg(directory);
+    let answer = run(command);
+    skip_if!(
+        (answer.err.contains("unshare") || answer.err.contains("mknod") || answer.err.contains("mount:"))
+            .then_some("no mount namespaces here")
+    );
+    answer.fails(7, &["/dev/fuse", "modprobe fuse"]);
+    place.check_clean();
+    assert!(is_root());
+}
+
+#[test]
+fn the_demo_falls_back_where_fuse_is_missing() {
+    skip_if!(not_root());
+    let place = Place::new();
+    let script = r#"mount --make-rprivate / && mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_syncline"));
+    command.args(["demo", "--seconds", "1"]).env("TMPDIR", place.path());
+    let answer = run(command);
+    skip_if!(
+        (answer.err.contains("unshare") || answer.err.contains("mknod") || answer.err.contains("mount:"))
+            .then_some("no mount namespaces here")
+    );
+    let answer = answer.ok();
+    assert!(answer.out.contains("embedded in this process: /dev/fuse"), "{answer:?}");
+    assert!(answer.out.contains("Lost:      nothing"), "{answer:?}");
+}

@@ -1,0 +1,53 @@
+//! Commands that are called wrongly.
+
+use crate::support::{Place, program, run, syncline};
+
+#[test]
+fn wrong_usage_has_its_own_exit_codes() {
+    for (arguments, code) in [
+        (&["check"][..], 16),
+        (&["check", "--no-such-option", "image"], 16),
+        (&["mkfs"], 2),
+        (&["mkfs", "image", "--size", "many"], 2),
+        (&["mkfs", "image", "--size", "1MiB"], 2),
+        (&["mkfs", "image", "--node-size", "5000"], 2),
+        (&["mount", "image"], 2),
+        (&["no-such-command"], 2),
+    ] {
+        let answer = syncline(arguments);
+        assert_eq!(answer.code, code, "{arguments:?}: {answer:?}");
+        assert!(!answer.err.is_empty());
+    }
+    assert!(!std::path::Path::new("image").exists(), "nothing was made");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["check", "--help"], &["mount", "--help"]] {
+        let answer = syncline(arguments).ok();
+        assert!(!answer.out.is_empty());
+    }
+    assert!(syncline(["--help"]).out.contains("Exit codes"));
+}
+
+#[test]
+fn an_unknown_mount_option_is_refused_by_name() {
+    let place = Place::with_image("16MiB");
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(place.directory("mount")).args(["-o", "ro,nobarrier"]);
+    run(command).fails(2, &["nobarrier", "unknown option", "--help"]);
+}
+
+#[test]
+fn an_image_that_does_not_exist_is_said_to_be_missing() {
+    let place = Place::new();
+    for command in ["info", "check"] {
+        let mut program = program();
+        program.arg(command).arg(place.image());
+        let code = if command == "check" { 8 } else { 5 };
+        run(program).fails(code, &["No such file", "syncline mkfs"]);
+    }
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(place.directory("mount"));
+    run(command).fails(5, &["No such file", "--create"]);
+}

@@ -1,0 +1,333 @@
+//! Runs the program under test, and takes away what it leaves: mounts, daemons, loop devices, folders.
+#![allow(dead_code)] // Each test program uses another part.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest that any command may take; nothing may hang.
+const LIMIT: Duration = Duration::from_secs(120);
+/// An ordinary user.
+pub const NOBODY: u32 = 65534;
+
+/// What a program answered.
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}\nstdout: {}\nstderr: {}", self.code, self.out, self.err)
+    }
+}
+
+impl Answer {
+    /// Fails the test unless the program succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    /// Fails the test unless the program failed with this code and one line on standard error that has all these words.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.err.trim().lines().count(), 1, "one line: {self:?}");
+        assert!(self.err.starts_with("syncline: "), "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is missing: {self:?}");
+        }
+        assert!(!self.err.contains("panicked"), "{self:?}");
+        self
+    }
+}
+
+/// The program under test.
+pub fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_syncline"))
+}
+
+/// Runs the program under test.
+pub fn syncline<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Answer {
+    let mut command = program();
+    command.args(arguments);
+    run(command)
+}
+
+/// Runs a command to its end; one that hangs is killed and fails the test.
+#[track_caller]
+pub fn run(mut command: Command) -> Answer {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    // Read beside it, so that a full pipe stops nobody.
+    let out = reader(child.stdout.take().expect("piped"));
+    let err = reader(child.stderr.take().expect("piped"));
+    let code = wait(&mut child, LIMIT).unwrap_or_else(|| {
+        let _ = child.kill();
+        panic!("{command:?} hangs");
+    });
+    Answer { code, out: out.join().expect("no panic"), err: err.join().expect("no panic") }
+}
+
+fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The exit code of a child, or `None` if it did not end in time. Killed by a signal: that and 128, as in a shell.
+pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("it is our child") {
+            return Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+        }
+        if started.elapsed() > limit {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a tool of the system; `None` where it is missing or fails.
+pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
+    let output = Command::new(name).args(arguments).stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// True for root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Why nothing can be mounted here, if so.
+pub fn no_fuse() -> Option<String> {
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse".into());
+    }
+    if !is_root() && tool("fusermount3", &[OsStr::new("--version")]).is_none() {
+        return Some("fusermount3 is not installed, and this is not root".into());
+    }
+    // Containers often have the device and not the right to use it.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
+    fs::create_dir(&mount).expect("it is ours");
+    syncline([OsStr::new("mkfs"), image.as_ref(), OsStr::new("--size"), OsStr::new("16MiB")]).ok();
+    let answer = syncline([OsStr::new("mount"), image.as_ref(), mount.as_ref()]);
+    if answer.code == 0 {
+        syncline([OsStr::new("umount"), mount.as_ref()]).ok();
+        return None;
+    }
+    assert!(matches!(answer.code, 7 | 9), "mounting fails, but not for want of FUSE: {answer:?}");
+    Some(answer.err)
+}
+
+/// Returns from the test, with a word, where a condition of it is not met.
+#[macro_export]
+macro_rules! skip_if {
+    ($why:expr) => {
+        if let Some(why) = $why {
+            eprintln!("skipped: {}", why.to_string().trim());
+            return;
+        }
+    };
+}
+
+/// Why what only root can do can't be done.
+pub fn not_root() -> Option<&'static str> {
+    (!is_root()).then_some("this needs root")
+}
+
+/// A folder with an image in it.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::Builder::new().prefix("syncline-test-").tempdir().expect("a temporary folder"),
+        }
+    }
+
+    /// A folder with an image of this size.
+    pub fn with_image(size: &str) -> Self {
+        let place = Self::new();
+        syncline([OsStr::new("mkfs"), place.image().as_ref(), OsStr::new("--size"), OsStr::new(size)]).ok();
+        place
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.path().join("image")
+    }
+
+    /// A new directory.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir(&path).expect("the name is new");
+        path
+    }
+
+    /// Mounts the image at a new directory.
+    #[track_caller]
+    pub fn mount(&self, name: &str) -> Mount {
+        Mount::new(&self.image(), &self.directory(name), &[])
+    }
+
+    /// Checks the image.
+    #[track_caller]
+    pub fn check_clean(&self) {
+        syncline([OsStr::new("check"), self.image().as_ref()]).ok();
+    }
+}
+
+/// A mount; dropping it takes it and its daemon away, whatever state they are in.
+pub struct Mount {
+    pub path: PathBuf,
+    daemon: Option<rustix::process::Pid>,
+}
+
+impl Mount {
+    /// Mounts an image.
+    #[track_caller]
+    pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
+        let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref()];
+        syncline(arguments.into_iter().chain(options.iter().map(OsStr::new))).ok();
+        let mut mount = Self { path: directory.to_owned(), daemon: None };
+        mount.daemon = Some(mount.pid());
+        mount
+    }
+
+    /// What `stats --json` says.
+    pub fn stats(&self) -> serde_json::Value {
+        let answer = syncline([OsStr::new("stats"), self.path.as_ref(), OsStr::new("--json")]).ok();
+        serde_json::from_str(&answer.out).expect("JSON")
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        let pid = self.stats()["daemon"]["pid"].as_i64().expect("a number");
+        rustix::process::Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("not zero")
+    }
+
+    /// Kills the daemon, as a crash of it would.
+    pub fn kill(&mut self) {
+        let pid = self.daemon.take().expect("it is alive");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is alive");
+        wait_for_end(pid);
+    }
+
+    /// Unmounts, and waits for the end of the daemon.
+    #[track_caller]
+    pub fn unmount(mut self) -> Answer {
+        let answer = syncline([OsStr::new("umount"), self.path.as_ref()]);
+        if answer.code == 0 {
+            self.daemon = None;
+        }
+        answer
+    }
+}
+
+/// Waits until a process is gone or only has to be reaped.
+pub fn wait_for_end(pid: rustix::process::Pid) {
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let started = Instant::now();
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(started.elapsed() < LIMIT, "process {pid:?} does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Where nothing is mounted any more this fails, and does no harm.
+        let path = self.path.as_os_str();
+        if is_root() {
+            tool("umount", &[OsStr::new("-l"), path]);
+        } else {
+            tool("fusermount3", &[OsStr::new("-uz"), path]);
+        }
+        if let Some(pid) = self.daemon.take() {
+            // Unmounted, it ends by itself; one that hangs must not outlive the test.
+            let started = Instant::now();
+            while rustix::process::test_kill_process(pid).is_ok()
+                && started.elapsed() < Duration::from_secs(10)
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// A loop device; detached when dropped.
+pub struct Loop {
+    pub device: PathBuf,
+}
+
+impl Loop {
+    /// A loop device over a file, or `None` where there are none.
+    pub fn new(file: &Path) -> Option<Self> {
+        let device = tool("losetup", &[OsStr::new("--find"), OsStr::new("--show"), file.as_ref()])?;
+        Some(Self { device: device.into() })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        tool("losetup", &[OsStr::new("--detach"), self.device.as_ref()]);
+    }
+}
+
+/// A small filesystem in memory; unmounted when dropped.
+pub struct Tmpfs {
+    pub path: PathBuf,
+}
+
+impl Tmpfs {
+    /// Mounted at `path`, or `None` where that is not permitted.
+    pub fn new(path: PathBuf, size: &str) -> Option<Self> {
+        let options = format!("size={size}");
+        let words = ["-t", "tmpfs", "-o", &options, "none"].map(OsStr::new);
+        tool("mount", &[&words[..], &[path.as_ref()]].concat())?;
+        Some(Self { path })
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        tool("umount", &[OsStr::new("-l"), self.path.as_ref()]);
+    }
+}
+
+/// A command run by an ordinary user; only for root.
+pub fn as_nobody(mut command: Command) -> Command {
+    command.uid(NOBODY).gid(NOBODY);
+    command
+}
+
+/// Changes the bytes of a file at an offset.
+pub fn edit(path: &Path, offset: u64, len: usize, change: impl FnOnce(&mut [u8])) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(path).expect("it exists");
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).expect("it is that long");
+    change(&mut bytes);
+    file.write_all_at(&bytes, offset).expect("it can be written");
+}
