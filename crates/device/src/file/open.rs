@@ -8,9 +8,26 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Opens, locks and probes something that exists.
 pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
+    let started = Instant::now();
+    loop {
+        match try_open(path, options) {
+            Err(DeviceError::InUse { .. }) if started.elapsed() < LOCK_WAIT => {
+                sleep(Duration::from_millis(10))
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
     let failed = |source| DeviceError::open(path, source);
     let block_device = is_block_device(&fs::metadata(path).map_err(failed)?).map_err(failed)?;
     let mut how = File::options();
