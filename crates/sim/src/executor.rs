@@ -14,6 +14,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use syncline_device::Spawn;
+use syncline_fs::Clock;
+use syncline_fs::types::Timestamp;
 
 /// What a picked task may take of virtual time, in nanoseconds.
 const STEP_NS_MAX: u64 = 4_000;
@@ -75,6 +77,11 @@ impl Simulation {
     /// Where the engine starts its background tasks.
     pub fn spawner(&self) -> Arc<dyn Spawn> {
         Arc::new(Spawner(self.shared.clone()))
+    }
+
+    /// A clock for the filesystem that shows virtual time, some years after 1970.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(VirtualClock(self.shared.clone()))
     }
 
     /// What devices schedule their operations with.
@@ -261,6 +268,18 @@ impl Wake for TaskWaker {
         if let Some(task) = state.tasks.get_mut(&self.id).filter(|task| !task.queued) {
             task.queued = true;
             state.ready.push(self.id);
+        }
+    }
+}
+
+struct VirtualClock(Arc<Shared>);
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Timestamp {
+        let now_ns = self.0.state.lock().now_ns;
+        Timestamp {
+            seconds: 1_700_000_000 + (now_ns / 1_000_000_000) as i64,
+            nanoseconds: (now_ns % 1_000_000_000) as u32,
         }
     }
 }

@@ -9,6 +9,7 @@
 mod content;
 mod device;
 mod executor;
+mod fs;
 mod images;
 pub mod lab;
 mod recording;
@@ -18,6 +19,7 @@ mod tear;
 pub use content::block_of;
 pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled};
+pub use fs::{FsHistory, FsSubject};
 pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};
 pub use store::{StoreHistory, StoreSubject};

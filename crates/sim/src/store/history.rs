@@ -42,11 +42,6 @@ impl StoreHistory {
         Self { start, start_op: op, start_objects: objects, grown: Mutex::new(grown) }
     }
 
-    /// The transaction that this history starts after.
-    pub fn start_op(&self) -> u64 {
-        self.start_op
-    }
-
     /// The newest transaction.
     pub fn last_op(&self) -> u64 {
         self.start_op + self.grown.lock().transactions.len() as u64

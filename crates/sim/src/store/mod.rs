@@ -58,10 +58,6 @@ impl Subject for StoreSubject {
     fn work(&self, world: World, store: Arc<Store>, model: Arc<StoreHistory>) -> Work<()> {
         Box::pin(workload::work(world, store, model))
     }
-
-    fn start_of(&self, model: &StoreHistory) -> u64 {
-        model.start_op()
-    }
 }
 
 /// Limits so small that seals, flushes and checkpoints come often.

@@ -1,0 +1,353 @@
+//! The single actions: each calls the filesystem and tells the history what was answered.
+
+use super::history::FsHistory;
+use super::tracked::tracked;
+use super::tree::{Body, Change, Node, Place};
+use super::workload::{Done, Failure, Task};
+use crate::content::block_of;
+use bytes::Bytes;
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use std::future::Future;
+use std::sync::Arc;
+use syncline_fs::types::{Attributes, Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
+use syncline_fs::{Filesystem, FsError};
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+/// Directories at most: few, so that tasks meet.
+const DIRECTORIES_MAX: usize = 6;
+
+/// An open file whose data is the holder's to change, so that the order of changes is known.
+struct Claim {
+    fs: Arc<Filesystem>,
+    history: Arc<FsHistory>,
+    ino: Ino,
+    opened: bool,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.opened {
+            self.fs.release_file(self.ino);
+        }
+        self.history.release(self.ino);
+    }
+}
+
+impl Task {
+    /// Runs an operation and returns its answer with the newest transaction it committed.
+    async fn tracked<T>(
+        &self,
+        operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
+    ) -> Result<(T, Option<u64>), Failure> {
+        let (answer, did) = tracked(&self.fs, operation).await;
+        Ok((answer?, did.committed.last().copied()))
+    }
+
+    /// The same for an operation that must have committed something.
+    async fn changed<T>(
+        &self,
+        operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
+    ) -> Result<(T, u64), Failure> {
+        let (answer, op) = self.tracked(operation).await?;
+        match op {
+            Some(op) => Ok((answer, op)),
+            None => {
+                Err(Failure::Wrong("an operation said that it was done and committed nothing".to_owned()))
+            }
+        }
+    }
+
+    fn created(&mut self, at: Place, attributes: &Attributes, body: Body, op: u64) {
+        let node = Node::new(body, attributes.permissions);
+        self.history.changed(op, Change::Create { at, ino: attributes.ino, node });
+        // The kernel would remember it for a while.
+        if self.rng.random_range(0..4) > 0 {
+            self.fs.forget(attributes.ino, 1);
+        }
+    }
+
+    pub(super) async fn create(&mut self) -> Done {
+        let at = self.random_place()?;
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let creating =
+            async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o644, 0).await };
+        let (attributes, op) = self.changed(creating).await?;
+        self.created(at, &attributes, Body::File, op);
+        if self.rng.random() { self.write_to(attributes.ino).await } else { Ok(()) }
+    }
+
+    pub(super) async fn mkdir(&mut self) -> Done {
+        if self.tree()?.directories().len() >= DIRECTORIES_MAX {
+            return Ok(());
+        }
+        let at = self.random_place()?;
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let making = async move { fs.mkdir(CALLER, place.parent, &place.name, 0o755).await };
+        let (attributes, op) = self.changed(making).await?;
+        self.created(at, &attributes, Body::Directory(Default::default()), op);
+        Ok(())
+    }
+
+    pub(super) async fn symlink(&mut self) -> Done {
+        let at = self.random_place()?;
+        let len = if self.rng.random() { 20 } else { self.rng.random_range(1..4000) };
+        let target = vec![b't'; len];
+        let (fs, place, to) = (self.fs.clone(), at.clone(), target.clone());
+        let making = async move { fs.symlink(CALLER, place.parent, &place.name, &to).await };
+        let (attributes, op) = self.changed(making).await?;
+        self.created(at, &attributes, Body::Symlink(target), op);
+        Ok(())
+    }
+
+    pub(super) async fn link(&mut self) -> Done {
+        let (ino, at) = (self.random_file()?, self.random_place()?);
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let linking = async move { fs.link(ino, place.parent, &place.name).await };
+        let (_, op) = self.changed(linking).await?;
+        self.history.changed(op, Change::Link { ino, at });
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+
+    pub(super) async fn unlink(&mut self) -> Done {
+        let at = self.existing_place()?;
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let removing = async move { fs.unlink(place.parent, &place.name).await };
+        let ((), op) = self.changed(removing).await?;
+        self.history.changed(op, Change::Remove { at });
+        Ok(())
+    }
+
+    pub(super) async fn rmdir(&mut self) -> Done {
+        let at = self.existing_place()?;
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let removing = async move { fs.rmdir(place.parent, &place.name).await };
+        let ((), op) = self.changed(removing).await?;
+        self.history.changed(op, Change::Remove { at });
+        Ok(())
+    }
+
+    pub(super) async fn rename(&mut self) -> Done {
+        let from = self.existing_place()?;
+        let to = if self.rng.random() { self.existing_place()? } else { self.random_place()? };
+        let exchange = self.rng.random_range(0..6) == 0;
+        self.rename_to(from, to, exchange).await
+    }
+
+    async fn rename_to(&mut self, from: Place, to: Place, exchange: bool) -> Done {
+        let started = self.history.now();
+        let (fs, one, other) = (self.fs.clone(), from.clone(), to.clone());
+        let flags = RenameFlags { exchange, no_replace: false };
+        let renaming =
+            async move { fs.rename(one.parent, &one.name, other.parent, &other.name, flags).await };
+        let (answer, did) = tracked(&self.fs, renaming).await;
+        answer?;
+        // Two names of one inode: nothing happened, though its data may have been submitted.
+        if let Some(op) = did.committed.last().filter(|_| did.renamed > 0) {
+            self.history.changed(*op, Change::Rename { from, to, exchange, started });
+        }
+        Ok(())
+    }
+
+    /// What programs do to replace a file: write another, rename it over the first, with or without an fsync.
+    pub(super) async fn replace_by_rename(&mut self) -> Done {
+        let to = self.existing_place()?;
+        let from = Place { parent: to.parent, name: format!("tmp{}", self.history.new_tag()).into_bytes() };
+        let (fs, place) = (self.fs.clone(), from.clone());
+        let creating =
+            async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o600, 0).await };
+        let (attributes, op) = self.changed(creating).await?;
+        self.created(from.clone(), &attributes, Body::File, op);
+        self.write_to(attributes.ino).await?;
+        if self.rng.random_range(0..3) == 0 {
+            self.fsync_file(attributes.ino).await?;
+        }
+        self.rename_to(from, to, false).await
+    }
+
+    pub(super) async fn change_attributes(&mut self) -> Done {
+        let tree = self.tree()?;
+        let inos: Vec<Ino> = tree.nodes.keys().copied().collect();
+        let ino = *inos.choose(&mut self.rng).expect("there is a root");
+        let fs = self.fs.clone();
+        let name = format!("user.x{}", self.rng.random_range(0..4)).into_bytes();
+        match self.rng.random_range(0..4) {
+            0 => {
+                let permissions = self.rng.random_range(0..0o777);
+                let set = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
+                let (_, op) = self.changed(async move { fs.setattr(CALLER, ino, set).await }).await?;
+                self.history.changed(op, Change::Permissions { ino, permissions });
+            }
+            1 => {
+                let gone = name.clone();
+                let ((), op) = self.changed(async move { fs.removexattr(ino, &gone).await }).await?;
+                self.history.changed(op, Change::RemoveXattr { ino, name });
+            }
+            _ => {
+                let len = if self.rng.random() { 30 } else { self.rng.random_range(0..5000) };
+                let value: Vec<u8> =
+                    block_of(self.history.new_tag(), 0).into_iter().cycle().take(len).collect();
+                let (key, new) = (name.clone(), value.clone());
+                let setting = async move { fs.setxattr(ino, &key, &new, XattrMode::Set).await };
+                let ((), op) = self.changed(setting).await?;
+                self.history.changed(op, Change::SetXattr { ino, name, value });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn write(&mut self) -> Done {
+        let ino = match self.opened.choose(&mut self.rng) {
+            Some(ino) if self.rng.random_range(0..4) == 0 => *ino,
+            _ => self.random_file()?,
+        };
+        self.write_to(ino).await
+    }
+
+    /// Opens a file whose data nobody else changes.
+    async fn claim(&self, ino: Ino) -> Result<Claim, Failure> {
+        if !self.history.claim(ino) {
+            return Err(Failure::Expected);
+        }
+        let mut claim = Claim { fs: self.fs.clone(), history: self.history.clone(), ino, opened: false };
+        self.fs.open_file(ino).await?;
+        claim.opened = true;
+        Ok(claim)
+    }
+
+    async fn write_to(&mut self, ino: Ino) -> Done {
+        let _claim = self.claim(ino).await?;
+        self.write_claimed(ino).await
+    }
+
+    async fn write_claimed(&mut self, ino: Ino) -> Done {
+        let size = self.history.with_file(ino, |file| file.size());
+        let (offset, len) = self.random_range_of(size);
+        let tag = self.history.new_tag();
+        let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
+        let payload = Bytes::from(data.clone());
+        let offset = if self.rng.random_range(0..4) == 0 {
+            self.fs.append(ino, payload, false).await?
+        } else {
+            self.fs.write(ino, offset, payload, false).await?;
+            offset
+        };
+        let time = self.history.tick();
+        self.history.with_file(ino, |file| file.write(time, offset, &data));
+        Ok(())
+    }
+
+    /// Small and large, aligned and not, inside, across and beyond the end.
+    fn random_range_of(&mut self, size: u64) -> (u64, usize) {
+        let rng = &mut self.rng;
+        let offset = match rng.random_range(0..6) {
+            0 => 0,
+            1 | 2 => size,
+            3 => rng.random_range(0..=size),
+            4 => rng.random_range(0..=size) / 4096 * 4096,
+            _ => rng.random_range(0..size + 20_000),
+        };
+        let len = match rng.random_range(0..8) {
+            0..3 => rng.random_range(1..300),
+            3 => 4096,
+            4 => 4096 * rng.random_range(1..8),
+            5 => rng.random_range(1..60_000),
+            6 => rng.random_range(1..200_000),
+            _ => rng.random_range(1..9000),
+        };
+        (offset.min(600_000), len)
+    }
+
+    pub(super) async fn truncate(&mut self) -> Done {
+        let ino = self.random_file()?;
+        let _claim = self.claim(ino).await?;
+        let size = self.history.with_file(ino, |file| file.size());
+        let (new_size, _) = self.random_range_of(size);
+        let set = SetAttributes { size: Some(new_size), ..SetAttributes::default() };
+        let fs = self.fs.clone();
+        let (_, op) = self.changed(async move { fs.setattr(CALLER, ino, set).await }).await?;
+        let time = self.history.tick();
+        self.history.with_file(ino, |file| file.truncate(time, op, new_size));
+        self.history.changed(op, Change::Truncate);
+        Ok(())
+    }
+
+    pub(super) async fn fsync(&mut self) -> Done {
+        let ino = self.random_file()?;
+        self.fsync_file(ino).await
+    }
+
+    async fn fsync_file(&mut self, ino: Ino) -> Done {
+        let data_only = self.rng.random_range(0..3) == 0;
+        let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        self.fs.fsync(ino, data_only).await?;
+        let position = self.world.device.position();
+        self.history.promise(position, everything, data_only.then_some(ino));
+        self.history.with_file(ino, |file| file.synced(position, started));
+        Ok(())
+    }
+
+    pub(super) async fn fsync_directory(&mut self) -> Done {
+        let at = self.existing_place()?;
+        let everything = self.fs.store().last_op().0;
+        self.fs.fsync(at.parent, false).await?;
+        self.promise(everything);
+        Ok(())
+    }
+
+    pub(super) async fn sync_many(&mut self) -> Done {
+        let files = self.tree()?.files();
+        let count = self.rng.random_range(1..5);
+        let inos: Vec<Ino> = files.choose_multiple(&mut self.rng, count).copied().collect();
+        let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        let (fs, many) = (self.fs.clone(), inos.clone());
+        let ((), op) = self.tracked(async move { fs.sync_many(&many).await }).await?;
+        let position = self.world.device.position();
+        self.history.promise(position, everything, None);
+        for ino in inos {
+            self.history.with_file(ino, |file| {
+                file.synced(position, started);
+                // All of it or nothing (promise P6).
+                op.iter().for_each(|op| file.carried_by(*op, started));
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) async fn syncfs(&mut self) -> Done {
+        let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        self.fs.syncfs().await?;
+        let position = self.world.device.position();
+        self.history.promise(position, everything, None);
+        self.history.all_synced(position, started);
+        Ok(())
+    }
+
+    /// Reads something back and compares it, if nobody changes it meanwhile.
+    pub(super) async fn read(&mut self) -> Done {
+        let ino = self.random_file()?;
+        let _claim = self.claim(ino).await?;
+        let size = self.history.with_file(ino, |file| file.size());
+        let (offset, len) = self.random_range_of(size);
+        let expected = self.history.with_file(ino, |file| file.read(offset, len));
+        if self.fs.read(ino, offset, len).await?.concat() == expected {
+            Ok(())
+        } else {
+            Err(Failure::Wrong(format!(
+                "file {ino} does not read as it was written, {len} bytes at {offset}"
+            )))
+        }
+    }
+
+    /// Keeps a file open, so that it outlives its last name, or lets it go.
+    pub(super) async fn hold_open(&mut self) -> Done {
+        if self.opened.len() > 2 {
+            self.fs.release_file(self.opened.remove(0));
+        }
+        let ino = self.random_file()?;
+        self.fs.open_file(ino).await?;
+        self.opened.push(ino);
+        Ok(())
+    }
+}

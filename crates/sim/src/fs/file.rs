@@ -1,0 +1,328 @@
+//! The history of one file's data: every contents that each of its blocks ever had, and every size.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::BLOCK_BYTES;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Contents of a block from some moment on.
+#[derive(Clone)]
+struct Version {
+    /// When it came to be, in the order of the whole history.
+    time: u64,
+    /// What was written; zeros follow.
+    bytes: Arc<Vec<u8>>,
+    /// How much of the block lay inside the file then.
+    filled: usize,
+}
+
+/// Something that gave the file a size.
+#[derive(Clone, Copy, Debug)]
+enum Sizing {
+    /// A write that made it at least this long.
+    Write { time: u64, end: u64 },
+    /// A truncation, by transaction `op`.
+    Truncate { time: u64, op: u64, size: u64, up: bool },
+}
+
+/// A file's data through time.
+#[derive(Clone, Default)]
+pub(crate) struct FileHistory {
+    start_size: u64,
+    sizings: Vec<Sizing>,
+    blocks: BTreeMap<u64, Vec<Version>>,
+    size: u64,
+    /// Acknowledged at this position of the device log: everything up to this time.
+    synced: Vec<(usize, u64)>,
+    /// Once this transaction is there, everything up to this time is.
+    carried: Vec<(u64, u64)>,
+}
+
+/// What of a file's history a recovered file may show.
+struct Window {
+    /// Everything up to this time must be there.
+    least: u64,
+    /// Nothing from this time on may be there: a truncation that is missing came first.
+    end: u64,
+    /// What made sizes before that.
+    sizings: Vec<Sizing>,
+}
+
+impl FileHistory {
+    /// A file that holds `contents`, for certain.
+    pub(crate) fn holding(contents: &[u8]) -> Self {
+        let blocks = (0..).zip(contents.chunks(BLOCK_BYTES));
+        let blocks = blocks.map(|(block, bytes)| {
+            (block, vec![Version { time: 0, bytes: Arc::new(bytes.to_vec()), filled: bytes.len() }])
+        });
+        let size = contents.len() as u64;
+        Self { start_size: size, size, blocks: blocks.collect(), ..Self::default() }
+    }
+
+    /// The present size.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The present contents of a range inside the file.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let end = self.size.min(offset + len as u64);
+        let mut contents = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let until = end.min((at / BLOCK + 1) * BLOCK);
+            let bytes = self.newest(at / BLOCK);
+            contents.extend((at..until).map(|at| bytes.get((at % BLOCK) as usize).copied().unwrap_or(0)));
+            at = until;
+        }
+        contents
+    }
+
+    fn newest(&self, block: u64) -> &[u8] {
+        self.blocks.get(&block).and_then(|versions| versions.last()).map_or(&[], |version| &version.bytes)
+    }
+
+    fn push(&mut self, block: u64, time: u64, bytes: Vec<u8>) {
+        let filled = self.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+        self.blocks.entry(block).or_default().push(Version { time, bytes: Arc::new(bytes), filled });
+    }
+
+    /// A write took place at `time`.
+    pub(crate) fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        self.sizings.push(Sizing::Write { time, end });
+        let old_size = self.size;
+        self.size = self.size.max(end);
+        self.fill_gap(time, old_size, offset);
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            let mut bytes = self.newest(block).to_vec();
+            let from = offset.max(block * BLOCK);
+            let until = end.min((block + 1) * BLOCK);
+            let within = (from % BLOCK) as usize..(from % BLOCK + until - from) as usize;
+            bytes.resize(bytes.len().max(within.end), 0);
+            bytes[within].copy_from_slice(&data[(from - offset) as usize..(until - offset) as usize]);
+            self.push(block, time, bytes);
+        }
+    }
+
+    /// What lies between the old end and the new data is part of the file now, and zeros.
+    fn fill_gap(&mut self, time: u64, old_size: u64, until: u64) {
+        if self.size > old_size {
+            for block in old_size / BLOCK..until.div_ceil(BLOCK) {
+                let bytes = self.newest(block).to_vec();
+                self.push(block, time, bytes);
+            }
+        }
+    }
+
+    /// A truncation took place at `time`, by transaction `op`.
+    pub(crate) fn truncate(&mut self, time: u64, op: u64, size: u64) {
+        if size == self.size {
+            // It changes times only: what was written before is not made durable by it.
+            return;
+        }
+        let old_size = self.size;
+        self.sizings.push(Sizing::Truncate { time, op, size, up: size > old_size });
+        self.size = size;
+        self.fill_gap(time, old_size, size);
+        if size < old_size {
+            let cut: Vec<u64> = self.blocks.range(size / BLOCK..).map(|(block, _)| *block).collect();
+            for block in cut {
+                let mut bytes = self.newest(block).to_vec();
+                bytes.truncate(size.saturating_sub(block * BLOCK).min(BLOCK) as usize);
+                self.push(block, time, bytes);
+            }
+        }
+    }
+
+    /// An fsync that began at `time` was answered when the device log was at `position`.
+    pub(crate) fn synced(&mut self, position: usize, time: u64) {
+        self.synced.push((position, time));
+    }
+
+    /// Transaction `op` is only there together with the data up to `time` (promises P3 and P6).
+    pub(crate) fn carried_by(&mut self, op: u64, time: u64) {
+        self.carried.push((op, time));
+    }
+
+    /// The newest truncation up to transaction `op`.
+    pub(crate) fn last_truncation(&self, op: u64) -> Option<u64> {
+        self.sizings.iter().rev().find_map(|sizing| match sizing {
+            Sizing::Truncate { op: by, .. } if *by <= op => Some(*by),
+            _ => None,
+        })
+    }
+
+    fn window(&self, op: u64, position: usize) -> Window {
+        let synced = self.synced.iter().filter(|(given, _)| *given <= position).map(|(_, time)| *time);
+        let carried = self.carried.iter().filter(|(by, _)| *by <= op).map(|(_, time)| *time);
+        let least = synced.chain(carried).max().unwrap_or(0);
+        let missing = |sizing: &Sizing| matches!(sizing, Sizing::Truncate { op: by, .. } if *by > op);
+        let there = self.sizings.iter().position(missing).unwrap_or(self.sizings.len());
+        let end = match self.sizings.get(there) {
+            Some(Sizing::Truncate { time, .. }) => *time,
+            _ => u64::MAX,
+        };
+        Window { least, end, sizings: self.sizings[..there].to_vec() }
+    }
+
+    /// What happened to the file, for a message.
+    pub(crate) fn story(&self) -> String {
+        format!(
+            "start {}, {:?}, synced {:?}, carried {:?}",
+            self.start_size, self.sizings, self.synced, self.carried
+        )
+    }
+
+    /// Compares what a crash after `position` events left, with all transactions up to `op`, with what may be left.
+    pub(crate) fn check(&self, found: &[u8], op: u64, position: usize) -> Result<(), String> {
+        let window = self.window(op, position);
+        let (least, most) = window.sizes(self.start_size);
+        let size = found.len() as u64;
+        if !(least..=most).contains(&size) {
+            return Err(format!("size {size}, not {least} to {most}"));
+        }
+        for (block, bytes) in (0..).zip(found.chunks(BLOCK_BYTES)) {
+            self.check_block(block, bytes, &window)?;
+        }
+        Ok(())
+    }
+
+    fn check_block(&self, block: u64, found: &[u8], window: &Window) -> Result<(), String> {
+        let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
+        let first = versions.iter().rposition(|version| version.time <= window.least);
+        // Before its first version a block was nothing.
+        let nothing = Version { time: 0, bytes: Arc::default(), filled: 0 };
+        let nothing = first.is_none().then_some(&nothing).into_iter();
+        let legal: Vec<Version> = nothing
+            .chain(&versions[first.unwrap_or(0)..])
+            .filter(|version| version.time < window.end)
+            .map(|version| window.seen_through_truncations(block, version))
+            .collect();
+        if legal.iter().any(|version| version.filled >= found.len() && version.shows(found)) {
+            return Ok(());
+        }
+        let what = if legal.iter().any(|version| version.shows(found)) {
+            "a version that did not reach so far: the size ran ahead of the data".to_owned()
+        } else if let Some(version) = versions.iter().find(|version| version.shows(found)) {
+            format!("the version of time {}", version.time)
+        } else if found.iter().all(|byte| *byte == 0) {
+            "zeros".to_owned()
+        } else {
+            "something that it never held".to_owned()
+        };
+        let times: Vec<u64> = legal.iter().map(|version| version.time).collect();
+        Err(format!("block {block} holds {what}; it may hold versions {times:?}"))
+    }
+}
+
+impl Version {
+    fn shows(&self, found: &[u8]) -> bool {
+        let (head, rest) = found.split_at(found.len().min(self.bytes.len()));
+        head == &self.bytes[..head.len()] && rest.iter().all(|byte| *byte == 0)
+    }
+}
+
+impl Window {
+    /// The least and the greatest size. A truncation upward is ordered metadata, and so is the loss of what one downward
+    /// cuts off; but neither makes data durable that lies below.
+    fn sizes(&self, start_size: u64) -> (u64, u64) {
+        let (mut least, mut most) = (start_size, start_size);
+        for sizing in &self.sizings {
+            match *sizing {
+                Sizing::Write { time, end } => {
+                    most = most.max(end);
+                    if time <= self.least {
+                        least = least.max(end);
+                    }
+                }
+                Sizing::Truncate { size, up: true, .. } => (least, most) = (size, size),
+                Sizing::Truncate { size, .. } => (least, most) = (least.min(size), size),
+            }
+        }
+        (least, most)
+    }
+
+    /// What is left of a version that was not written back before later truncations took place: below the sizes they
+    /// set, older data or none may show.
+    fn seen_through_truncations(&self, block: u64, version: &Version) -> Version {
+        let inside = |size: u64| size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+        let mut seen = version.clone();
+        for sizing in &self.sizings {
+            if let Sizing::Truncate { time, size, up, .. } = *sizing
+                && time > version.time
+            {
+                if inside(size) < seen.bytes.len() {
+                    seen.bytes = Arc::new(seen.bytes[..inside(size)].to_vec());
+                }
+                seen.filled = if up { inside(size) } else { seen.filled.min(inside(size)) };
+            }
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsynced_data_may_be_missing_but_not_garbled() {
+        let mut file = FileHistory::default();
+        file.write(1, 0, &[1; 6000]);
+        file.synced(10, 1);
+        file.write(2, 0, &[2; 4096]);
+        let old = file.read(4096, 5000);
+        assert_eq!(old, [1; 1904]);
+        assert!(file.check(&[1; 6000], 0, 10).is_ok());
+        assert!(file.check(&file.read(0, 6000), 0, 10).is_ok());
+        assert!(file.check(&[], 0, 9).is_ok());
+        assert!(file.check(&[], 0, 10).is_err());
+        assert!(file.check(&[2; 6000], 0, 10).is_err());
+        let mut half = [1; 6000];
+        half[..2048].fill(2);
+        assert!(file.check(&half, 0, 10).is_err(), "half of one block");
+    }
+
+    #[test]
+    fn the_size_must_not_run_ahead() {
+        let mut file = FileHistory::default();
+        file.write(1, 0, &[1; 3 * 4096]);
+        let mut hole = [1; 3 * 4096];
+        hole[4096..8192].fill(0);
+        assert!(file.check(&hole, 0, 0).is_err());
+        assert!(file.check(&hole[..4096], 0, 0).is_ok());
+        file.truncate(2, 7, 5 * 4096);
+        let mut grown = [0; 5 * 4096];
+        grown[..4096].fill(1);
+        assert!(
+            file.check(&grown, 7, 0).is_ok(),
+            "a truncation upward is ordered, the data before it is not"
+        );
+        assert!(file.check(&grown, 6, 0).is_err());
+    }
+
+    #[test]
+    fn what_was_cut_off_never_comes_back() {
+        let mut file = FileHistory::holding(&[1; 8000]);
+        file.truncate(1, 5, 5000);
+        file.truncate(2, 6, 8000);
+        assert!(file.check(&[1; 8000], 4, 0).is_ok());
+        assert!(file.check(&[1; 5000], 5, 0).is_ok());
+        assert!(file.check(&[1; 8000], 6, 0).is_err());
+        assert!(file.check(&file.read(0, 8000), 6, 0).is_ok());
+    }
+
+    #[test]
+    fn a_hole_reads_as_zeros() {
+        let mut file = FileHistory::default();
+        file.write(1, 10_000, &[3; 100]);
+        assert!(file.check(&file.read(0, 20_000), 0, 0).is_ok());
+        file.write(2, 4096, &[4; 4096]);
+        assert!(file.check(&file.read(0, 20_000), 0, 0).is_ok());
+        let mut old = vec![0; 10_100];
+        old[10_000..].fill(3);
+        assert!(file.check(&old, 0, 0).is_ok());
+    }
+}

@@ -1,0 +1,120 @@
+//! The filesystem under power cuts: names, attributes and file data from several tasks.
+
+mod actions;
+mod file;
+mod history;
+mod tracked;
+mod tree;
+mod verify;
+mod workload;
+
+pub use history::FsHistory;
+
+use crate::lab::{Subject, Work, World};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use syncline_device::{MemoryDevice, block_on};
+use syncline_fs::types::Timestamp;
+use syncline_fs::{AccessTime, Filesystem, Options};
+use syncline_store::{FormatOptions, Store, StoreOptions};
+
+/// Size of the image.
+const IMAGE_BYTES: u64 = 24 << 20;
+
+/// A filesystem and the history it must come back to a prefix of.
+pub struct FsSubject;
+
+impl Subject for FsSubject {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+        let image = BASE.get_or_init(make_base).snapshot();
+        (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
+    }
+
+    fn open(
+        &self,
+        world: World,
+        model: Arc<FsHistory>,
+        position: usize,
+    ) -> Work<(Arc<Filesystem>, Arc<FsHistory>)> {
+        Box::pin(async move {
+            if world.canary.is_none() {
+                check_image(&world)?;
+            }
+            let (store_options, options) = options(&world);
+            let opened = Store::open(world.device.clone(), store_options, world.spawn.clone()).await;
+            let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
+            let op = store.last_op().0;
+            let opened = Filesystem::open(store, world.spawn.clone(), options).await;
+            let fs = opened.map_err(|error| format!("the filesystem does not open: {error}"))?;
+            let came_back = verify::verify(&fs, &model, op, position).await?;
+            Ok((fs, Arc::new(came_back)))
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        Box::pin(workload::work(world, fs, model))
+    }
+}
+
+/// Every structure of the image as the crash left it agrees with every other.
+fn check_image(world: &World) -> Result<(), String> {
+    use syncline_check::{FindingKind, check};
+    // Its own view of the device: nothing of it goes into the record, and nothing of it waits.
+    let image = world.image.snapshot();
+    let report = block_on(check(image, world.spawn.clone(), &mut |_| {}));
+    let report = report.map_err(|error| format!("check: {error}"))?;
+    // A superblock that was being written may be torn; its slot is not the newest durable one's.
+    let wrong = report.findings.iter().find(|finding| finding.kind != FindingKind::SuperblockDamaged);
+    match wrong {
+        Some(finding) => Err(format!("check: {finding:?}")),
+        None => Ok(()),
+    }
+}
+
+/// Limits so small that seals, flushes, write-back and checkpoints come often.
+fn options(world: &World) -> (StoreOptions, Options) {
+    let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
+    let store = StoreOptions {
+        node_cache_bytes: 8 << 20,
+        memtable_bytes: 1 << rng.random_range(13..18),
+        checkpoint_interval: Duration::from_millis(rng.random_range(2..60)),
+        log_bytes: 1 << rng.random_range(16..20),
+        seal_bytes: 1 << rng.random_range(9..15),
+        unflushed_bytes: 1 << rng.random_range(15..21),
+        canary: world.canary,
+        epoch: Some(rng.random()),
+        ..StoreOptions::default()
+    };
+    let fs = Options {
+        dirty_bytes_max: 1 << 20,
+        writeback_start_bytes: 1 << rng.random_range(14..20),
+        writeback_age: Duration::from_millis(rng.random_range(2..50)),
+        cached_inodes_max: if rng.random() { 4 } else { 1000 },
+        clock: world.clock.clone(),
+        access_time: AccessTime::Never,
+    };
+    (store, fs)
+}
+
+fn make_base() -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(IMAGE_BYTES);
+    let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+    let options = FormatOptions {
+        node_bytes: 4096,
+        uuid: [1; 16],
+        hash_seed: [2; 16],
+        epoch: Some([3; 16]),
+        ..FormatOptions::default()
+    };
+    let simulation = crate::Simulation::new(0);
+    let formatting = syncline_store::format(device.clone(), options, root, simulation.spawner());
+    simulation.run(formatting).expect("a memory device stalls nobody").expect("the image is large enough");
+    device
+}

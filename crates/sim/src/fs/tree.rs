@@ -1,0 +1,272 @@
+//! A plain filesystem tree in memory: names and attributes without file data, and the changes that can be made to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use syncline_format::crc;
+use syncline_fs::types::{Ino, ROOT};
+
+/// What an inode is, as far as names go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Body {
+    /// A regular file; its data is modelled elsewhere.
+    File,
+    /// A directory and its entries.
+    Directory(BTreeMap<Vec<u8>, Ino>),
+    /// A symbolic link and its target.
+    Symlink(Vec<u8>),
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) body: Body,
+    pub(crate) permissions: u16,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) nlink: u32,
+}
+
+impl Node {
+    pub(crate) fn new(body: Body, permissions: u16) -> Self {
+        let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
+        Self { body, permissions, xattrs: BTreeMap::new(), nlink }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match &self.body {
+            Body::File => write!(f, "file")?,
+            Body::Symlink(to) => write!(f, "symlink of {} bytes", to.len())?,
+            Body::Directory(entries) => {
+                let entries: Vec<_> =
+                    entries.iter().map(|(name, ino)| format!("{} {ino}", text(name))).collect();
+                write!(f, "directory {entries:?}")?;
+            }
+        }
+        let xattrs: Vec<_> =
+            self.xattrs.iter().map(|(name, value)| format!("{} {:#x}", text(name), crc(value))).collect();
+        write!(f, " {:o} links {} {xattrs:?}", self.permissions, self.nlink)
+    }
+}
+
+/// A place for a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) parent: Ino,
+    pub(crate) name: Vec<u8>,
+}
+
+/// One change of names or attributes: what one transaction of the filesystem did.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Create {
+        at: Place,
+        ino: Ino,
+        node: Node,
+    },
+    Link {
+        ino: Ino,
+        at: Place,
+    },
+    Remove {
+        at: Place,
+    },
+    /// A rename that was asked for at the moment `started`.
+    Rename {
+        from: Place,
+        to: Place,
+        exchange: bool,
+        started: u64,
+    },
+    Permissions {
+        ino: Ino,
+        permissions: u16,
+    },
+    SetXattr {
+        ino: Ino,
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: Vec<u8>,
+    },
+    /// A truncation: of interest to the file's data only.
+    Truncate,
+}
+
+/// All inodes that have a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tree {
+    pub(crate) nodes: BTreeMap<Ino, Node>,
+}
+
+impl Tree {
+    /// Only the root.
+    pub(crate) fn empty() -> Self {
+        let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
+        Self { nodes: BTreeMap::from([(ROOT, root)]) }
+    }
+
+    pub(crate) fn find(&self, at: &Place) -> Option<Ino> {
+        match &self.nodes.get(&at.parent)?.body {
+            Body::Directory(entries) => entries.get(&at.name).copied(),
+            _ => None,
+        }
+    }
+
+    /// The inodes whose names a change touches, seen before it is made.
+    pub(crate) fn touched_by(&self, change: &Change) -> Vec<Ino> {
+        match change {
+            Change::Create { ino, .. } | Change::Link { ino, .. } => vec![*ino],
+            Change::Remove { at } => self.find(at).into_iter().collect(),
+            Change::Rename { from, to, .. } => {
+                [self.find(from), self.find(to)].into_iter().flatten().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The inodes whose data a rename takes along (promise P3), seen before it is made.
+    pub(crate) fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
+        let Change::Rename { from, to, exchange, started } = change else { return Vec::new() };
+        let exchanged = if *exchange { self.find(to) } else { None };
+        [self.find(from), exchanged].into_iter().flatten().map(|ino| (ino, *started)).collect()
+    }
+
+    /// Makes a change that the filesystem said it had made; an error when that can't have been so.
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), String> {
+        let impossible = || format!("{change:?} can't have been done here");
+        match change {
+            Change::Create { at, ino, node } => {
+                self.put(at, *ino).ok_or_else(impossible)?;
+                self.nodes.insert(*ino, node.clone());
+                self.count_subdirectory(at.parent, *ino, 1);
+            }
+            Change::Link { ino, at } => {
+                self.put(at, *ino).ok_or_else(impossible)?;
+                self.nodes.get_mut(ino).ok_or_else(impossible)?.nlink += 1;
+            }
+            Change::Remove { at } => {
+                let ino = self.take(at).ok_or_else(impossible)?;
+                self.drop_link(at.parent, ino).ok_or_else(impossible)?;
+            }
+            Change::Rename { from, to, exchange: false, .. } => {
+                self.rename(from, to).ok_or_else(impossible)?;
+            }
+            Change::Rename { from, to, .. } => self.exchange(from, to).ok_or_else(impossible)?,
+            // An inode without a name may still be changed by those who have it open; nobody will see it.
+            Change::Permissions { ino, permissions } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.permissions = *permissions;
+                }
+            }
+            Change::SetXattr { ino, name, value } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.xattrs.insert(name.clone(), value.clone());
+                }
+            }
+            Change::RemoveXattr { ino, name } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.xattrs.remove(name).ok_or_else(impossible)?;
+                }
+            }
+            Change::Truncate => {}
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Place, to: &Place) -> Option<()> {
+        let ino = self.find(from)?;
+        if self.find(to) == Some(ino) {
+            return Some(());
+        }
+        self.take(from)?;
+        if let Some(replaced) = self.take(to) {
+            self.drop_link(to.parent, replaced)?;
+        }
+        self.move_to(from.parent, ino, to)
+    }
+
+    fn exchange(&mut self, one: &Place, other: &Place) -> Option<()> {
+        let (first, second) = (self.take(one)?, self.take(other)?);
+        self.move_to(one.parent, first, other)?;
+        self.move_to(other.parent, second, one)
+    }
+
+    fn move_to(&mut self, parent: Ino, ino: Ino, to: &Place) -> Option<()> {
+        self.put(to, ino)?;
+        self.count_subdirectory(parent, ino, -1);
+        self.count_subdirectory(to.parent, ino, 1);
+        Some(())
+    }
+
+    fn entries(&mut self, dir: Ino) -> Option<&mut BTreeMap<Vec<u8>, Ino>> {
+        match &mut self.nodes.get_mut(&dir)?.body {
+            Body::Directory(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, at: &Place, ino: Ino) -> Option<()> {
+        let before = self.entries(at.parent)?.insert(at.name.clone(), ino);
+        before.is_none().then_some(())
+    }
+
+    fn take(&mut self, at: &Place) -> Option<Ino> {
+        self.entries(at.parent)?.remove(&at.name)
+    }
+
+    /// A name of `ino` in `parent` is gone.
+    fn drop_link(&mut self, parent: Ino, ino: Ino) -> Option<()> {
+        self.count_subdirectory(parent, ino, -1);
+        let node = self.nodes.get_mut(&ino)?;
+        if let Body::Directory(entries) = &node.body {
+            if !entries.is_empty() {
+                return None;
+            }
+            self.nodes.remove(&ino);
+            return Some(());
+        }
+        node.nlink -= 1;
+        if node.nlink == 0 {
+            self.nodes.remove(&ino);
+        }
+        Some(())
+    }
+
+    /// A subdirectory's ".." is a link of its parent.
+    fn count_subdirectory(&mut self, parent: Ino, ino: Ino, delta: i32) {
+        if self.nodes.get(&ino).is_some_and(Node::is_directory)
+            && let Some(parent) = self.nodes.get_mut(&parent)
+        {
+            parent.nlink = parent.nlink.saturating_add_signed(delta);
+        }
+    }
+
+    /// All directories.
+    pub(crate) fn directories(&self) -> Vec<Ino> {
+        self.nodes.iter().filter(|(_, node)| node.is_directory()).map(|(ino, _)| *ino).collect()
+    }
+
+    /// All regular files.
+    pub(crate) fn files(&self) -> Vec<Ino> {
+        self.nodes.iter().filter(|(_, node)| node.body == Body::File).map(|(ino, _)| *ino).collect()
+    }
+
+    /// All names.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        for (&parent, node) in &self.nodes {
+            if let Body::Directory(entries) = &node.body {
+                places.extend(entries.keys().map(|name| Place { parent, name: name.clone() }));
+            }
+        }
+        places
+    }
+}

@@ -1,0 +1,161 @@
+//! What the filesystem is made to do: several tasks at once, on few names, so that they meet.
+
+use super::history::FsHistory;
+use super::tree::{Place, Tree};
+use crate::lab::World;
+use parking_lot::Mutex;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_fs::types::Ino;
+use syncline_fs::{Filesystem, FsError};
+use syncline_store::StoreError;
+
+const TASKS: u32 = 4;
+
+/// Runs the tasks to their ends, or to the first failure.
+pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0xf5);
+    let actions = rng.random_range(4..50);
+    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((TASKS, None)));
+    for _ in 0..TASKS {
+        let mut task = Task {
+            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            world: world.clone(),
+            fs: fs.clone(),
+            history: history.clone(),
+            opened: Vec::new(),
+        };
+        let outcome = outcome.clone();
+        world.spawn.spawn(Box::pin(async move {
+            let result = task.run(actions).await;
+            let mut outcome = outcome.lock();
+            outcome.0 -= 1;
+            if let Err(error) = result {
+                outcome.1.get_or_insert(error);
+            }
+        }));
+    }
+    loop {
+        world.spawn.sleep(Duration::from_micros(200)).await;
+        let mut outcome = outcome.lock();
+        if let Some(error) = outcome.1.take() {
+            return Err(error);
+        }
+        if outcome.0 == 0 {
+            break;
+        }
+    }
+    history.tree().map(drop)
+}
+
+/// One user of the filesystem.
+pub(super) struct Task {
+    pub(super) rng: ChaCha8Rng,
+    pub(super) world: World,
+    pub(super) fs: Arc<Filesystem>,
+    pub(super) history: Arc<FsHistory>,
+    /// Files it holds open.
+    pub(super) opened: Vec<Ino>,
+}
+
+/// What an action may answer.
+pub(super) enum Failure {
+    /// As a busy filesystem may.
+    Expected,
+    /// A violation.
+    Wrong(String),
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Self {
+        match error {
+            // Somebody was faster, or room is scarce on so small an image: answers, not failures.
+            FsError::NotFound
+            | FsError::Exists
+            | FsError::NotDirectory
+            | FsError::IsDirectory
+            | FsError::NotEmpty
+            | FsError::Invalid(_)
+            | FsError::NotPermitted
+            | FsError::NoAttribute
+            | FsError::Stale
+            | FsError::Store(StoreError::NoSpace) => Self::Expected,
+            other => Self::Wrong(format!("an operation failed: {other}")),
+        }
+    }
+}
+
+pub(super) type Done = Result<(), Failure>;
+
+impl Task {
+    async fn run(&mut self, actions: u32) -> Result<(), String> {
+        for _ in 0..actions {
+            match self.act().await {
+                Ok(()) | Err(Failure::Expected) => {}
+                Err(Failure::Wrong(what)) => return Err(what),
+            }
+        }
+        for ino in std::mem::take(&mut self.opened) {
+            self.fs.release_file(ino);
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self) -> Done {
+        match self.rng.random_range(0..100) {
+            0..12 => self.create().await,
+            12..15 => self.mkdir().await,
+            15..17 => self.symlink().await,
+            17..37 => self.write().await,
+            37..42 => self.truncate().await,
+            42..50 => self.rename().await,
+            50..54 => self.replace_by_rename().await,
+            54..57 => self.link().await,
+            57..63 => self.unlink().await,
+            63..64 => self.rmdir().await,
+            64..68 => self.change_attributes().await,
+            68..80 => self.fsync().await,
+            80..83 => self.fsync_directory().await,
+            83..87 => self.sync_many().await,
+            87..88 => self.syncfs().await,
+            88..92 => self.read().await,
+            92..94 => self.hold_open().await,
+            _ => {
+                let longest = if self.rng.random_range(0..8) == 0 { 230_000 } else { 6_000 };
+                let nap = Duration::from_micros(self.rng.random_range(0..longest));
+                self.world.spawn.sleep(nap).await;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn tree(&self) -> Result<Tree, Failure> {
+        self.history.tree().map_err(Failure::Wrong)
+    }
+
+    /// A name that may or may not be there.
+    pub(super) fn random_place(&mut self) -> Result<Place, Failure> {
+        let tree = self.tree()?;
+        let parent = *tree.directories().choose(&mut self.rng).expect("there is a root");
+        let name = format!("n{}", self.rng.random_range(0..7)).into_bytes();
+        Ok(Place { parent, name })
+    }
+
+    /// A name that was there a moment ago.
+    pub(super) fn existing_place(&mut self) -> Result<Place, Failure> {
+        self.tree()?.places().choose(&mut self.rng).cloned().ok_or(Failure::Expected)
+    }
+
+    /// A file that had a name a moment ago.
+    pub(super) fn random_file(&mut self) -> Result<Ino, Failure> {
+        self.tree()?.files().choose(&mut self.rng).copied().ok_or(Failure::Expected)
+    }
+
+    /// Tells the history what was acknowledged.
+    pub(super) fn promise(&self, op: u64) {
+        self.history.promise(self.world.device.position(), op, None);
+    }
+}
