@@ -237,6 +237,15 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_lists_every_kind() {
+        let manual = include_str!("../../../docs/man/syncline.1").replace("\\-", "-");
+        for kind in FindingKind::ALL {
+            let entry = format!("\n.B {} {}\n{}\n", kind.id(), kind.name(), kind.explanation().trim());
+            assert!(manual.contains(&entry), "{entry}");
+        }
+    }
+
+    #[test]
     fn a_report_is_bounded_and_counts_the_rest() {
         let mut report = Report::default();
         for block in 0..FINDINGS_MAX as u64 + 5 {

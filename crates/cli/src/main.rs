@@ -14,10 +14,19 @@ use failure::Outcome;
 use std::process::ExitCode;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 failed; 2 wrong usage; 3 in use (image, device or mount point); 4 damaged; 5 no image that this
-program can use (none, truncated, newer format, no superblock); 6 mount point missing, not empty or no directory; 7 FUSE
-can't be used; 8 the device failed; 9 not permitted; 10 no space. 'check' has those of fsck(8): 0 nothing wrong, 4 errors
-found, 8 not done, 16 wrong usage.
+Exit codes:
+   0  success
+   1  failed
+   2  wrong usage
+   3  the image, the device or the mount point is in use
+   4  a block is not what its checksum says
+   5  no image that this program can use: none, truncated, of a newer format, without superblock
+   6  the mount point is missing, not empty or no directory
+   7  FUSE can't be used here
+   8  the device failed
+   9  not permitted
+  10  no space
+'check' has those of fsck(8): 0 nothing wrong, 4 errors found, 8 not done, 16 wrong usage.
 
 SYNCLINE_LOG=debug shows more of what happens.";
 
