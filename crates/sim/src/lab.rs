@@ -148,6 +148,8 @@ pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explor
 }
 
 type Log = Arc<RecordingDevice>;
+/// What was recorded, and the lives that the process had meanwhile.
+type Recorded<M> = (Log, Vec<Life<M>>);
 
 /// Lets the process live and be killed on one device, without a power cut.
 fn run_cycle<S: Subject>(
@@ -156,7 +158,7 @@ fn run_cycle<S: Subject>(
     plan: Plan,
     memory: Arc<MemoryDevice>,
     model: Arc<S::Model>,
-) -> Result<(Log, Vec<Life<S::Model>>), String> {
+) -> Result<Recorded<S::Model>, String> {
     let log = RecordingDevice::new(memory.clone());
     let mut lives = vec![Life { from: 0, model }];
     for _ in 0..rng.random_range(1..=plan.lives.max(1)) {
