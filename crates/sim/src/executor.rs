@@ -358,8 +358,7 @@ mod tests {
         let sleep = spawner.sleep(Duration::from_secs(5));
         simulation.run(sleep).unwrap();
         assert!(simulation.now_ns() >= 5_000_000_000);
-        let order = order.lock().clone();
-        order
+        order.lock().clone()
     }
 
     #[test]
