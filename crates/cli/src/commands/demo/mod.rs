@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use syncline::FormatOptions;
 use syncline_device::block_on;
 use target::Target;
@@ -22,6 +23,8 @@ use workload::{Row, WORKLOADS};
 /// Image size where there is room for it, and the least that will do.
 const IMAGE_BYTES: u64 = 2 << 30;
 const IMAGE_BYTES_MIN: u64 = 256 << 20;
+/// How long the load lasts under which the power is cut.
+const POWER_LOAD: Duration = Duration::from_secs(3);
 
 /// Arguments of `demo`.
 #[derive(clap::Args)]
@@ -41,7 +44,7 @@ pub struct Args {
 }
 
 /// Raised by SIGINT and SIGTERM, so that mount and folder are cleaned up.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -158,7 +161,8 @@ fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         "Cutting the power {cuts} times under load (seed {seed}): what no flush covered is dropped, reordered or torn"
     );
     let bar = bar(cuts, "cuts");
-    let outcome = power::run(seed, cuts, interrupt, &bar);
+    let plan = power::Plan { seed, cuts, load: POWER_LOAD, canary: None };
+    let outcome = power::run(&plan, interrupt, &bar);
     bar.finish_and_clear();
     println!("{}", outcome?);
     Ok(())

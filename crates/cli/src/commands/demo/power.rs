@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use syncline::{Filesystem, FormatOptions, ImageOptions, StoreOptions};
 use syncline_device::{MemoryDevice, block_on};
 use syncline_sim::{CrashImages, RecordingDevice, block_of};
+use syncline_store::Canary;
 
 /// Size of the image, in memory.
 const IMAGE_BYTES: u64 = 256 << 20;
@@ -24,11 +25,22 @@ const JOBS: u64 = 8;
 pub const SLOTS: u64 = 48;
 /// Blocks of a write: 64 KiB.
 pub const SLOT_BLOCKS: u64 = 16;
-/// The load ends after this, or when so much was recorded: it is all kept in memory.
-const LOAD: Duration = Duration::from_secs(3);
+/// The load ends when so much was recorded: it is all kept in memory.
 const RECORDED_BYTES_MAX: u64 = 384 << 20;
 /// One operation in so many makes a new file instead of overwriting.
 const CREATE_ONE_IN: u32 = 8;
+
+/// What to do.
+pub struct Plan {
+    /// Decides about everything random but the order in which threads run.
+    pub seed: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// How long the load lasts.
+    pub load: Duration,
+    /// A rule to break on purpose, for the test of this.
+    pub canary: Option<Canary>,
+}
 
 /// What was seen.
 pub struct Outcome {
@@ -71,19 +83,20 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs the load, cuts the power `cuts` times, and compares.
-pub fn run(seed: u64, cuts: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outcome, Failure> {
-    let mut rng = StdRng::seed_from_u64(seed);
+/// Runs the load, cuts the power, and compares.
+pub fn run(plan: &Plan, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outcome, Failure> {
+    let mut rng = StdRng::seed_from_u64(plan.seed);
     let base = MemoryDevice::new(IMAGE_BYTES);
     syncline::format_device(base.clone(), &FormatOptions::default())?;
     let recording = RecordingDevice::new(base.snapshot());
     // Checkpoints often, so that cuts fall into them too.
-    let store = StoreOptions { checkpoint_interval: Duration::from_millis(300), ..StoreOptions::default() };
+    let checkpoint_interval = Duration::from_millis(300);
+    let store = StoreOptions { checkpoint_interval, canary: plan.canary, ..StoreOptions::default() };
     let fs = Filesystem::open_device(recording.clone(), ImageOptions { store, ..ImageOptions::default() })?;
     let start = recording.position();
     bar.set_message("cuts (writing)");
     let started = Instant::now();
-    let histories = load(&fs, &recording, rng.random(), interrupt)?;
+    let histories = load(&fs, &recording, rng.random(), plan.load, interrupt)?;
     let load = started.elapsed();
     let written_bytes = fs.statistics().store.device_write_bytes;
     let events = recording.events();
@@ -91,7 +104,7 @@ pub fn run(seed: u64, cuts: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Re
     interrupt.check()?;
 
     bar.set_message("cuts");
-    let mut positions: Vec<usize> = (0..cuts).map(|_| rng.random_range(start..=events.len())).collect();
+    let mut positions: Vec<usize> = (0..plan.cuts).map(|_| rng.random_range(start..=events.len())).collect();
     positions.sort_unstable();
     let mut images = CrashImages::new(&base, events, rng.random());
     let fsyncs = histories.iter().map(JobHistory::fsyncs).sum();
@@ -99,7 +112,7 @@ pub fn run(seed: u64, cuts: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Re
         load,
         fsyncs,
         written_bytes,
-        cuts,
+        cuts: plan.cuts,
         compared: Compared::default(),
         open_writes: 0,
         recoveries: Vec::new(),
@@ -144,6 +157,7 @@ fn load(
     fs: &Filesystem,
     recording: &Arc<RecordingDevice>,
     seed: u64,
+    limit: Duration,
     interrupt: &Interrupt,
 ) -> Result<Vec<JobHistory>, Failure> {
     let stop = AtomicBool::new(false);
@@ -153,7 +167,7 @@ fn load(
         let jobs: Vec<_> =
             (0..JOBS).map(|job| scope.spawn(move || work(fs, recording, job, seed ^ job, stop))).collect();
         let enough = || fs.statistics().store.device_write_bytes > RECORDED_BYTES_MAX;
-        while started.elapsed() < LOAD
+        while started.elapsed() < limit
             && !interrupt.raised()
             && !enough()
             && !jobs.iter().any(|job| job.is_finished())
@@ -203,4 +217,28 @@ fn work(
         }
     }
     Ok(history)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(canary: Option<Canary>) -> Result<Outcome, Failure> {
+        let plan = Plan { seed: 1, cuts: 20, load: Duration::from_millis(500), canary };
+        run(&plan, &Interrupt::default(), &ProgressBar::hidden())
+    }
+
+    #[test]
+    fn nothing_is_lost() {
+        let outcome = cut(None).unwrap();
+        assert!(outcome.compared.fsyncs > 0 && outcome.compared.bytes > 0);
+        assert_eq!(outcome.recoveries.len(), 20);
+    }
+
+    /// The demonstration would notice: without its flushes the engine loses what it acknowledged.
+    #[test]
+    fn a_skipped_flush_is_noticed() {
+        let failure = cut(Some(Canary::SkipFlush)).err().expect("something is lost");
+        assert_eq!(failure.code(), Cause::Damaged as u8, "{failure}");
+    }
 }
