@@ -7,15 +7,13 @@ use crate::types::Statfs;
 const OBJECTS_PER_BLOCK: u64 = 8;
 
 impl Filesystem {
-    /// Blocks and objects, used and free. Dirty data in memory counts as free until it is placed.
+    /// Blocks and objects, used and free. Dirty data in memory counts as free, but not as available.
     pub fn statfs(&self) -> Statfs {
         let geometry = self.store.geometry();
         let space = self.store.space();
         // What was freed can be had again after the next checkpoint.
         let free = space.free.saturating_add(space.pending_free).min(geometry.total_blocks);
-        // The store keeps about this much for checkpoints and deletes.
-        let reserve = (geometry.total_blocks / 64).clamp(256, 16 * 1024);
-        let available = free.saturating_sub(reserve);
+        let available = self.store.available_blocks().min(free);
         Statfs {
             blocks: geometry.total_blocks,
             free,

@@ -3,7 +3,7 @@
 //!
 //! For tests and demonstrations only. A run is made of a [`Simulation`] (who runs when), a [`SimDevice`] (when
 //! operations end), a [`RecordingDevice`] (what happened) and a workload. [`CrashImages`] makes from the record every
-//! image that the device assumption allows (docs/DESIGN.md, "The promise").
+//! image that the device assumption allows (docs/DURABILITY.md, "The device").
 #![forbid(unsafe_code)]
 
 mod content;

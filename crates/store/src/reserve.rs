@@ -107,6 +107,14 @@ impl Store {
         free - self.reserved.load(Ordering::Acquire) as i64 - self.reserve_blocks() as i64
     }
 
+    /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
+    /// and the reserve.
+    pub fn available_blocks(&self) -> u64 {
+        let promised = self.reserved.load(Ordering::Acquire) + self.reserve_blocks();
+        let space = self.space.counters();
+        (space.free + space.pending_free).saturating_sub(promised)
+    }
+
     /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
     /// deletes on a full filesystem.
     pub(crate) fn reserve_blocks(&self) -> u64 {
