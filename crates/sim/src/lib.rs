@@ -9,6 +9,7 @@
 mod content;
 mod device;
 mod executor;
+mod fault;
 mod fs;
 mod images;
 pub mod lab;
@@ -19,6 +20,7 @@ mod tear;
 pub use content::block_of;
 pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled};
+pub use fault::{Effect, Fault, FaultDevice};
 pub use fs::{FsHistory, FsSubject};
 pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};

@@ -1,0 +1,148 @@
+//! P5: what fsync says of a failing device is true, a retry is real, and what was acknowledged before is there after.
+
+use std::sync::Arc;
+use syncline_device::{Background, Device, MemoryDevice, Operation, Spawn, WorkerOptions, block_on};
+use syncline_format::Key;
+use syncline_sim::{Effect, Fault, FaultDevice};
+use syncline_store::{FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
+
+struct Rig {
+    memory: Arc<MemoryDevice>,
+    device: Arc<FaultDevice>,
+    store: Arc<Store>,
+    spawn: Arc<dyn Spawn>,
+}
+
+fn rig() -> Rig {
+    let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+    let memory = MemoryDevice::new(32 << 20);
+    block_on(format(memory.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
+    let device = FaultDevice::new(memory.clone());
+    let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+    Rig { memory, device, store, spawn }
+}
+
+impl Rig {
+    fn put(&self, object: u64) -> OpSeq {
+        let mut transaction = Transaction::new();
+        transaction.put(key(object), "value");
+        self.store.commit(transaction).unwrap()
+    }
+
+    fn sync(&self, op: OpSeq) -> Result<(), StoreError> {
+        block_on(self.store.sync(op))
+    }
+
+    /// Objects that are there when the power goes now. (What reached the memory device counts as persistent.)
+    fn after_crash(&self) -> Vec<u64> {
+        let image: Arc<dyn Device> = self.memory.snapshot();
+        let opened = block_on(Store::open(image, StoreOptions::default(), self.spawn.clone()));
+        let (store, _) = opened.unwrap();
+        (100..110).filter(|object| block_on(store.get(key(*object))).unwrap().is_some()).collect()
+    }
+}
+
+fn key(object: u64) -> Key {
+    Key { object, kind: 1, offset: 0 }
+}
+
+#[test]
+fn a_write_that_fails_once_is_repeated_at_once() {
+    let rig = rig();
+    rig.device.add(Fault::next(Operation::Write, 1));
+    rig.sync(rig.put(100)).unwrap();
+    assert_eq!(rig.store.counters().device_writes_failed, 1);
+    assert_eq!(rig.after_crash(), [100]);
+}
+
+#[test]
+fn a_write_that_keeps_failing_fails_the_fsync_and_blocks_what_follows() {
+    let rig = rig();
+    rig.device.add(Fault::next(Operation::Write, 2));
+    let first = rig.put(100);
+    rig.sync(first).unwrap_err();
+    assert!(!rig.store.is_durable(first));
+    assert_eq!(rig.after_crash(), [0; 0]);
+    // The device is well again: a retry is real, and takes the later change with it (R5).
+    let second = rig.put(101);
+    rig.sync(second).unwrap();
+    assert!(rig.store.is_durable(first));
+    assert_eq!(rig.after_crash(), [100, 101]);
+}
+
+#[test]
+fn a_failed_flush_is_redeemed_only_by_writing_again() {
+    let rig = rig();
+    rig.sync(rig.put(100)).unwrap();
+    rig.device.add(Fault::next(Operation::Flush, 1));
+    let op = rig.put(101);
+    rig.sync(op).unwrap_err();
+    assert!(!rig.store.is_durable(op));
+    let before = rig.store.device_counters();
+    rig.sync(op).unwrap();
+    let after = rig.store.device_counters();
+    assert_eq!(after.writes - before.writes, 1, "the batch was written again (R6)");
+    assert_eq!(after.flushes_issued - before.flushes_issued, 1);
+    assert_eq!(rig.after_crash(), [100, 101]);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_turns_the_filesystem_read_only() {
+    let rig = rig();
+    rig.sync(rig.put(100)).unwrap();
+    rig.device.add(Fault::next(Operation::Write, u64::MAX));
+    let op = rig.put(101);
+    for _ in 0..3 {
+        rig.sync(op).unwrap_err();
+    }
+    assert!(matches!(rig.store.commit(Transaction::new()), Err(StoreError::ReadOnly { .. })));
+    let reason = rig.store.read_only_reason().unwrap();
+    assert!(reason.contains("log could not be written") && reason.contains("mount again"), "{reason}");
+    assert!(block_on(rig.store.get(key(101))).unwrap().is_some(), "still readable");
+    assert_eq!(rig.after_crash(), [100]);
+}
+
+#[test]
+fn a_checkpoint_that_fails_loses_nothing_and_the_next_one_takes_everything() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let rig = rig();
+        rig.sync(rig.put(100)).unwrap();
+        rig.device.add(Fault::next(operation, 1));
+        block_on(rig.store.checkpoint()).unwrap_err();
+        assert_eq!(rig.after_crash(), [100], "{operation:?}");
+        rig.put(101);
+        block_on(rig.store.checkpoint()).unwrap();
+        assert_eq!(rig.after_crash(), [100, 101], "{operation:?}");
+    }
+}
+
+#[test]
+fn a_superblock_that_may_or_may_not_be_there_ends_all_writing() {
+    let rig = rig();
+    rig.sync(rig.put(100)).unwrap();
+    let copies = rig.store.geometry().superblock_copies(0).into_iter();
+    for addr in copies.chain(rig.store.geometry().superblock_copies(1)) {
+        let bytes = addr * 4096..addr * 4096 + 1;
+        rig.device.add(Fault { bytes, ..Fault::next(Operation::Write, u64::MAX) });
+    }
+    block_on(rig.store.checkpoint()).unwrap_err();
+    let reason = rig.store.read_only_reason().unwrap();
+    assert!(reason.contains("superblock"), "{reason}");
+    assert_eq!(rig.after_crash(), [100]);
+}
+
+#[test]
+fn wrong_bytes_are_an_error_never_an_answer() {
+    let rig = rig();
+    for object in 100..110 {
+        rig.put(object);
+    }
+    block_on(rig.store.close()).unwrap();
+    let device = FaultDevice::new(rig.memory.snapshot());
+    let (store, _) =
+        block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone())).unwrap();
+    device.add(Fault { effect: Effect::FlippedBit, ..Fault::next(Operation::Read, u64::MAX) });
+    assert!(matches!(block_on(store.get(key(100))), Err(StoreError::Corrupt { .. })));
+    device.mend();
+    assert!(block_on(store.get(key(100))).unwrap().is_some());
+}
