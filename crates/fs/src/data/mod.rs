@@ -68,6 +68,11 @@ pub(crate) struct DataState {
     near: Option<u64>,
     /// Contents of the last block when its end is not the file's, so that a small append need not read it.
     tail: Option<(u64, Bytes)>,
+    /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
+    /// below is being submitted. A truncation meanwhile lowers it.
+    floor: u64,
+    /// A block that a truncation meanwhile took back out of flight: the submission is not complete without it.
+    recalled: Option<u64>,
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
     errors: WriteErrors,
@@ -110,6 +115,8 @@ impl DataState {
             extent_end: None,
             near: None,
             tail: None,
+            floor: 0,
+            recalled: None,
             data_op: last_op,
             errors: WriteErrors::default(),
             queued: false,

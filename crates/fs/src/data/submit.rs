@@ -31,11 +31,17 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
     }
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
-    let (mut first, end, floor) = {
-        let state = inode.state.lock();
-        // What becomes dirty later is not this submission's business, so a busy writer can't keep it going for ever.
-        (0, state.data.dirty.last().map_or(0, |last| last + 1), state.attr.size)
-    };
+    loop {
+        submit_once(fs, inode).await?;
+        if !has_missed(&mut inode.state.lock().data) {
+            return Ok(());
+        }
+    }
+}
+
+/// Submits what is dirty now. The inode's `writeback` is held; its lease is not.
+async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    let (mut first, end) = (0, begin(&mut inode.state.lock()));
     loop {
         fs.store.admit(Admission::Shrink).await?;
         let lease = inode.lease.write().await;
@@ -43,12 +49,25 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
             return Ok(());
         }
         let Some(split) = background_end(&inode.state.lock().data, first, end) else {
-            let file = Submission { inode, floor, blocks: first..end };
-            return submit_leased(fs, &[file]).await;
+            return submit_leased(fs, &[Submission { inode, blocks: first..end }]).await;
         };
         drop(lease);
-        first = writeback::round(fs, inode, first, split).await?;
+        first = writeback::round(fs, inode, first, split, false).await?;
     }
+}
+
+/// Begins a submission, and returns the end of the blocks that are dirty now. What becomes dirty later is not its business,
+/// so a busy writer can't keep it going for ever; its size is that of now, so that an append can't keep it back. The
+/// inode's `writeback` is held.
+pub(crate) fn begin(state: &mut InodeState) -> u64 {
+    state.data.floor = state.attr.size;
+    state.data.recalled = None;
+    state.data.dirty.last().map_or(0, |last| last + 1)
+}
+
+/// True when a truncation took a block out of the submission that has just ended, and it is still dirty.
+pub(crate) fn has_missed(data: &mut DataState) -> bool {
+    data.recalled.take().is_some_and(|block| data.dirty.contains(block))
 }
 
 /// True when the inode item would say nothing new.
@@ -82,9 +101,7 @@ fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
 /// What of a file is to be submitted at once. Its `writeback` and its lease (for writing) are held.
 pub(crate) struct Submission<'a> {
     pub inode: &'a Arc<Inode>,
-    /// The logged size must reach this.
-    pub floor: u64,
-    /// Those of the dirty blocks.
+    /// Those of the dirty blocks, up to the end that [`begin`] gave or further.
     pub blocks: Range<u64>,
 }
 
@@ -177,7 +194,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
     let mut state = inode.state.lock();
     let size = state.attr.size;
     let data = &mut state.data;
-    let mut change = FileChange { size: SizeChange::Submitted { floor: file.floor }, ..unchanged(inode) };
+    let mut change = FileChange { size: SizeChange::Submitted { all: true }, ..unchanged(inode) };
     if inlines(data, fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(inline_contents(data, size));
         let taken = data.dirty.take(0, 1, 1);

@@ -90,7 +90,10 @@ async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsErr
     let dirty: Vec<Submission<'_>> = files
         .iter()
         .filter(|inode| !submit::is_clean(&inode.state.lock()))
-        .map(|inode| Submission { inode, floor: inode.state.lock().attr.size, blocks: 0..u64::MAX })
+        .map(|inode| {
+            submit::begin(&mut inode.state.lock());
+            Submission { inode, blocks: 0..u64::MAX }
+        })
         .collect();
     let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();
     if blocks > MANY_BLOCKS_MAX {

@@ -29,10 +29,11 @@ pub(crate) enum InlineChange {
 /// What becomes of the sizes.
 pub(crate) enum SizeChange {
     Keep,
-    /// Dirty data was submitted: the logged size follows as far as it may, and at least to `floor`, below which
-    /// everything that was dirty when an fsync began has been submitted. The logged mtime follows too.
+    /// Dirty data was submitted: the logged size follows as far as it may; with `all`, when everything that was dirty when
+    /// the submission began is named by this transaction or an earlier one, at least to the inode's `floor`. The logged
+    /// mtime follows too.
     Submitted {
-        floor: u64,
+        all: bool,
     },
     /// A truncation to `size`, of which `logged` can be logged at once.
     Truncated {
@@ -46,6 +47,7 @@ pub(crate) enum SizeChange {
 struct Saved {
     attr: crate::types::Attributes,
     disk_size: u64,
+    floor: u64,
     disk_mtime: Timestamp,
     disk_blocks: u64,
     inline: Option<Bytes>,
@@ -86,6 +88,7 @@ impl FileChange<'_> {
         let saved = Saved {
             attr: state.attr,
             disk_size: data.disk_size,
+            floor: data.floor,
             disk_mtime: data.disk_mtime,
             disk_blocks: data.disk_blocks,
             inline: data.inline.clone(),
@@ -98,13 +101,20 @@ impl FileChange<'_> {
         }
         match self.size {
             SizeChange::Keep => {}
-            SizeChange::Submitted { floor } => {
+            SizeChange::Submitted { all } => {
                 let size = state.attr.size;
-                data.disk_size = data.next_disk_size(size).max(floor.min(size));
+                let floor = if all { data.floor.min(size) } else { 0 };
+                data.disk_size = data.next_disk_size(size).max(floor);
                 data.disk_mtime = state.attr.mtime;
             }
             SizeChange::Truncated { size, logged, now } => {
                 data.disk_size = logged;
+                if size < state.attr.size {
+                    // What waits in the block of the new end has yet to be named.
+                    let edge = size / super::BLOCK;
+                    let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
+                    data.floor = data.floor.min(if waits { edge * super::BLOCK } else { size });
+                }
                 data.disk_mtime = now;
                 state.attr.size = size;
                 state.attr.mtime = now;
@@ -136,6 +146,7 @@ impl Saved {
     fn restore(self, state: &mut InodeState) {
         state.attr = self.attr;
         state.data.disk_size = self.disk_size;
+        state.data.floor = self.floor;
         state.data.disk_mtime = self.disk_mtime;
         state.data.disk_blocks = self.disk_blocks;
         state.data.inline = self.inline;

@@ -41,18 +41,22 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
     }
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
-    let (mut first, end, small) = {
-        let state = inode.state.lock();
-        let small = state.attr.size <= fs.limits.inline_bytes as u64;
-        (0, state.data.dirty.last().map_or(0, |last| last + 1), small)
-    };
-    if small || end == 0 {
-        return submit_small(fs, inode).await;
+    loop {
+        let (mut first, end, small) = {
+            let mut state = inode.state.lock();
+            let small = state.attr.size <= fs.limits.inline_bytes as u64;
+            (0, submit::begin(&mut state), small)
+        };
+        if small || end == 0 {
+            return submit_small(fs, inode).await;
+        }
+        while first < end {
+            first = round(fs, inode, first, end, true).await?;
+        }
+        if !submit::has_missed(&mut inode.state.lock().data) {
+            return Ok(());
+        }
     }
-    while first < end {
-        first = round(fs, inode, first, end).await?;
-    }
-    Ok(())
 }
 
 /// A small file lies in its inode item: there is nothing to write beside it.
@@ -64,12 +68,18 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     }
     // It may have grown meanwhile; then it is due again soon enough.
     let blocks = 0..PARALLEL_BLOCKS;
-    submit::submit_leased(fs, &[submit::Submission { inode, floor: 0, blocks }]).await
+    submit::submit_leased(fs, &[submit::Submission { inode, blocks }]).await
 }
 
 /// Writes back the first dirty blocks of `first..end` and returns where to go on. The inode's `writeback` is held; its
-/// lease is not.
-pub(crate) async fn round(fs: &Filesystem, inode: &Arc<Inode>, first: u64, end: u64) -> Result<u64, FsError> {
+/// lease is not. With `all`, nothing that was dirty when the submission began lies past `end`.
+pub(crate) async fn round(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    first: u64,
+    end: u64,
+    all: bool,
+) -> Result<u64, FsError> {
     fs.store.admit(Admission::Shrink).await?;
     let (mut flight, next) = {
         let _lease = inode.lease.write().await;
@@ -79,7 +89,7 @@ pub(crate) async fn round(fs: &Filesystem, inode: &Arc<Inode>, first: u64, end: 
     let written = flight.wait().await;
     fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
-    flight.land().await?;
+    flight.land(all && next == end && written.is_ok()).await?;
     written?;
     Ok(next)
 }
@@ -146,8 +156,8 @@ impl Flight<'_> {
         result
     }
 
-    /// Names what still stands. The inode's lease is held for writing.
-    async fn land(&mut self) -> Result<(), FsError> {
+    /// Names what still stands; with `all`, the submission ends with this. The inode's lease is held for writing.
+    async fn land(&mut self, all: bool) -> Result<(), FsError> {
         while !self.placements.is_empty() {
             let unit = self.next_unit();
             let numbers =
@@ -157,7 +167,7 @@ impl Flight<'_> {
                 number_ranges(numbers.filter(|&number| number < extent_end))
             };
             let old = lookup::overlapping(&self.fs.store, self.inode.ino, &ranges).await?;
-            self.name(unit, &old)?;
+            self.name(unit, &old, all && unit == self.placements.len())?;
         }
         Ok(())
     }
@@ -177,7 +187,7 @@ impl Flight<'_> {
     }
 
     /// Commits the transaction that names the first `unit` placements. Nothing waits.
-    fn name(&mut self, unit: usize, old: &[Extent]) -> Result<(), FsError> {
+    fn name(&mut self, unit: usize, old: &[Extent], all: bool) -> Result<(), FsError> {
         let (mut naming, mut stale, mut landed) = (Naming::default(), Vec::new(), Vec::new());
         {
             let mut state = self.inode.state.lock();
@@ -188,13 +198,17 @@ impl Flight<'_> {
             }
         }
         let written = landed.len() as u64 * BLOCK;
-        if !naming.extents.is_empty() {
+        let short = all && {
+            let state = self.inode.state.lock();
+            state.data.disk_size < state.data.floor.min(state.attr.size)
+        };
+        if short || !naming.extents.is_empty() {
             let mut change = FileChange {
                 inode: self.inode,
                 extents: plan::ExtentChanges::default(),
                 named: Vec::new(),
                 inline: InlineChange::Keep,
-                size: SizeChange::Submitted { floor: 0 },
+                size: SizeChange::Submitted { all },
             };
             change.name(old, naming);
             if let Err(error) = transact::commit(self.fs, vec![change]) {
