@@ -12,6 +12,7 @@ use crate::{DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use syncline_device::WriteHandle;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
 use syncline_log::Pending;
@@ -85,9 +86,14 @@ impl Store {
 
     async fn freeze_and_write(&self, state: &mut CheckpointState, clean: bool) -> Result<(), StoreError> {
         let mut frozen = self.freeze();
-        let written = match self.write_out(state, &mut frozen, clean).await {
+        let mut started = Vec::new();
+        let written = match self.write_out(state, &mut frozen, &mut started, clean).await {
             Ok(written) => written,
             Err(error) => {
+                // The next checkpoint releases these blocks: by then nothing may be on its way to them (rule R2).
+                for write in started {
+                    let _ = write.wait().await;
+                }
                 self.fold_back(frozen);
                 return Err(error);
             }
@@ -154,18 +160,20 @@ impl Store {
         &self,
         state: &CheckpointState,
         frozen: &mut Frozen,
+        started: &mut Vec<WriteHandle>,
         clean: bool,
     ) -> Result<Written, StoreError> {
         let mut tickets = self.settle(frozen.seq).await?;
         for data in frozen.unsealed.iter().flat_map(|unsealed| &unsealed.data) {
-            tickets.add(data.write().wait().await?, &self.tracker);
+            tickets.add(self.completed(data.write()).await?, &self.tracker);
         }
         let (root, tree_nodes) = self.layers_root();
         let merged = self.merge(root, frozen).await?;
+        started.extend(merged.written.iter().map(|written| written.handle.clone()));
         let tree_nodes = tree_nodes + merged.nodes_written - self.nodes_in(&merged.freed);
         let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
-        let pages = persisted.written.iter().map(|written| &written.handle);
-        for handle in merged.written.iter().map(|written| &written.handle).chain(pages) {
+        started.extend(persisted.written.iter().map(|written| written.handle.clone()));
+        for handle in started.iter() {
             tickets.add(handle.wait().await?, &self.tracker);
         }
         self.flush_before_superblock(tickets).await?;
@@ -261,6 +269,8 @@ impl Store {
         let mut commit = self.commit.lock();
         log.stalled = false;
         if let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
+            // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).
+            data.iter().for_each(|data| data.write().restart_if_ended(&self.tracker));
             pending.append(commit.pending.take());
             commit.pending = pending;
             data.append(&mut commit.writes);

@@ -8,6 +8,7 @@
 //! writers fall into two groups that take turns, each with a flush of its own.
 
 use crate::health::Health;
+use crate::inflight::Write;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
 use crate::{Canary, OpSeq, Store, StoreError};
@@ -18,7 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use syncline_device::{DeviceError, Worker};
+use syncline_device::{DeviceError, Ticket, Worker};
 
 /// Failures in a row after which the log counts as unwritable.
 const FAILURES_MAX: u32 = 3;
@@ -243,24 +244,28 @@ impl Store {
             let log = self.log.lock();
             if self.group.rewrite.swap(false, Ordering::AcqRel) {
                 let all = log.sealed.iter().flat_map(Sealed::writes);
-                all.for_each(|write| write.restart(&self.tracker));
+                all.for_each(|write| write.restart_if_ended(&self.tracker));
             }
             let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
             wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
         };
         let mut tickets = Tickets::default();
         for write in writes {
-            let ticket = match write.wait().await {
-                Ok(ticket) => ticket,
-                Err(error) => {
-                    tracing::warn!("{error}; writing the same bytes there again");
-                    write.restart(&self.tracker);
-                    write.wait().await?
-                }
-            };
-            tickets.add(ticket, &self.tracker);
+            tickets.add(self.completed(&write).await?, &self.tracker);
         }
         Ok(tickets)
+    }
+
+    /// Waits until a write has completed, repeating it once if it failed.
+    pub(crate) async fn completed(&self, write: &Write) -> Result<Ticket, DeviceError> {
+        match write.wait().await {
+            Err(error) => {
+                tracing::warn!("{error}; writing the same bytes there again");
+                write.restart_if_ended(&self.tracker);
+                write.wait().await
+            }
+            completed => completed,
+        }
     }
 
     /// Counts failures in a row; the third makes the filesystem read-only.

@@ -23,9 +23,16 @@ impl Write {
         Arc::new(Self { run, bufs, handle })
     }
 
-    /// Starts it again with the same bytes; the ticket of the earlier attempt no longer counts.
-    pub(crate) fn restart(&self, tracker: &FlushTracker) {
-        *self.handle.lock() = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+    /// Starts it again with the same bytes, unless it is still on its way; the ticket of the earlier attempt no longer
+    /// counts.
+    ///
+    /// Two attempts are never on their way at once: the slower could reach the device when the blocks have long been
+    /// freed and used anew (rule R2). One that was on its way while a flush failed fails by itself, as poisoned.
+    pub(crate) fn restart_if_ended(&self, tracker: &FlushTracker) {
+        let mut handle = self.handle.lock();
+        if handle.outcome().is_some() {
+            *handle = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+        }
     }
 
     /// Waits for the newest attempt to end.

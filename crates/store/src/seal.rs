@@ -52,6 +52,10 @@ impl Store {
     pub(crate) fn seal(&self) -> Result<u64, StoreError> {
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
+        if log.stalled {
+            // What is missing from the log is not pending any more, but in no batch either.
+            return Err(StoreError::NoSpace);
+        }
         if commit.pending.is_empty() {
             return Ok(log.chain.newest_seq());
         }
