@@ -155,6 +155,8 @@ impl InodeCache {
                 }
             }
         }
+        // The order of a hash map is another one in each process; that of what follows from it must not be.
+        found.sort_unstable_by_key(|inode| inode.ino);
         found
     }
 }

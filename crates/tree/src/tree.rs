@@ -3,7 +3,9 @@
 use crate::TreeError;
 use crate::frame::Place;
 use bytes::Bytes;
-use quick_cache::{Weighter, sync::Cache};
+use foldhash::fast::FixedState;
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use syncline_device::{AlignedBuf, DeviceFuture, FlushTracker};
@@ -15,7 +17,8 @@ use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geomet
 pub struct Tree {
     pub(crate) tracker: Arc<FlushTracker>,
     pub(crate) geometry: Geometry,
-    cache: Cache<BlockAddr, Cached, Weight>,
+    /// Its hash is the same in every process, so that what it evicts depends on nothing but what was read.
+    cache: Cache<BlockAddr, Cached, Weight, FixedState>,
     pub(crate) counters: Counters,
 }
 
@@ -77,7 +80,8 @@ impl Tree {
     /// A tree machinery over `tracker`'s device that keeps about `cache_bytes` of nodes in memory.
     pub fn new(tracker: Arc<FlushTracker>, geometry: Geometry, cache_bytes: usize) -> Arc<Tree> {
         let nodes = cache_bytes / geometry.node_bytes as usize;
-        let cache = Cache::with_weighter(nodes.max(16), cache_bytes as u64, Weight);
+        let (hash, lifecycle) = (FixedState::default(), DefaultLifecycle::default());
+        let cache = Cache::with(nodes.max(16), cache_bytes as u64, Weight, hash, lifecycle);
         Arc::new(Self { tracker, geometry, cache, counters: Counters::default() })
     }
 

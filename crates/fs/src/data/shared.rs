@@ -8,7 +8,7 @@ use crate::inode::Inode;
 use crate::types::{Ino, Timestamp};
 use event_listener::{Event, EventListener};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -42,7 +42,7 @@ struct Queue {
     /// Dirty inodes and since when, oldest first. Some were cleaned by an fsync meanwhile.
     waiting: VecDeque<(Timestamp, Arc<Inode>)>,
     /// Those being written back now.
-    active: HashMap<Ino, Arc<Inode>>,
+    active: BTreeMap<Ino, Arc<Inode>>,
 }
 
 impl DataShared {

@@ -226,7 +226,8 @@ impl Task {
         let (offset, len) = self.random_range_of(size);
         let tag = self.history.new_tag();
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
-        let payload = Bytes::from(data.clone());
+        // Aligned in every run or in none: the filesystem copies a payload that is not, and where memory lies is chance.
+        let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
         let offset = if self.rng.random_range(0..4) == 0 {
             self.fs.append(ino, payload, false).await?
         } else {
