@@ -69,7 +69,8 @@ impl Store {
 async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
-        if strong.closing.load(Ordering::Acquire) {
+        // What can't be written any more is not tried for ever.
+        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
             return;
         }
         let listener = strong.wake.listen();

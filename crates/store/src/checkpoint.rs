@@ -102,7 +102,7 @@ impl Store {
         if let Err(error) = write_slot(&self.tracker, slot, &written.superblock).await {
             // It may be on the device or not: what it refers to must stay, and so must what the old one refers to.
             self.group.demand_rewrite();
-            self.health.turn_read_only(&format!("the superblock could not be written ({error})"));
+            self.turn_read_only(&format!("the superblock could not be written ({error})"));
             self.fold_back(frozen);
             return Err(error);
         }

@@ -7,7 +7,6 @@
 //! A driver that knows of others who were just answered gives them a moment to come back and join. Without that, N
 //! writers fall into two groups that take turns, each with a flush of its own.
 
-use crate::health::Health;
 use crate::inflight::Write;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
@@ -273,15 +272,11 @@ impl Store {
         let failures = self.group.failures.fetch_add(1, Ordering::AcqRel) + 1;
         tracing::error!("fsync failed ({failures} in a row): {error}");
         if failures >= FAILURES_MAX {
-            turn_read_only(&self.health, error);
+            self.turn_read_only(&format!(
+                "the log could not be written ({error}); unmount, mend the device and mount again to recover"
+            ));
         }
     }
-}
-
-fn turn_read_only(health: &Health, error: &StoreError) {
-    health.turn_read_only(&format!(
-        "the log could not be written ({error}); unmount, mend the device and mount again to recover"
-    ));
 }
 
 /// Answers a group whose driver vanished, and wakes its members.

@@ -100,6 +100,14 @@ impl Store {
         self.health.writable()
     }
 
+    /// Lets the read-only latch fall, and wakes those who wait for room that nobody will make any more.
+    pub(crate) fn turn_read_only(&self, reason: &str) {
+        self.health.turn_read_only(reason);
+        self.checkpoint_ended.notify(usize::MAX);
+        self.drained.notify(usize::MAX);
+        self.wake.notify(usize::MAX);
+    }
+
     /// Exact figures of the allocator.
     pub fn space(&self) -> SpaceCounters {
         self.space.counters()
