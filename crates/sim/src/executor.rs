@@ -20,6 +20,9 @@ use syncline_fs::types::Timestamp;
 /// What a picked task may take of virtual time, in nanoseconds.
 const STEP_NS_MAX: u64 = 4_000;
 
+/// Steps after which a run counts as stalled; ordinary ones take some ten thousand.
+const STEPS_MAX: u64 = 5_000_000;
+
 type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Job = Box<dyn FnOnce() + Send>;
 /// When something is due, and a number that keeps two of the same moment apart.
@@ -54,7 +57,8 @@ struct Task {
     queued: bool,
 }
 
-/// Nobody can ever run again although the run is not over: a lost wake-up or a cycle of waits.
+/// The run does not come to its end: nobody can ever run again (a lost wake-up, a cycle of waits), or somebody tries the
+/// same for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stalled;
 
@@ -105,14 +109,15 @@ impl Simulation {
             let value = future.await;
             *answer.lock() = Some(value);
         }));
-        loop {
+        for _ in 0..STEPS_MAX {
             if let Some(value) = slot.lock().take() {
                 return Ok(value);
             }
             if !self.shared.step() {
-                return Err(Stalled);
+                break;
             }
         }
+        Err(Stalled)
     }
 
     /// Kills the process: its tasks end where they are. Of its device operations on their way some still take place, as

@@ -4,13 +4,13 @@
 //! killed, which loses nothing that the device was told, or by a power cut, which loses whatever the device may lose.
 //! At several positions of a cycle's log images are made and opened, also with a second power cut during recovery.
 
-use crate::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation};
+use crate::{CrashImages, Effect, Fault, FaultDevice, Latency, RecordingDevice, SimDevice, Simulation};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use syncline_device::{MemoryDevice, Spawn};
+use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_fs::Clock;
 use syncline_store::Canary;
 
@@ -20,8 +20,10 @@ pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 /// Where something runs: its device, its executor, and a seed of its own.
 #[derive(Clone)]
 pub struct World {
-    /// The device, recorded.
-    pub device: Arc<RecordingDevice>,
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// The record of what happens to it.
+    pub log: Arc<RecordingDevice>,
     /// What lies on the device, without its delays. Not to be written.
     pub image: Arc<MemoryDevice>,
     /// Where background tasks run.
@@ -30,20 +32,31 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// Decides about everything random in this life.
     pub seed: u64,
+    /// Operations may fail.
+    pub faulty: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
 }
 
 impl World {
     fn new(
-        device: &Arc<RecordingDevice>,
+        device: Arc<dyn Device>,
+        log: &Arc<RecordingDevice>,
         image: &Arc<MemoryDevice>,
         simulation: &Simulation,
         seed: u64,
         plan: Plan,
     ) -> Self {
-        let (device, image, canary) = (device.clone(), image.clone(), plan.canary);
-        Self { device, image, spawn: simulation.spawner(), clock: simulation.clock(), seed, canary }
+        Self {
+            device,
+            log: log.clone(),
+            image: image.clone(),
+            spawn: simulation.spawner(),
+            clock: simulation.clock(),
+            seed,
+            faulty: plan.faults,
+            canary: plan.canary,
+        }
     }
 }
 
@@ -58,14 +71,19 @@ pub trait Subject: Send + Sync + 'static {
     fn base(&self) -> (Arc<MemoryDevice>, Arc<Self::Model>);
     /// Opens what a crash after `position` events left, compares it with what `model` allows, and returns a model of
     /// what came back.
-    fn open(
-        &self,
-        world: World,
-        model: Arc<Self::Model>,
-        position: usize,
-    ) -> Work<(Self::Handle, Arc<Self::Model>)>;
+    fn open(&self, world: World, model: Arc<Self::Model>, position: usize) -> Work<Opened<Self>>;
     /// Does things, and notes them in the model.
     fn work(&self, world: World, handle: Self::Handle, model: Arc<Self::Model>) -> Work<()>;
+}
+
+/// What came back.
+pub struct Opened<S: Subject + ?Sized> {
+    /// The engine.
+    pub handle: S::Handle,
+    /// A model that starts with what came back.
+    pub model: Arc<S::Model>,
+    /// Position in the device log at which recovery had ended: from here on only this model counts.
+    pub recovered_at: usize,
 }
 
 /// How thorough a run is.
@@ -79,13 +97,15 @@ pub struct Plan {
     pub images: u32,
     /// Power cuts during the recovery of each image.
     pub recovery_cuts: u32,
+    /// Let operations of the device fail.
+    pub faults: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, canary: None }
+        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, faults: false, canary: None }
     }
 }
 
@@ -133,6 +153,7 @@ pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explor
         let next = rng.random_range(0..positions.len());
         let mut go_on = None;
         for (index, position) in positions.into_iter().enumerate() {
+            tracing::info!("looking at a power cut after event {position}");
             let found = images.at(position, rng.random());
             let life = lives.iter().rev().find(|life| life.from <= position).expect("the first is from 0");
             let start = check_image(subject, &mut rng, plan, &found, life, position, &mut explored).map_err(
@@ -163,18 +184,69 @@ fn run_cycle<S: Subject>(
     let mut lives = vec![Life { from: 0, model }];
     for _ in 0..rng.random_range(1..=plan.lives.max(1)) {
         let simulation = Simulation::new(rng.random());
-        let device = SimDevice::new(&simulation, memory.clone(), Latency::default());
-        let device = log.continued(device);
-        let world = World::new(&device, &memory, &simulation, rng.random(), plan);
+        let (device, faults) = stack(&simulation, &log, &memory, rng.random(), plan);
+        let world = World::new(device, &log, &memory, &simulation, rng.random(), plan);
         let before = lives.last().expect("there is one").model.clone();
+        let early = faults.is_some() && rng.random_range(0..4) == 0;
+        if early {
+            break_something(&faults, rng);
+        }
+        tracing::info!("a life begins at event {}", log.position());
         let opening = subject.open(world.clone(), before, log.position());
-        let (handle, model) = drive(&simulation, opening)?;
-        lives.push(Life { from: log.position(), model: model.clone() });
-        drive(&simulation, subject.work(world, handle, model))?;
-        simulation.run_steps(rng.random_range(0..60));
+        match drive(&simulation, opening) {
+            Ok(opened) => {
+                if !early {
+                    break_something(&faults, rng);
+                }
+                lives.push(Life { from: opened.recovered_at, model: opened.model.clone() });
+                drive(&simulation, subject.work(world, opened.handle, opened.model))?;
+                simulation.run_steps(rng.random_range(0..60));
+            }
+            // A recovery that meets errors may give up; what it leaves is looked at like everything else.
+            Err(_) if faults.is_some_and(|faults| faults.injected() > 0) => {}
+            Err(what) => return Err(what),
+        }
         simulation.kill();
     }
     Ok((log, lives))
+}
+
+/// The devices of one life, from the engine's side down to `memory`.
+///
+/// Without faults the record is on top, so that it tells what was on its way at a power cut. With faults it lies below
+/// them: it shall tell what really happened.
+fn stack(
+    simulation: &Simulation,
+    log: &Log,
+    memory: &Arc<MemoryDevice>,
+    seed: u64,
+    plan: Plan,
+) -> (Arc<dyn Device>, Option<Arc<FaultDevice>>) {
+    if plan.faults {
+        let faults = FaultDevice::seeded(log.continued(memory.clone()), seed);
+        (SimDevice::new(simulation, faults.clone(), Latency::default()), Some(faults))
+    } else {
+        (log.continued(SimDevice::new(simulation, memory.clone(), Latency::default())), None)
+    }
+}
+
+/// Adds a few rules.
+fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng) {
+    let Some(faults) = faults else { return };
+    for _ in 0..rng.random_range(1..4) {
+        let (operation, other) = match rng.random_range(0..10) {
+            0..5 => (Operation::Write, Effect::Partial),
+            5..8 => (Operation::Flush, Effect::Partial),
+            _ => (Operation::Read, Effect::FlippedBit),
+        };
+        let effect = if rng.random() { Effect::Error } else { other };
+        let times = match rng.random_range(0..8) {
+            0..5 => 1,
+            5..7 => rng.random_range(2..5),
+            _ => u64::MAX,
+        };
+        faults.add(Fault { effect, after: rng.random_range(0..50), ..Fault::next(operation, times) });
+    }
 }
 
 /// Opens an image, with power cuts on the way; a model of what came back.
@@ -216,11 +288,12 @@ fn open_once<S: Subject>(
     let simulation = Simulation::new(rng.random());
     let image = image.snapshot();
     let device = RecordingDevice::new(SimDevice::new(&simulation, image.clone(), Latency::default()));
-    let world = World::new(&device, &image, &simulation, rng.random(), plan);
-    let (_, model) = drive(&simulation, subject.open(world, life.model.clone(), position))?;
-    Ok((device, model))
+    let sound = Plan { faults: false, ..plan };
+    let world = World::new(device.clone(), &device, &image, &simulation, rng.random(), sound);
+    let opened = drive(&simulation, subject.open(world, life.model.clone(), position))?;
+    Ok((device, opened.model))
 }
 
 fn drive<T: Send + 'static>(simulation: &Simulation, work: Work<T>) -> Result<T, String> {
-    simulation.run(work).map_err(|_| "stalled: nobody can ever run again".to_owned())?
+    simulation.run(work).map_err(|_| "stalled: the run does not come to its end".to_owned())?
 }

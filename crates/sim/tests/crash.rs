@@ -6,11 +6,17 @@ mod support;
 
 use support::{assert_canary_is_found, assert_no_violation, repeat_is_identical};
 use syncline_sim::FsSubject;
+use syncline_sim::lab::Plan;
 use syncline_store::Canary;
 
 #[test]
 fn what_was_promised_survives() {
-    assert_no_violation(&FsSubject, 150);
+    assert_no_violation(&FsSubject, Plan::default(), 150);
+}
+
+#[test]
+fn what_was_promised_survives_a_failing_device() {
+    assert_no_violation(&FsSubject, Plan { faults: true, ..Plan::default() }, 150);
 }
 
 #[test]
@@ -41,5 +47,11 @@ fn blocks_reused_early_are_found() {
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
-    support::explore(&FsSubject, 10_000);
+    support::explore(&FsSubject, Plan::default(), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn fault_ten_thousand() {
+    support::explore(&FsSubject, Plan { faults: true, ..Plan::default() }, 10_000);
 }

@@ -117,6 +117,23 @@ fn a_checkpoint_that_fails_loses_nothing_and_the_next_one_takes_everything() {
 }
 
 #[test]
+fn checkpoints_that_keep_failing_turn_the_filesystem_read_only() {
+    let rig = rig();
+    rig.sync(rig.put(100)).unwrap();
+    rig.device.add(Fault::next(Operation::Write, u64::MAX));
+    for _ in 0..3 {
+        assert_eq!(rig.store.read_only_reason(), None);
+        block_on(rig.store.checkpoint()).unwrap_err();
+    }
+    let reason = rig.store.read_only_reason().unwrap();
+    assert!(
+        reason.contains("checkpoints could not be written") && reason.contains("mount again"),
+        "{reason}"
+    );
+    assert_eq!(rig.after_crash(), [100]);
+}
+
+#[test]
 fn a_superblock_that_may_or_may_not_be_there_ends_all_writing() {
     let rig = rig();
     rig.sync(rig.put(100)).unwrap();

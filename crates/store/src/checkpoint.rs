@@ -5,6 +5,7 @@
 //! the old superblock and its log still tell everything; (4) flush; (5) the superblock goes to the slot that does not
 //! hold the newest durable one; (6) flush: from here on the new one counts; (7) what the old one needed is released.
 
+use crate::group::FAILURES_MAX;
 use crate::memtable::Memtable;
 use crate::slots::write_slot;
 use crate::tickets::Tickets;
@@ -24,6 +25,8 @@ pub(crate) struct CheckpointState {
     /// The slot of the newest durable superblock.
     pub(crate) slot: usize,
     pub(crate) epoch: Epoch,
+    /// Checkpoints in a row that the device failed.
+    pub(crate) failures: u32,
 }
 
 /// The cut at which a checkpoint is taken.
@@ -76,8 +79,18 @@ impl Store {
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.counters.checkpoint_latency.record(started.elapsed());
+                state.failures = 0;
             }
-            Err(error) => tracing::error!("checkpoint failed: {error}"),
+            Err(error) => {
+                tracing::error!("checkpoint failed: {error}");
+                state.failures += u32::from(matches!(error, StoreError::Device(_)));
+                if state.failures >= FAILURES_MAX {
+                    // Else those who wait for a checkpoint to make room would wait for ever (promise P5).
+                    self.turn_read_only(&format!(
+                        "checkpoints could not be written ({error}); unmount, mend the device and mount again to recover"
+                    ));
+                }
+            }
         }
         self.checkpoint_due.store(false, Ordering::Release);
         self.checkpoint_ended.notify(usize::MAX);

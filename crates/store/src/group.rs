@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use syncline_device::{DeviceError, Ticket, Worker};
 
-/// Failures in a row after which the log counts as unwritable.
-const FAILURES_MAX: u32 = 3;
+/// Failures in a row after which the log, or the tree, counts as unwritable.
+pub(crate) const FAILURES_MAX: u32 = 3;
 
 /// How long a driver waits at most for those who are expected to join: a quarter of what batches take, within these.
 const GATHER_MIN: Duration = Duration::from_micros(150);

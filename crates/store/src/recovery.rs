@@ -293,7 +293,7 @@ fn assemble(
         commit: Mutex::new(commit),
         group: Default::default(),
         inflight: Default::default(),
-        checkpoint: async_lock::Mutex::new(CheckpointState { slot: 0, epoch }),
+        checkpoint: async_lock::Mutex::new(CheckpointState { slot: 0, epoch, failures: 0 }),
         superblock: RwLock::new(superblock.clone()),
         health: Default::default(),
         counters: Counters::default(),

@@ -169,29 +169,35 @@ pub(crate) fn start(fs: &Arc<Filesystem>) {
 /// The background task. It looks around when it is woken, and each second while anything is dirty.
 async fn run(fs: Weak<Filesystem>) {
     loop {
-        let (woken, tick) = {
+        let (woken, tick, broken) = {
             let Some(fs) = fs.upgrade() else { return };
             // Before looking, so that nothing is missed.
             let woken = fs.data.wake.listen();
             if fs.data.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            while write_back_due(&fs).await {}
+            let broken = write_back_due(&fs).await.is_err();
             let idle = fs.data.queue.lock().waiting.is_empty();
-            (woken, (!idle).then(|| fs.spawn.sleep(TICK)))
+            (woken, (!idle || broken).then(|| fs.spawn.sleep(TICK)), broken)
         };
         match tick {
+            // A broken device is tried again at the next tick, although what failed is dirty again and asks for more.
+            Some(tick) if broken => tick.await,
             Some(tick) => futures_lite::future::or(woken, tick).await,
             None => woken.await,
         }
     }
 }
 
-/// Writes back some of what is due. True when there may be more; false after an error too, so that a broken device is
-/// tried again at the next tick and not at once.
-async fn write_back_due(fs: &Filesystem) -> bool {
-    let due = fs.data.due(fs);
-    !due.is_empty() && write_back_all(fs, &due).await.is_ok()
+/// Writes back what is due, up to the first error.
+async fn write_back_due(fs: &Filesystem) -> Result<(), FsError> {
+    loop {
+        let due = fs.data.due(fs);
+        if due.is_empty() {
+            return Ok(());
+        }
+        write_back_all(fs, &due).await?;
+    }
 }
 
 /// Writes back inodes taken from the list, several at a time. The first error is returned after all were tried.

@@ -283,7 +283,7 @@ impl Task {
         let data_only = self.rng.random_range(0..3) == 0;
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
         self.fs.fsync(ino, data_only).await?;
-        let position = self.world.device.position();
+        let position = self.world.log.position();
         self.history.promise(position, everything, data_only.then_some(ino));
         self.history.with_file(ino, |file| file.synced(position, started));
         Ok(())
@@ -304,7 +304,7 @@ impl Task {
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
         let (fs, many) = (self.fs.clone(), inos.clone());
         let ((), op) = self.tracked(async move { fs.sync_many(&many).await }).await?;
-        let position = self.world.device.position();
+        let position = self.world.log.position();
         self.history.promise(position, everything, None);
         for ino in inos {
             self.history.with_file(ino, |file| {
@@ -319,7 +319,7 @@ impl Task {
     pub(super) async fn syncfs(&mut self) -> Done {
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
         self.fs.syncfs().await?;
-        let position = self.world.device.position();
+        let position = self.world.log.position();
         self.history.promise(position, everything, None);
         self.history.all_synced(position, started);
         Ok(())

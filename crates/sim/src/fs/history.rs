@@ -145,6 +145,7 @@ impl FsHistory {
     /// Notes that everything up to `op` was called durable when the device log was at `position`; with `only`, what
     /// concerns this file.
     pub(crate) fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
+        tracing::info!("promised at event {position}: {op} {only:?}");
         self.grown.lock().promises.push(Promise { position, op, only });
     }
 

@@ -10,7 +10,7 @@ mod workload;
 
 pub use history::FsHistory;
 
-use crate::lab::{Subject, Work, World};
+use crate::lab::{Opened, Subject, Work, World};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -37,12 +37,7 @@ impl Subject for FsSubject {
         (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
     }
 
-    fn open(
-        &self,
-        world: World,
-        model: Arc<FsHistory>,
-        position: usize,
-    ) -> Work<(Arc<Filesystem>, Arc<FsHistory>)> {
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
         Box::pin(async move {
             if world.canary.is_none() {
                 check_image(&world)?;
@@ -50,11 +45,12 @@ impl Subject for FsSubject {
             let (store_options, options) = options(&world);
             let opened = Store::open(world.device.clone(), store_options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
+            let recovered_at = world.log.position();
             let op = store.last_op().0;
             let opened = Filesystem::open(store, world.spawn.clone(), options).await;
             let fs = opened.map_err(|error| format!("the filesystem does not open: {error}"))?;
             let came_back = verify::verify(&fs, &model, op, position).await?;
-            Ok((fs, Arc::new(came_back)))
+            Ok(Opened { handle: fs, model: Arc::new(came_back), recovered_at })
         })
     }
 

@@ -65,6 +65,8 @@ pub(super) struct Task {
 pub(super) enum Failure {
     /// As a busy filesystem may.
     Expected,
+    /// Because the device failed, or should have.
+    Device(FsError),
     /// A violation.
     Wrong(String),
 }
@@ -83,7 +85,7 @@ impl From<FsError> for Failure {
             | FsError::NoAttribute
             | FsError::Stale
             | FsError::Store(StoreError::NoSpace) => Self::Expected,
-            other => Self::Wrong(format!("an operation failed: {other}")),
+            other => Self::Device(other),
         }
     }
 }
@@ -95,6 +97,11 @@ impl Task {
         for _ in 0..actions {
             match self.act().await {
                 Ok(()) | Err(Failure::Expected) => {}
+                Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if self.world.faulty => {
+                    break;
+                }
+                Err(Failure::Device(_)) if self.world.faulty => {}
+                Err(Failure::Device(error)) => return Err(format!("an operation failed: {error}")),
                 Err(Failure::Wrong(what)) => return Err(what),
             }
         }
@@ -156,6 +163,6 @@ impl Task {
 
     /// Tells the history what was acknowledged.
     pub(super) fn promise(&self, op: u64) {
-        self.history.promise(self.world.device.position(), op, None);
+        self.history.promise(self.world.log.position(), op, None);
     }
 }

@@ -6,7 +6,7 @@ mod workload;
 
 pub use history::StoreHistory;
 
-use crate::lab::{Subject, Work, World};
+use crate::lab::{Opened, Subject, Work, World};
 use bytes::Bytes;
 use history::STAMP;
 use rand::{Rng, SeedableRng};
@@ -40,18 +40,14 @@ impl Subject for StoreSubject {
         (image.snapshot(), Arc::new(StoreHistory::starting_with(items.clone(), *op, 7)))
     }
 
-    fn open(
-        &self,
-        world: World,
-        model: Arc<StoreHistory>,
-        position: usize,
-    ) -> Work<(Arc<Store>, Arc<StoreHistory>)> {
+    fn open(&self, world: World, model: Arc<StoreHistory>, position: usize) -> Work<Opened<Self>> {
         Box::pin(async move {
             let options = options(&world);
             let opened = Store::open(world.device.clone(), options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
+            let recovered_at = world.log.position();
             let came_back = verify::verify(&store, &model, position).await?;
-            Ok((store, Arc::new(came_back)))
+            Ok(Opened { handle: store, model: Arc::new(came_back), recovered_at })
         })
     }
 

@@ -27,6 +27,11 @@ fn run_one<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, S
 
 /// Runs `seeds`, until `stop_at` violations were found.
 pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, stop_at: usize) -> Found {
+    if std::env::var_os("RUST_LOG").is_some() {
+        // What the engine has to say, for the study of one seed.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    }
     let next = AtomicU64::new(seeds.start);
     let enough = AtomicBool::new(false);
     let found = Mutex::new(Found { explored: Explored::default(), seeds: 0, violations: Vec::new() });
@@ -61,8 +66,7 @@ fn number_from(variable: &str) -> Option<u64> {
 }
 
 /// Runs seeds and fails with the first violation. `SYNCLINE_CRASH_SEEDS` says how many, `SYNCLINE_CRASH_SEED` runs one.
-pub fn assert_no_violation<S: Subject>(subject: &S, seeds: u64) {
-    let plan = Plan::default();
+pub fn assert_no_violation<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     let range = match number_from("SYNCLINE_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number_from("SYNCLINE_CRASH_SEEDS").unwrap_or(seeds),
@@ -98,10 +102,10 @@ pub fn repeat_is_identical<S: Subject>(subject: &S) {
 }
 
 /// Runs many seeds and prints a summary; fails if there was a violation.
-pub fn explore<S: Subject>(subject: &S, seeds: u64) {
+pub fn explore<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     let started = Instant::now();
     let seeds = number_from("SYNCLINE_CRASH_SEEDS").unwrap_or(seeds);
-    let found = search(subject, 0..seeds, Plan::default(), usize::MAX);
+    let found = search(subject, 0..seeds, plan, usize::MAX);
     report(&found, started);
     for (seed, what) in &found.violations {
         println!("seed {seed}: {what}");
