@@ -16,6 +16,7 @@ pub mod lab;
 mod recording;
 mod store;
 mod tear;
+pub mod worlds;
 
 pub use content::block_of;
 pub use device::{Latency, SimDevice};

@@ -1,0 +1,107 @@
+//! What a crash may leave of one file's data: each block as it was at some moment after the last promise, seen through the
+//! truncations that came back, and a size that never runs ahead of the data.
+
+use super::run::Run;
+use std::ops::RangeInclusive;
+use syncline_device::BLOCK_BYTES;
+use syncline_fs::types::Ino;
+
+/// A file's versions that may show, by the number of calls after which the file held them.
+pub(super) struct Window<'a> {
+    run: &'a Run,
+    ino: Ino,
+    /// Calls whose changes of names and attributes came back.
+    calls: usize,
+    versions: RangeInclusive<usize>,
+}
+
+impl<'a> Window<'a> {
+    /// Of a file in a tree that came back with the first `calls` calls, with all data up to `least` for certain, and none from
+    /// after `most`.
+    pub(super) fn new(run: &'a Run, ino: Ino, calls: usize, least: usize, most: usize) -> Self {
+        let alive =
+            |calls: &usize| run.states[*calls].nodes.get(&ino).is_some_and(|node| node.data().is_some());
+        let birth = (0..run.states.len()).find(alive).unwrap_or(0);
+        let death = (birth..run.states.len()).find(|calls| !alive(calls)).unwrap_or(run.states.len());
+        // A truncation that did not come back had all later data behind it in the log.
+        let missing = (calls..run.ran.len()).find(|call| truncates(run, *call, ino)).unwrap_or(run.ran.len());
+        let end = death.saturating_sub(1).min(missing).min(most.max(birth));
+        Self { run, ino, calls, versions: least.max(birth)..=end }
+    }
+
+    /// True when nothing but one contents may show.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut calls = self.versions.clone();
+        calls.next();
+        calls.all(|calls| self.run.ran[calls - 1].written != Some(self.ino))
+    }
+
+    /// Calls up to the newest change of the data that is there for certain.
+    pub(super) fn newest_write(&self) -> usize {
+        let least = *self.versions.start();
+        (1..=least).rev().find(|calls| self.run.ran[calls - 1].written == Some(self.ino)).unwrap_or(0)
+    }
+
+    /// Compares what was found with what may be.
+    pub(super) fn check(&self, found: &[u8]) -> Result<(), String> {
+        let seen: Vec<Vec<u8>> = self.versions.clone().map(|version| self.seen(version)).collect();
+        let (Some(least), Some(most)) = (seen.iter().map(Vec::len).min(), seen.iter().map(Vec::len).max())
+        else {
+            return Err(format!("no version may show (of {:?})", self.versions));
+        };
+        let size = found.len();
+        let exact = seen.iter().any(|seen| seen.len() == size);
+        let cut = (least..=most).contains(&size) && size.is_multiple_of(BLOCK_BYTES);
+        if !exact && !cut {
+            return Err(format!("its size is {size}, which may be {least} to {most}"));
+        }
+        for (index, block) in found.chunks(BLOCK_BYTES).enumerate() {
+            let range = index * BLOCK_BYTES..index * BLOCK_BYTES + block.len();
+            if !seen.iter().any(|seen| seen.get(range.clone()) == Some(block)) {
+                return Err(format!(
+                    "block {index} holds {}; it may hold what it did after {:?} calls",
+                    self.describe(range, block),
+                    self.versions
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A version through the truncations that came back after it. Those downward cut off; those upward, which are
+    /// ordered, give the file their size even if data below it was lost.
+    fn seen(&self, version: usize) -> Vec<u8> {
+        let size = |calls: usize| self.contents(calls).len();
+        let mut seen = self.contents(version).to_vec();
+        for call in version..self.calls {
+            if truncates(self.run, call, self.ino) {
+                let (before, after) = (size(call), size(call + 1));
+                if after < before {
+                    seen.truncate(after);
+                } else if after > before {
+                    seen.resize(after, 0);
+                }
+            }
+        }
+        seen
+    }
+
+    fn contents(&self, calls: usize) -> &[u8] {
+        self.run.states[calls].nodes.get(&self.ino).and_then(|node| node.data()).unwrap_or(&[])
+    }
+
+    fn describe(&self, range: std::ops::Range<usize>, block: &[u8]) -> String {
+        let held = (0..self.run.states.len())
+            .find(|calls| self.contents(*calls).get(range.clone()).is_some_and(|held| held == block));
+        match held {
+            Some(calls) => format!("what it held after {calls} calls"),
+            None if block.iter().all(|byte| *byte == 0) => "zeros".to_owned(),
+            None => "something that it never held".to_owned(),
+        }
+    }
+}
+
+/// True when call number `call` (from 0) truncated the file.
+pub(super) fn truncates(run: &Run, call: usize, ino: Ino) -> bool {
+    run.ran[call].truncation && run.ran[call].written == Some(ino)
+}

@@ -1,0 +1,180 @@
+//! The oracle: whether what came back after a crash is what was promised.
+//!
+//! A workload is one sequence of calls, so that there is little to be clever about. The tree that came back must be the
+//! model's after the first k calls, for a k that no promise forbids and that the recovered transaction number names; each
+//! file's data must lie in the window that the promises leave ([`Window`]).
+
+use super::data::{Window, truncates};
+use super::run::{Names, Run, Sync};
+use super::state::{Body, Node, State};
+use syncline_fs::types::Ino;
+
+/// What came back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub(super) state: State,
+    /// The newest transaction that recovery found.
+    pub(super) op: u64,
+}
+
+/// Compares what came back after a crash at `position` with what may. The error says what was expected.
+pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
+    let given: Vec<&Sync> = run.syncs.iter().filter(|sync| sync.given <= position).collect();
+    let (least, most) = calls_named(run, found.op);
+    let promised = given.iter().map(|sync| promised(run, sync)).max().unwrap_or(0);
+    if most < promised {
+        return Err(format!(
+            "transaction {} came back, which is {most} of {} calls; {promised} were promised",
+            found.op,
+            run.ran.len()
+        ));
+    }
+    let mut wrong = None;
+    for calls in least.max(promised)..=most {
+        match judge_prefix(run, found, &given, calls) {
+            Ok(()) => return Ok(()),
+            Err(what) => wrong = Some(format!("as after {calls} calls: {what}")),
+        }
+    }
+    Err(wrong.expect("the range is not empty"))
+}
+
+/// Numbers of calls that a recovery up to transaction `op` may have brought back: all that ended by then, none that began
+/// after it. (One that committed nothing counts with the one before it.)
+fn calls_named(run: &Run, op: u64) -> (usize, usize) {
+    let least = run.ran.iter().rposition(|ran| ran.ops.1 <= op).map_or(0, |call| call + 1);
+    let most = run.ran.iter().rposition(|ran| ran.ops.0 < op).map_or(0, |call| call + 1);
+    (least, most.max(least))
+}
+
+/// Calls that a sync made durable.
+fn promised(run: &Run, sync: &Sync) -> usize {
+    match sync.names {
+        Names::All => sync.steps,
+        Names::Of(ino) => {
+            let concerns = |calls: &usize| {
+                truncates(run, calls - 1, ino)
+                    || names_of(&run.states[*calls], ino) != names_of(&run.states[calls - 1], ino)
+            };
+            (1..=sync.steps).rev().find(concerns).unwrap_or(0)
+        }
+    }
+}
+
+/// Where an inode has names.
+fn names_of(state: &State, ino: Ino) -> Vec<(Ino, &[u8])> {
+    let directories = state.nodes.iter().filter_map(|(dir, node)| match &node.body {
+        Body::Directory(entries) => Some((*dir, entries)),
+        _ => None,
+    });
+    directories
+        .flat_map(|(dir, entries)| {
+            let named = entries.iter().filter(|(_, named)| **named == ino);
+            named.map(move |(name, _)| (dir, name.as_slice()))
+        })
+        .collect()
+}
+
+/// Compares with the first `calls` calls.
+fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Result<(), String> {
+    let expected = &run.states[calls];
+    if let Some(difference) = difference(&found.state, expected, false) {
+        return Err(difference);
+    }
+    for (ino, node) in &found.state.nodes {
+        let Some(data) = node.data() else { continue };
+        let least = data_promised(run, given, *ino, calls);
+        let window = Window::new(run, *ino, calls, least, usize::MAX);
+        window.check(data).map_err(|what| format!("inode {ino}: {what}"))?;
+        check_times(run, *ino, node, calls, &window)?;
+    }
+    run.syncs
+        .iter()
+        .filter(|sync| sync.atomic)
+        .try_for_each(|sync| all_or_nothing(run, found, given, calls, sync))
+}
+
+/// Calls whose data in this file is there for certain: those before a sync of it, and those before a rename that came
+/// back (promise P3).
+fn data_promised(run: &Run, given: &[&Sync], ino: Ino, calls: usize) -> usize {
+    let synced = given.iter().filter(|sync| sync.data.contains(&ino)).map(|sync| sync.steps);
+    let carried = (1..=calls).filter(|calls| run.ran[calls - 1].carried.contains(&ino));
+    synced.chain(carried).max().unwrap_or(0)
+}
+
+/// The times belong to the contents: with certain contents they are certain; otherwise one of those the file had.
+fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'_>) -> Result<(), String> {
+    let times = |calls: usize| run.states[calls].nodes.get(&ino).map(|node| node.times);
+    let expected = times(calls).ok_or_else(|| format!("inode {ino} is not in the model"))?;
+    if node.times.fixed != expected.fixed {
+        return Err(format!("inode {ino} has birth and access times {:?}, not {:?}", node.times, expected));
+    }
+    // A datasync promises data without the changes of attributes that came between.
+    if window.is_settled() && window.newest_write() <= calls {
+        return if node.times == expected {
+            Ok(())
+        } else {
+            Err(format!("inode {ino} has times {:?}, not {expected:?}", node.times))
+        };
+    }
+    let had: Vec<_> = (0..run.states.len()).filter_map(times).collect();
+    let known = had.iter().any(|had| had.mtime == node.times.mtime)
+        && had.iter().any(|had| had.ctime == node.times.ctime);
+    if known { Ok(()) } else { Err(format!("inode {ino} has times {:?}, which it never had", node.times)) }
+}
+
+/// Promise P6: of what was not logged when the sync began, all came back or nothing.
+fn all_or_nothing(
+    run: &Run,
+    found: &Found,
+    given: &[&Sync],
+    calls: usize,
+    sync: &Sync,
+) -> Result<(), String> {
+    let files = || sync.data.iter().filter_map(|ino| Some((*ino, found.state.nodes.get(ino)?.data()?)));
+    let all = files().try_for_each(|(ino, data)| {
+        let least = data_promised(run, given, ino, calls).max(sync.steps);
+        Window::new(run, ino, calls, least, usize::MAX).check(data)
+    });
+    let none = files().try_for_each(|(ino, data)| {
+        let least = data_promised(run, given, ino, calls);
+        Window::new(run, ino, calls, least, logged_before(run, sync, ino)).check(data)
+    });
+    match (all, none) {
+        (Err(all), Err(none)) => {
+            Err(format!("of one sync of {:?} some came back and some did not: {all}; {none}", sync.data))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Calls whose data in this file may have been logged before this sync began.
+fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
+    let index = run.syncs.iter().position(|other| std::ptr::eq(other, sync)).unwrap_or(0);
+    let synced = run.syncs[..index].iter().filter(|other| other.data.contains(&ino)).map(|other| other.steps);
+    // What happened in the background nobody saw.
+    let idle = run.idles.iter().filter(|(_, syncs)| *syncs <= index).map(|(steps, _)| *steps);
+    let submitted = (1..=sync.steps)
+        .filter(|calls| truncates(run, calls - 1, ino) || run.ran[calls - 1].carried.contains(&ino));
+    synced.chain(idle).chain(submitted).max().unwrap_or(0)
+}
+
+/// The first difference between two trees. Without `all`, file data and what belongs to it does not count.
+pub(super) fn difference(found: &State, expected: &State, all: bool) -> Option<String> {
+    let inos = found.nodes.keys().chain(expected.nodes.keys());
+    let differs = |ino: &&Ino| match (found.nodes.get(*ino), expected.nodes.get(*ino)) {
+        (Some(one), Some(other)) if all => one != other,
+        (Some(one), Some(other)) => !same_but_for_data(one, other),
+        _ => true,
+    };
+    let ino = inos.filter(differs).min()?;
+    Some(format!("inode {ino} is {:?}, not {:?}", found.nodes.get(ino), expected.nodes.get(ino)))
+}
+
+fn same_but_for_data(one: &Node, other: &Node) -> bool {
+    let bodies = match (&one.body, &other.body) {
+        (Body::File(_), Body::File(_)) => true,
+        (one_body, other_body) => one_body == other_body && one.times == other.times,
+    };
+    bodies && one.permissions == other.permissions && one.nlink == other.nlink && one.xattrs == other.xattrs
+}

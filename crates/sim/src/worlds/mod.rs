@@ -1,0 +1,27 @@
+//! Exhaustive small worlds: every workload of one and of two operations on a few names, with every choice of persistence
+//! point after each, through every power cut that the device assumption allows, and through a second one during
+//! recovery. In the manner of bounded black-box crash testing: bugs in what a crash leaves show in small workloads.
+//!
+//! [`run`](mod@run) makes the log, [`cuts`] the images, [`recover`] opens them, [`judge`] compares them with a model that is
+//! exact because a workload is one sequence of calls.
+
+mod base;
+mod cuts;
+mod data;
+mod disk;
+mod enumerate;
+mod explore;
+mod judge;
+mod many;
+mod observe;
+mod recover;
+mod run;
+mod state;
+mod step;
+
+pub use base::Base;
+pub use cuts::Thoroughness;
+pub use enumerate::{Enumeration, three_operations};
+pub use explore::{Figures, Plan, RecoveryCuts, Seen, Violation, explore};
+pub use many::{Search, Summary};
+pub use step::{Op, Path, Persist, RenameKind, Step, Workload};

@@ -1,0 +1,78 @@
+//! Reads everything that a filesystem shows.
+
+use super::state::{Body, Node, State, Times};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
+use syncline_fs::{Filesystem, FsError};
+
+/// Everything that can be reached from the root. An error is a violation: after a legal crash everything can be read.
+pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
+    let mut state = State::default();
+    let mut waiting = vec![ROOT];
+    while let Some(ino) = waiting.pop() {
+        if state.nodes.contains_key(&ino) {
+            continue;
+        }
+        let node = read_node(fs, ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
+        if let Body::Directory(entries) = &node.body {
+            waiting.extend(entries.values());
+        }
+        state.nodes.insert(ino, Arc::new(node));
+    }
+    Ok(state)
+}
+
+/// Gives the model's inodes the times that the filesystem shows now.
+pub(super) async fn stamp(fs: &Arc<Filesystem>, state: &mut State) -> Result<(), String> {
+    let inos: Vec<Ino> = state.nodes.keys().copied().collect();
+    for ino in inos {
+        let attributes = fs.getattr(ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
+        let times = times(&attributes);
+        if state.nodes[&ino].times != times {
+            state.node_mut(ino).times = times;
+        }
+    }
+    Ok(())
+}
+
+fn times(attributes: &Attributes) -> Times {
+    Times { mtime: attributes.mtime, ctime: attributes.ctime, fixed: (attributes.btime, attributes.atime) }
+}
+
+async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node, FsError> {
+    let attributes = fs.getattr(ino).await?;
+    let body = match attributes.file_type {
+        FileType::Directory => Body::Directory(read_directory(fs, ino).await?),
+        FileType::Symlink => Body::Symlink(fs.readlink(ino).await?.to_vec()),
+        _ => Body::File(read_file(fs, &attributes).await?),
+    };
+    let mut node = Node::new(body, attributes.permissions);
+    node.nlink = attributes.nlink;
+    node.times = times(&attributes);
+    let names = fs.listxattr(ino).await?;
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        node.xattrs.insert(name.to_vec(), fs.getxattr(ino, name).await?.to_vec());
+    }
+    Ok(node)
+}
+
+async fn read_directory(fs: &Arc<Filesystem>, ino: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, FsError> {
+    let mut entries = BTreeMap::new();
+    let mut cookie = 0;
+    loop {
+        let some = fs.readdir(ino, cookie, 16).await?;
+        let Some(last) = some.last() else { return Ok(entries) };
+        cookie = last.cookie;
+        for entry in some.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
+            entries.insert(entry.name, entry.ino);
+        }
+    }
+}
+
+async fn read_file(fs: &Arc<Filesystem>, attributes: &Attributes) -> Result<Vec<u8>, FsError> {
+    let len = usize::try_from(attributes.size).ok().filter(|len| *len <= 1 << 20);
+    let len = len.ok_or(FsError::Invalid("no file here is so large"))?;
+    let contents = fs.read(attributes.ino, 0, len).await?.concat();
+    if contents.len() == len { Ok(contents) } else { Err(FsError::Invalid("a read ended before the file")) }
+}

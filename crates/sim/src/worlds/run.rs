@@ -1,0 +1,363 @@
+//! Runs a workload on the filesystem and keeps everything that judging a crash needs: the log of the device, the state of
+//! the model after each call, and the promises with the moments at which they were given.
+
+use super::disk::Image;
+use super::judge::difference;
+use super::observe::{observe, stamp};
+use super::state::{State, contents};
+use super::step::{Path, Persist, RenameKind, Step, Workload};
+use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_device::{AlignedBuf, Device, Spawn};
+use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
+use syncline_fs::{AccessTime, Clock, Filesystem, FsError, Options};
+use syncline_store::{Canary, Store, StoreOptions};
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+/// After the last sync: long enough for the marker of an idle log, which is written after 200 ms.
+const IDLE: Duration = Duration::from_millis(250);
+/// An idle that is part of a workload: long enough for the write-back of old data too, which is due after 5 s.
+const LONG_IDLE: Duration = Duration::from_secs(7);
+
+/// One call that took place.
+#[derive(Clone, Debug)]
+pub(super) struct Ran {
+    /// Newest transaction before and after it.
+    pub(super) ops: (u64, u64),
+    /// Files whose data a rename takes along (promise P3), and files whose data or size it changed.
+    pub(super) carried: Vec<Ino>,
+    pub(super) written: Option<Ino>,
+    /// A truncation.
+    pub(super) truncation: bool,
+}
+
+/// What a sync that was answered says about names and attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Names {
+    /// All changes up to there are durable.
+    All,
+    /// Those that concern this file's size or names, and all before them: an fdatasync.
+    Of(Ino),
+}
+
+/// A sync: what it promised, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Sync {
+    /// Calls done when it began.
+    pub(super) steps: usize,
+    /// Length of the device log when it was answered.
+    pub(super) given: usize,
+    pub(super) names: Names,
+    /// Files whose data it promises.
+    pub(super) data: Vec<Ino>,
+    /// What of these files was not logged comes back all or nothing (promise P6).
+    pub(super) atomic: bool,
+}
+
+/// A run, as far as judging needs it.
+pub(super) struct Run {
+    pub(super) base: Image,
+    pub(super) events: Vec<Event>,
+    /// After each call; the first is the state before all of them.
+    pub(super) states: Vec<State>,
+    pub(super) ran: Vec<Ran>,
+    pub(super) syncs: Vec<Sync>,
+    /// Length of the device log when each operation of the workload began, and at the end.
+    pub(super) began: Vec<usize>,
+    /// Syncs that had been answered when each operation began.
+    pub(super) syncs_before: Vec<usize>,
+    /// When there was time for write-back: after so many calls and so many syncs.
+    pub(super) idles: Vec<(usize, usize)>,
+}
+
+/// Small where the engine has a choice; nothing happens by itself in the virtual milliseconds that a workload takes.
+pub(super) fn options(
+    clock: Arc<dyn Clock>,
+    canary: Option<Canary>,
+    epoch: [u8; 16],
+) -> (StoreOptions, Options) {
+    let store =
+        StoreOptions { node_cache_bytes: 1 << 20, canary, epoch: Some(epoch), ..StoreOptions::default() };
+    let fs = Options { clock, access_time: AccessTime::Never, cached_inodes_max: 64, ..Options::default() };
+    (store, fs)
+}
+
+/// Runs `workload` on `base`, which holds `start`.
+pub(super) fn run(
+    base: &Image,
+    start: &State,
+    workload: &Workload,
+    seed: u64,
+    canary: Option<Canary>,
+) -> Result<Run, String> {
+    let simulation = Simulation::new(seed);
+    let device = SimDevice::new(&simulation, base.device(), Latency::default());
+    let log = RecordingDevice::new(device);
+    let (device, spawn) = (log.clone() as Arc<dyn Device>, simulation.spawner());
+    let (store_options, options) = options(simulation.clock(), canary, *b"the first epoch.");
+    let (workload, start, recorder) = (workload.clone(), start.clone(), log.clone());
+    let living = async move {
+        let (store, _) = Store::open(device, store_options, spawn.clone())
+            .await
+            .map_err(|error| format!("the base does not open: {error}"))?;
+        let fs = Filesystem::open(store, spawn.clone(), options)
+            .await
+            .map_err(|error| format!("the base's filesystem does not open: {error}"))?;
+        let mut runner = Runner::new(fs, recorder, spawn.clone(), start, 0);
+        runner.all(&workload).await?;
+        runner.begin();
+        spawn.sleep(IDLE).await;
+        runner.compare_live().await?;
+        Ok::<_, String>(runner)
+    };
+    let runner = simulation
+        .run(living)
+        .map_err(|_| "stalled: the run does not come to its end".to_owned())?
+        .map_err(|what| format!("before any crash: {what}"))?;
+    let events = log.events();
+    let Runner { states, ran, syncs, began, syncs_before, idles, .. } = runner;
+    Ok(Run { base: base.clone(), events, states, ran, syncs, began, syncs_before, idles })
+}
+
+pub(super) struct Runner {
+    fs: Arc<Filesystem>,
+    log: Arc<RecordingDevice>,
+    states: Vec<State>,
+    ran: Vec<Ran>,
+    syncs: Vec<Sync>,
+    began: Vec<usize>,
+    syncs_before: Vec<usize>,
+    idles: Vec<(usize, usize)>,
+    spawn: Arc<dyn Spawn>,
+    /// What the first call writes is tagged with the number after this.
+    tags: u64,
+}
+
+impl Runner {
+    pub(super) fn new(
+        fs: Arc<Filesystem>,
+        log: Arc<RecordingDevice>,
+        spawn: Arc<dyn Spawn>,
+        start: State,
+        tags: u64,
+    ) -> Self {
+        Self {
+            fs,
+            log,
+            tags,
+            states: vec![start],
+            ran: Vec::new(),
+            syncs: Vec::new(),
+            began: Vec::new(),
+            syncs_before: Vec::new(),
+            idles: Vec::new(),
+            spawn,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.began.push(self.log.position());
+        self.syncs_before.push(self.syncs.len());
+    }
+
+    /// Runs a workload, comparing each answer.
+    pub(super) async fn all(&mut self, workload: &Workload) -> Result<(), String> {
+        for (op, persist) in &workload.0 {
+            self.begin();
+            let exists = op.path().is_some_and(|path| self.now().find(path).is_ok());
+            for step in op.steps(exists) {
+                self.step(step).await?;
+            }
+            self.persist(persist).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn now(&self) -> &State {
+        self.states.last().expect("there is a first")
+    }
+
+    /// Does one call to both, and compares the answers.
+    async fn step(&mut self, step: Step) -> Result<(), String> {
+        let before = self.fs.store().last_op().0;
+        let tag = self.tags + self.states.len() as u64;
+        let answer = call(&self.fs, self.now(), &step, tag).await;
+        let mut state = self.now().clone();
+        let expected = state.apply(&step, answer.as_ref().copied().unwrap_or(0), tag);
+        let answer = answer.map(drop);
+        if answer != expected {
+            return Err(format!("{step} answered {answer:?}, not {expected:?}"));
+        }
+        let ops = (before, self.fs.store().last_op().0);
+        let mut ran = Ran { ops, carried: Vec::new(), written: None, truncation: false };
+        if expected.is_ok() {
+            self.note(&step, &mut ran);
+            stamp(&self.fs, &mut state).await?;
+        }
+        self.states.push(state);
+        self.ran.push(ran);
+        Ok(())
+    }
+
+    /// What of the call concerns file data. The present state is the one before it.
+    fn note(&self, step: &Step, ran: &mut Ran) {
+        match step {
+            Step::Rename(from, to, kind) => {
+                let source = self.now().find(from).ok();
+                let target = self.now().find(to).ok();
+                if source != target {
+                    ran.carried.extend(source);
+                    ran.carried.extend(target.filter(|_| *kind == RenameKind::Exchange));
+                }
+            }
+            Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
+            Step::Truncate(at, _) => (ran.written, ran.truncation) = (self.now().find(at).ok(), true),
+            _ => {}
+        }
+    }
+
+    async fn persist(&mut self, persist: &Persist) -> Result<(), String> {
+        let steps = self.ran.len();
+        if *persist == Persist::Idle {
+            self.idles.push((steps, self.syncs.len()));
+            self.spawn.sleep(LONG_IDLE).await;
+            return Ok(());
+        }
+        let ino = |path: &Path| self.now().find(path).ok();
+        let files = self.now().nodes.iter().filter(|(_, node)| node.data().is_some()).map(|(ino, _)| *ino);
+        let (answer, names, data) = match persist {
+            Persist::Nothing | Persist::Idle => return Ok(()),
+            Persist::Fsync(path) => {
+                let Some(ino) = ino(path) else { return Ok(()) };
+                (self.fs.fsync(ino, false).await, Names::All, vec![ino])
+            }
+            Persist::Fdatasync(path) => {
+                let Some(ino) = ino(path) else { return Ok(()) };
+                (self.fs.fsync(ino, true).await, Names::Of(ino), vec![ino])
+            }
+            Persist::SyncMany(one, other) => {
+                let many: Vec<Ino> = [ino(one), ino(other)].into_iter().flatten().collect();
+                (self.fs.sync_many(&many).await, Names::All, many)
+            }
+            Persist::Syncfs => {
+                let all = files.collect();
+                (self.fs.syncfs().await, Names::All, all)
+            }
+            Persist::Checkpoint => {
+                (self.fs.store().checkpoint().await.map_err(FsError::from), Names::All, Vec::new())
+            }
+        };
+        answer.map_err(|error| format!("{persist} failed: {error}"))?;
+        let atomic = matches!(persist, Persist::SyncMany(..));
+        let given = self.log.position();
+        self.syncs.push(Sync { steps, given, names, data, atomic });
+        Ok(())
+    }
+
+    /// Before any crash the filesystem shows exactly what the model says.
+    pub(super) async fn compare_live(&self) -> Result<(), String> {
+        let found = observe(&self.fs).await?;
+        match difference(&found, self.now(), true) {
+            Some(difference) => Err(format!("at the end of the run, {difference}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes the call; the number of the inode that it made, or 0. Names are looked up in the model, as the kernel does in its
+/// own cache.
+async fn call(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Result<Ino, i32> {
+    let errno = |error: FsError| error.errno();
+    let above = |path: &Path| state.find(&path.parent());
+    let name = |path: &Path| path.name().as_bytes().to_vec();
+    let created = match step {
+        Step::Create(at) => {
+            fs.mknod(CALLER, above(at)?, &name(at), FileType::Regular, 0o644, 0).await.map_err(errno)?
+        }
+        Step::Mkdir(at) => fs.mkdir(CALLER, above(at)?, &name(at), 0o755).await.map_err(errno)?,
+        Step::Symlink(at, len) => {
+            fs.symlink(CALLER, above(at)?, &name(at), &vec![b't'; *len]).await.map_err(errno)?
+        }
+        Step::Link(from, to) => {
+            let ino = state.find(from)?;
+            fs.link(ino, above(to)?, &name(to)).await.map_err(errno)?
+        }
+        _ => return call_on_existing(fs, state, step, tag).await.map_err(errno_or).map(|()| 0),
+    };
+    // The kernel would forget it sooner or later; at once is when most happens.
+    fs.forget(created.ino, 1);
+    Ok(created.ino)
+}
+
+/// Either the model did not find the path, or the filesystem refused.
+enum Refused {
+    Path(i32),
+    Call(FsError),
+}
+
+impl From<FsError> for Refused {
+    fn from(error: FsError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<i32> for Refused {
+    fn from(errno: i32) -> Self {
+        Self::Path(errno)
+    }
+}
+
+fn errno_or(refused: Refused) -> i32 {
+    match refused {
+        Refused::Path(errno) => errno,
+        Refused::Call(error) => error.errno(),
+    }
+}
+
+async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Result<(), Refused> {
+    let above = |path: &Path| state.find(&path.parent());
+    let name = |path: &Path| path.name().as_bytes().to_vec();
+    match step {
+        Step::Unlink(at) => fs.unlink(above(at)?, &name(at)).await?,
+        Step::Rmdir(at) => fs.rmdir(above(at)?, &name(at)).await?,
+        Step::Rename(from, to, kind) => {
+            let flags = RenameFlags {
+                no_replace: *kind == RenameKind::NoReplace,
+                exchange: *kind == RenameKind::Exchange,
+            };
+            fs.rename(above(from)?, &name(from), above(to)?, &name(to), flags).await?
+        }
+        Step::Write(at, offset, len) => {
+            fs.write(state.find(at)?, *offset, payload(tag, *offset, *len), false).await?
+        }
+        Step::Append(at, len) => {
+            let ino = state.find(at)?;
+            let end = state.nodes[&ino].data().map_or(0, <[u8]>::len) as u64;
+            fs.append(ino, payload(tag, end, *len), false).await.map(drop)?
+        }
+        Step::Truncate(at, size) => {
+            let set = SetAttributes { size: Some(*size), ..SetAttributes::default() };
+            fs.setattr(CALLER, state.find(at)?, set).await.map(drop)?
+        }
+        Step::SetXattr(at, name, len) => {
+            let value = contents(tag, 0, *len);
+            fs.setxattr(state.find(at)?, name.name().as_bytes(), &value, XattrMode::Set).await?
+        }
+        Step::RemoveXattr(at, name) => fs.removexattr(state.find(at)?, name.name().as_bytes()).await?,
+        Step::Chmod(at, mode) => {
+            let set = SetAttributes { permissions: Some(*mode), ..SetAttributes::default() };
+            fs.setattr(CALLER, state.find(at)?, set).await.map(drop)?
+        }
+        Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Link(..) => {
+            unreachable!("handled by the caller")
+        }
+    }
+    Ok(())
+}
+
+/// Aligned in every run: whether the filesystem copies a payload must not depend on where memory happens to lie.
+fn payload(tag: u64, offset: u64, len: usize) -> Bytes {
+    AlignedBuf::copy_from(&contents(tag, offset, len)).into_bytes().slice(..len)
+}

@@ -1,0 +1,284 @@
+//! What a workload is made of: changes and syncs on named paths, each with a form that can be printed and read back.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A path of the little filesystem, without a leading slash; empty for the root.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(Arc<str>);
+
+impl Path {
+    /// This path.
+    pub fn new(path: &str) -> Self {
+        Self(path.into())
+    }
+
+    /// The directory above.
+    pub fn parent(&self) -> Self {
+        Self::new(self.0.rsplit_once('/').map_or("", |(parent, _)| parent))
+    }
+
+    /// The last name.
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&*self.0, |(_, name)| name)
+    }
+
+    /// The names on the way, from the root.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|name| !name.is_empty())
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "/" } else { &self.0 })
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How a rename treats what has the new name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameKind {
+    /// It replaces it.
+    Replace,
+    /// It fails (RENAME_NOREPLACE).
+    NoReplace,
+    /// The two change places (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// One call that changes something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A new, empty file.
+    Create(Path),
+    /// A new directory.
+    Mkdir(Path),
+    /// A symbolic link whose target has this many bytes.
+    Symlink(Path, usize),
+    /// A second name for a file.
+    Link(Path, Path),
+    /// A name of a file goes.
+    Unlink(Path),
+    /// An empty directory goes.
+    Rmdir(Path),
+    /// A name changes.
+    Rename(Path, Path, RenameKind),
+    /// Data at an offset: path, offset, length.
+    Write(Path, u64, usize),
+    /// Data at the end: path, length.
+    Append(Path, usize),
+    /// A new size.
+    Truncate(Path, u64),
+    /// An extended attribute: path, name, length of the value.
+    SetXattr(Path, Path, usize),
+    /// It goes.
+    RemoveXattr(Path, Path),
+    /// Permissions.
+    Chmod(Path, u16),
+}
+
+/// What a user asks for; some of it takes several calls.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// One call.
+    One(Step),
+    /// Open with O_CREAT and write: path, offset, length.
+    Put(Path, u64, usize),
+    /// Write a new file beside it and rename that over it: path, length.
+    ReplaceByRename(Path, usize),
+}
+
+/// A persistence point.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Persist {
+    /// None.
+    Nothing,
+    /// fsync of a file or a directory.
+    Fsync(Path),
+    /// fdatasync of a file.
+    Fdatasync(Path),
+    /// Two files in one sync (promise P6).
+    SyncMany(Path, Path),
+    /// syncfs: all data, and a checkpoint.
+    Syncfs,
+    /// A checkpoint of the store, which knows nothing of data that was never submitted.
+    Checkpoint,
+    /// No call, but time: what happens in the background happens, and nothing of it is promised.
+    Idle,
+}
+
+/// Operations, each followed by a persistence point.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Workload(pub Vec<(Op, Persist)>);
+
+impl Op {
+    /// The calls it takes, given whether its path exists.
+    pub fn steps(&self, exists: bool) -> Vec<Step> {
+        match self {
+            Self::One(step) => vec![step.clone()],
+            Self::Put(path, offset, len) => {
+                let write = Step::Write(path.clone(), *offset, *len);
+                if exists { vec![write] } else { vec![Step::Create(path.clone()), write] }
+            }
+            Self::ReplaceByRename(path, len) => {
+                let beside = Path::new(&format!("{path}.new"));
+                vec![
+                    Step::Create(beside.clone()),
+                    Step::Write(beside.clone(), 0, *len),
+                    Step::Rename(beside, path.clone(), RenameKind::Replace),
+                ]
+            }
+        }
+    }
+
+    /// The path whose existence decides about the steps.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Put(path, ..) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(path) => write!(f, "create {path}"),
+            Self::Mkdir(path) => write!(f, "mkdir {path}"),
+            Self::Symlink(path, len) => write!(f, "symlink {path} {len}"),
+            Self::Link(from, to) => write!(f, "link {from} {to}"),
+            Self::Unlink(path) => write!(f, "unlink {path}"),
+            Self::Rmdir(path) => write!(f, "rmdir {path}"),
+            Self::Rename(from, to, RenameKind::Replace) => write!(f, "rename {from} {to}"),
+            Self::Rename(from, to, RenameKind::NoReplace) => write!(f, "rename-noreplace {from} {to}"),
+            Self::Rename(from, to, RenameKind::Exchange) => write!(f, "exchange {from} {to}"),
+            Self::Write(path, offset, len) => write!(f, "pwrite {path} {offset} {len}"),
+            Self::Append(path, len) => write!(f, "append {path} {len}"),
+            Self::Truncate(path, size) => write!(f, "truncate {path} {size}"),
+            Self::SetXattr(path, name, len) => write!(f, "setxattr {path} {name} {len}"),
+            Self::RemoveXattr(path, name) => write!(f, "removexattr {path} {name}"),
+            Self::Chmod(path, mode) => write!(f, "chmod {path} {mode:o}"),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(step) => step.fmt(f),
+            Self::Put(path, offset, len) => write!(f, "write {path} {offset} {len}"),
+            Self::ReplaceByRename(path, len) => write!(f, "replace {path} {len}"),
+        }
+    }
+}
+
+impl fmt::Display for Persist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(f, "-"),
+            Self::Fsync(path) => write!(f, "fsync {path}"),
+            Self::Fdatasync(path) => write!(f, "fdatasync {path}"),
+            Self::SyncMany(one, other) => write!(f, "fsync2 {one} {other}"),
+            Self::Syncfs => write!(f, "syncfs"),
+            Self::Checkpoint => write!(f, "checkpoint"),
+            Self::Idle => write!(f, "idle"),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = self.0.iter().map(|(op, persist)| format!("{op}; {persist}")).collect();
+        f.write_str(&parts.join("; "))
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(';').map(str::trim).filter(|part| !part.is_empty()).collect();
+        if !parts.len().is_multiple_of(2) {
+            return Err("each operation is followed by a persistence point, or by '-'".to_owned());
+        }
+        let pairs = parts.chunks(2).map(|pair| Ok((parse_op(pair[0])?, parse_persist(pair[1])?)));
+        pairs.collect::<Result<_, String>>().map(Self)
+    }
+}
+
+fn path(word: &str) -> Path {
+    Path::new(word.trim_matches('/'))
+}
+
+fn number<T: FromStr>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|_| format!("{word:?} is not a number"))
+}
+
+fn parse_op(text: &str) -> Result<Op, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let step = match words[..] {
+        ["create", at] => Step::Create(path(at)),
+        ["mkdir", at] => Step::Mkdir(path(at)),
+        ["symlink", at, len] => Step::Symlink(path(at), number(len)?),
+        ["link", from, to] => Step::Link(path(from), path(to)),
+        ["unlink", at] => Step::Unlink(path(at)),
+        ["rmdir", at] => Step::Rmdir(path(at)),
+        ["rename", from, to] => Step::Rename(path(from), path(to), RenameKind::Replace),
+        ["rename-noreplace", from, to] => Step::Rename(path(from), path(to), RenameKind::NoReplace),
+        ["exchange", from, to] => Step::Rename(path(from), path(to), RenameKind::Exchange),
+        ["pwrite", at, offset, len] => Step::Write(path(at), number(offset)?, number(len)?),
+        ["append", at, len] => Step::Append(path(at), number(len)?),
+        ["truncate", at, size] => Step::Truncate(path(at), number(size)?),
+        ["setxattr", at, name, len] => Step::SetXattr(path(at), path(name), number(len)?),
+        ["removexattr", at, name] => Step::RemoveXattr(path(at), path(name)),
+        ["chmod", at, mode] => {
+            let mode = u16::from_str_radix(mode, 8).map_err(|_| format!("{mode:?} is no octal mode"))?;
+            Step::Chmod(path(at), mode)
+        }
+        ["write", at, offset, len] => return Ok(Op::Put(path(at), number(offset)?, number(len)?)),
+        ["replace", at, len] => return Ok(Op::ReplaceByRename(path(at), number(len)?)),
+        _ => return Err(format!("{text:?} is not an operation")),
+    };
+    Ok(Op::One(step))
+}
+
+fn parse_persist(text: &str) -> Result<Persist, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["-"] => Ok(Persist::Nothing),
+        ["fsync", at] => Ok(Persist::Fsync(path(at))),
+        ["fdatasync", at] => Ok(Persist::Fdatasync(path(at))),
+        ["fsync2", one, other] => Ok(Persist::SyncMany(path(one), path(other))),
+        ["syncfs"] => Ok(Persist::Syncfs),
+        ["checkpoint"] => Ok(Persist::Checkpoint),
+        ["idle"] => Ok(Persist::Idle),
+        _ => Err(format!("{text:?} is not a persistence point")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_workload_is_refused() {
+        for text in ["create", "create A/foo", "create A/foo; sync", "write A/foo x 1; -", "chmod A 9; -"] {
+            assert!(text.parse::<Workload>().is_err(), "{text}");
+        }
+        assert_eq!("".parse::<Workload>().unwrap(), Workload::default());
+    }
+
+    #[test]
+    fn a_write_creates_what_is_missing() {
+        let put = Op::Put(Path::new("B/foo"), 0, 10);
+        assert_eq!(put.steps(true).len(), 1);
+        assert_eq!(put.steps(false)[0], Step::Create(Path::new("B/foo")));
+    }
+}
