@@ -2,7 +2,7 @@
 
 use crate::Window;
 use std::sync::Arc;
-use syncline_device::{Device, DeviceError, DeviceExt};
+use syncline_device::{Device, DeviceError, READS_MAX, read_settled};
 use syncline_format::batch::{BatchHeader, HEADER_BYTES, Record, Records, unpack_checksums};
 use syncline_format::superblock::LogStart;
 use syncline_format::{BLOCK_BYTES, BlockRun, Crc, Epoch, FormatError, Geometry, block_checksums, crc};
@@ -62,8 +62,25 @@ pub async fn scan(
     Ok(scan)
 }
 
-/// The batch that continues the chain at `end`, if a whole one is there.
+/// The batch that continues the chain at `end`, if a whole one is there. That there is none is believed only when the
+/// device says so twice: what lies beyond the end is going to be overwritten.
 async fn next_batch(
+    window: &mut Window,
+    geometry: Geometry,
+    epoch: Epoch,
+    end: LogStart,
+) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+    for _ in 0..READS_MAX {
+        let found = batch_at(window, geometry, epoch, end).await?;
+        if found.is_some() || window.read_again().await? {
+            return Ok(found);
+        }
+    }
+    Err(window.unsettled())
+}
+
+/// The batch that continues the chain at `end`, as far as this reading tells.
+async fn batch_at(
     window: &mut Window,
     geometry: Geometry,
     epoch: Epoch,
@@ -147,8 +164,9 @@ async fn run_matches(device: &Arc<dyn Device>, run: BlockRun, packed: &[u8]) -> 
     let mut at = run.offset_bytes();
     for piece in packed.chunks(PIECE_BLOCKS * 4) {
         let len_bytes = piece.len() / 4 * BLOCK_BYTES;
-        let bytes = device.read_at(at, len_bytes).await?;
-        if !block_checksums(&bytes).eq(unpack_checksums(piece)) {
+        let matches = |bytes: &[u8]| block_checksums(bytes).eq(unpack_checksums(piece));
+        let bytes = read_settled(device, at, len_bytes, matches).await?;
+        if !matches(&bytes) {
             return Ok(false);
         }
         at += len_bytes as u64;

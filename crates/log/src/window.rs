@@ -1,7 +1,7 @@
 //! Reading a log in order: one large read serves many small batches.
 
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, DeviceError, DeviceExt};
+use syncline_device::{AlignedBuf, Device, DeviceError, DeviceExt, unsettled};
 use syncline_format::{BLOCK_BYTES, BlockRun};
 
 /// Blocks read ahead at a time (1 MiB).
@@ -32,5 +32,19 @@ impl Window {
         let from = (run.start - self.run.start) as usize * BLOCK_BYTES;
         let bytes = self.bytes.as_ref().expect("just read, or at hand");
         Ok(&bytes[from..from + run.len_bytes() as usize])
+    }
+
+    /// Reads again what is at hand; true when the device gives the same bytes.
+    pub async fn read_again(&mut self) -> Result<bool, DeviceError> {
+        let before = self.bytes.take();
+        let bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await?;
+        let same = before.is_none_or(|before| before[..] == bytes[..]);
+        self.bytes = Some(bytes);
+        Ok(same)
+    }
+
+    /// The error of a device that never gives the same bytes.
+    pub fn unsettled(&self) -> DeviceError {
+        unsettled(self.run.offset_bytes(), self.run.len_bytes())
     }
 }

@@ -148,6 +148,30 @@ fn a_superblock_that_may_or_may_not_be_there_ends_all_writing() {
     assert_eq!(rig.after_crash(), [100]);
 }
 
+/// What recovery takes for the end of the log it overwrites. A bit that was read wrong once must not be that end.
+#[test]
+fn bytes_read_wrong_during_recovery_end_no_log() {
+    let rig = rig();
+    let objects: Vec<u64> = (100..110).collect();
+    for object in &objects {
+        rig.sync(rig.put(*object)).unwrap();
+    }
+    let mut failed = 0;
+    for after in 0..30 {
+        for times in [1, 2, 5, u64::MAX] {
+            let memory = rig.memory.snapshot();
+            let device = FaultDevice::seeded(memory.clone(), after);
+            device.add(Fault { effect: Effect::FlippedBit, after, ..Fault::next(Operation::Read, times) });
+            let opened = block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone()));
+            failed += u64::from(opened.is_err());
+            drop(opened);
+            let again = Rig { memory, device, store: rig.store.clone(), spawn: rig.spawn.clone() };
+            assert_eq!(again.after_crash(), objects, "read {after} and {times} in all");
+        }
+    }
+    assert!(failed > 0, "a device that never gives the same bytes is given up");
+}
+
 #[test]
 fn wrong_bytes_are_an_error_never_an_answer() {
     let rig = rig();

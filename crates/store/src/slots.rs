@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker};
+use syncline_device::{AlignedBuf, Device, FlushTracker, read_settled};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, FormatError, Geometry};
 
@@ -32,7 +32,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     let mut damaged = Vec::new();
     for slot in 0..2 {
         for (copy, addr) in Geometry::superblock_copies_for(device_blocks, slot).into_iter().enumerate() {
-            let found = match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
+            let whole = |block: &[u8]| Superblock::decode(block).is_ok();
+            let found = match read_settled(device, addr * BLOCK_BYTES as u64, BLOCK_BYTES, whole).await {
                 Ok(block) if block.iter().all(|byte| *byte == 0) => continue,
                 Ok(block) => Superblock::decode(&block),
                 Err(error) if copy == 0 => {
