@@ -196,6 +196,10 @@ impl Superblock {
         if self.generation > u64::MAX / 2 || self.log.seq > u64::MAX / 2 || self.op_seq > u64::MAX / 2 {
             return Err(field("generation"));
         }
+        // Batches count from 1: the one before the next has a number too.
+        if self.log.seq == 0 {
+            return Err(field("log sequence"));
+        }
         if self.next_object > u64::MAX / 2 || self.used_blocks.max(self.tree_nodes) > geometry.total_blocks {
             return Err(field("counter"));
         }
@@ -305,6 +309,9 @@ mod tests {
     fn impossible_values_are_refused_even_with_a_right_checksum() {
         let mut superblock = sample();
         superblock.log.addr = 10_000_000;
+        assert!(matches!(Superblock::decode(&superblock.encode()), Err(FormatError::Field { .. })));
+        let mut superblock = sample();
+        superblock.log.seq = 0;
         assert!(matches!(Superblock::decode(&superblock.encode()), Err(FormatError::Field { .. })));
         let mut superblock = sample();
         superblock.tree.node.addr = 4090;
