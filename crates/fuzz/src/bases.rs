@@ -1,0 +1,231 @@
+//! The images that everything starts from: small, made once by the program itself, each with another kind of content.
+
+use crate::image::Image;
+use crate::run::World;
+use bytes::Bytes;
+use std::sync::{Arc, LazyLock};
+use syncline_device::{Device, MemoryDevice};
+use syncline_fs::types::{Caller, FileType, ROOT, SetAttributes, Timestamp, XattrMode};
+use syncline_fs::{AccessTime, Filesystem, FsError, Options};
+use syncline_sim::Simulation;
+use syncline_store::{FormatOptions, Store, StoreOptions};
+
+/// Who does everything here.
+pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
+/// Smallest legal size.
+const SMALL_BYTES: u64 = 16 << 20;
+/// Large enough that the space map has an index page.
+const WIDE_BYTES: u64 = 160 << 20;
+
+/// All base images.
+pub static IMAGES: LazyLock<Vec<Image>> =
+    LazyLock::new(|| BASES.iter().map(|base| Image::new(base.make())).collect());
+
+/// The image that a number from an input stands for.
+pub fn image(number: u8) -> &'static Image {
+    &IMAGES[number as usize % BASES.len()]
+}
+
+/// How an image came about.
+struct Base {
+    size_bytes: u64,
+    node_bytes: u32,
+    /// What is in the tree.
+    fill: Content,
+    /// What is in the log only: the power failed after it was synced.
+    logged: Option<Content>,
+}
+
+#[derive(Clone, Copy)]
+enum Content {
+    Nothing,
+    Names,
+    Data,
+    Xattrs,
+    Changes,
+    Orphans,
+}
+
+const BASES: [Base; 8] = [
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Xattrs, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: Some(Content::Changes) },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Data, logged: Some(Content::Orphans) },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 8192, fill: Content::Orphans, logged: Some(Content::Names) },
+    Base { size_bytes: WIDE_BYTES, node_bytes: 65536, fill: Content::Data, logged: None },
+];
+
+impl Base {
+    fn make(&self) -> Arc<MemoryDevice> {
+        let device = MemoryDevice::new(self.size_bytes);
+        make(&device, self.node_bytes);
+        fill(&device, self.fill, true);
+        if let Some(content) = self.logged {
+            fill(&device, content, false);
+        }
+        device
+    }
+}
+
+fn make(device: &Arc<MemoryDevice>, node_bytes: u32) {
+    let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+    let options = FormatOptions {
+        node_bytes,
+        uuid: [1; 16],
+        hash_seed: [2; 16],
+        epoch: Some([3; 16]),
+        ..FormatOptions::default()
+    };
+    let device: Arc<dyn Device> = device.clone();
+    crate::run::run(|world| syncline_store::format(device, options, root, world.spawn))
+        .expect("a device in memory can be formatted");
+}
+
+/// Options of the store: small caches, an epoch of its own, nothing that time or size starts.
+pub fn store_options(epoch: u8, read_only: bool) -> StoreOptions {
+    StoreOptions {
+        read_only,
+        node_cache_bytes: 1 << 20,
+        memtable_bytes: 1 << 20,
+        epoch: Some([epoch; 16]),
+        ..StoreOptions::default()
+    }
+}
+
+/// Opens the filesystem on `device`.
+pub async fn open(
+    device: Arc<MemoryDevice>,
+    world: &World,
+    options: StoreOptions,
+) -> Result<Arc<Filesystem>, FsError> {
+    let (store, _) = Store::open(device, options, world.spawn.clone()).await?;
+    let options = Options {
+        dirty_bytes_max: 1 << 20,
+        writeback_start_bytes: 256 << 10,
+        cached_inodes_max: 64,
+        clock: world.clock.clone(),
+        access_time: AccessTime::Relative,
+        ..Options::default()
+    };
+    Filesystem::open(store, world.spawn.clone(), options).await
+}
+
+/// Puts content into an image; then either closes it, or syncs it and cuts the power.
+fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
+    let simulation = Simulation::new(1);
+    let world = World { spawn: simulation.spawner(), clock: simulation.clock() };
+    let device = device.clone();
+    let epoch = if close { 4 } else { 5 };
+    let filled = simulation.run(async move {
+        let fs = open(device, &world, store_options(epoch, false)).await?;
+        match content {
+            Content::Nothing => {}
+            Content::Names => names(&fs).await?,
+            Content::Data => data(&fs).await?,
+            Content::Xattrs => xattrs(&fs).await?,
+            Content::Changes => changes(&fs).await?,
+            Content::Orphans => orphans(&fs, close).await?,
+        }
+        if close && !matches!(content, Content::Orphans) {
+            fs.close().await?;
+            fs.store().close().await?;
+        } else {
+            fs.fsync(ROOT, false).await?;
+        }
+        Ok::<_, FsError>(())
+    });
+    filled.expect("nothing stalls").expect("there is room for the content");
+    simulation.kill();
+}
+
+async fn file(fs: &Filesystem, parent: u64, name: &str) -> Result<u64, FsError> {
+    let made = fs.mknod(CALLER, parent, name.as_bytes(), FileType::Regular, 0o644, 0).await?;
+    Ok(made.ino)
+}
+
+/// Names of every kind, over several leaves.
+async fn names(fs: &Filesystem) -> Result<(), FsError> {
+    let directory = fs.mkdir(CALLER, ROOT, b"directory", 0o755).await?.ino;
+    let below = fs.mkdir(CALLER, directory, b"below", 0o700).await?.ino;
+    for index in 0..40 {
+        let ino = file(fs, directory, &format!("file {index}")).await?;
+        fs.write(ino, 0, Bytes::from(vec![index; usize::from(index)]), false).await?;
+    }
+    let linked = fs.lookup(directory, b"file 7").await?.ino;
+    fs.link(linked, below, b"again").await?;
+    fs.link(linked, ROOT, &[b'n'; 255]).await?;
+    fs.symlink(CALLER, ROOT, b"short", b"directory/file 1").await?;
+    fs.symlink(CALLER, below, b"long", &[b'x'; 4000]).await?;
+    for (name, kind) in
+        [("pipe", FileType::Fifo), ("device", FileType::BlockDevice), ("socket", FileType::Socket)]
+    {
+        fs.mknod(CALLER, below, name.as_bytes(), kind, 0o600, 0x801).await?;
+    }
+    Ok(())
+}
+
+/// Files with extents: one run, holes, a piece at the far end, an end inside a block, one that lives in its inode.
+async fn data(fs: &Filesystem) -> Result<(), FsError> {
+    let large = file(fs, ROOT, "large").await?;
+    fs.write(large, 0, Bytes::from(vec![1; 200_000]), false).await?;
+    let sparse = file(fs, ROOT, "sparse").await?;
+    for at in [0, 40_960, 1 << 20, 1 << 40] {
+        fs.write(sparse, at, Bytes::from(vec![2; 5000]), false).await?;
+    }
+    fs.fsync(sparse, false).await?;
+    fs.write(large, 50_000, Bytes::from(vec![3; 9000]), false).await?;
+    let cut = file(fs, ROOT, "cut").await?;
+    fs.write(cut, 0, Bytes::from(vec![4; 30_000]), false).await?;
+    fs.setattr(CALLER, cut, SetAttributes { size: Some(10_001), ..SetAttributes::default() }).await?;
+    let small = file(fs, ROOT, "small").await?;
+    fs.write(small, 0, Bytes::from_static(b"fits the inode"), false).await?;
+    fs.syncfs().await
+}
+
+/// Extended attributes of all sizes, and with them a tree of three levels.
+async fn xattrs(fs: &Filesystem) -> Result<(), FsError> {
+    for index in 0..6 {
+        let ino = file(fs, ROOT, &format!("file {index}")).await?;
+        for (name, len) in
+            [("user.tiny", 3), ("user.middle", 700), ("user.large", 30_000), ("user.full", 65_536)]
+        {
+            fs.setxattr(ino, name.as_bytes(), &vec![index; len], XattrMode::Set).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes of an image that holds [`names`], one batch each.
+async fn changes(fs: &Filesystem) -> Result<(), FsError> {
+    let directory = fs.lookup(ROOT, b"directory").await?.ino;
+    let below = fs.lookup(directory, b"below").await?.ino;
+    let new = file(fs, below, "new").await?;
+    fs.write(new, 0, Bytes::from(vec![7; 50_000]), false).await?;
+    fs.fsync(new, false).await?;
+    fs.unlink(directory, b"file 3").await?;
+    fs.rename(directory, b"file 4", below, b"file 5", Default::default()).await?;
+    fs.write(new, 8192, Bytes::from(vec![8; 8192]), false).await?;
+    fs.fsync(new, false).await?;
+    fs.setxattr(new, b"user.large", &[9; 20_000], XattrMode::Set).await?;
+    fs.symlink(CALLER, below, b"another", &[b'y'; 3000]).await?;
+    fs.fsync(below, false).await?;
+    fs.setattr(CALLER, new, SetAttributes { size: Some(20_000), ..SetAttributes::default() }).await?;
+    fs.removexattr(new, b"user.large").await?;
+    fs.fsync(new, true).await
+}
+
+/// Files without names that are still open: when the power fails they wait for their removal.
+async fn orphans(fs: &Arc<Filesystem>, checkpoint: bool) -> Result<(), FsError> {
+    for index in 0..3 {
+        let name = format!("orphan {index}");
+        let ino = file(fs, ROOT, &name).await?;
+        fs.write(ino, 0, Bytes::from(vec![index; 70_000]), false).await?;
+        fs.setxattr(ino, b"user.large", &[index; 9000], XattrMode::Set).await?;
+        fs.open_file(ino).await?;
+        fs.fsync(ino, false).await?;
+        fs.unlink(ROOT, name.as_bytes()).await?;
+    }
+    if checkpoint { fs.syncfs().await } else { Ok(()) }
+}

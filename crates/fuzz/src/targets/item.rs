@@ -1,0 +1,87 @@
+//! Values of items.
+
+use syncline_format::items::dirent::{Dirent, is_name};
+use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
+use syncline_format::items::inode::{InodeItem, SIZE_MAX, Target};
+use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
+use syncline_format::items::{SLOT_BITS, hash_offsets};
+use syncline_format::{KEY_BYTES, Key, Kind};
+
+/// Decodes the value of an item; the first byte of the input says of which kind.
+///
+/// - It never panics, whatever the bytes.
+/// - Items are canonical: what was decoded encodes to the bytes that were read, except for the order of an inode item's
+///   sections, where encoding once more changes nothing.
+/// - What was decoded keeps the limits of docs/FORMAT.md: names, sizes, lengths, positions.
+/// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
+pub fn item(bytes: &[u8]) {
+    let Some((&kind, value)) = bytes.split_first() else { return };
+    match Kind::from_u8(kind % 6) {
+        Some(Kind::Inode) => inode(value),
+        Some(Kind::Dirent) => dirent(value),
+        Some(Kind::Extent) => extent(value),
+        Some(Kind::Xattr) => xattr(value),
+        Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
+    }
+}
+
+fn inode(value: &[u8]) {
+    let Ok(item) = InodeItem::decode(value) else { return };
+    let again = item.encode();
+    let decoded = InodeItem::decode(&again).expect("what was encoded decodes");
+    assert_eq!(decoded, item);
+    assert_eq!(again.len(), value.len(), "nothing is lost and nothing added");
+    assert_eq!(again[..120], value[..120], "the fixed fields are canonical");
+    assert_eq!(decoded.encode(), again);
+    assert!(item.size <= SIZE_MAX && item.next_chunk <= CHUNK_ID_MAX);
+    assert!(item.data.is_none_or(|data| data.len() as u64 <= item.size));
+    assert!(item.xattrs.iter().all(|(name, _)| is_xattr_name(name)));
+    if let Some(Target::Chunks(chunks)) = item.target {
+        assert!(chunks.id <= CHUNK_ID_MAX && chunks.len_bytes as usize <= VALUE_BYTES_MAX);
+    }
+}
+
+fn dirent(value: &[u8]) {
+    let Ok(entry) = Dirent::decode(value) else { return };
+    assert_eq!(entry.encode(), value);
+    assert!(is_name(entry.name) && entry.ino != 0 && entry.ino <= i64::MAX as u64);
+}
+
+fn extent(value: &[u8]) {
+    let Some((block, value)) = value.split_first_chunk() else { return };
+    let file_block = u64::from_le_bytes(*block);
+    let Ok(extent) = Extent::decode(file_block, value) else { return };
+    assert_eq!(extent.encode(), value);
+    assert!((1..=EXTENT_BLOCKS_MAX).contains(&extent.blocks()) && extent.file_block < FILE_BLOCKS_MAX);
+    assert_eq!(extent.file_block / EXTENT_BLOCKS_MAX, (extent.end() - 1) / EXTENT_BLOCKS_MAX);
+    assert!(extent.run().end() > extent.addr);
+    let middle = extent.file_block + extent.blocks() / 2;
+    let halves = [extent.slice(0, middle), extent.slice(middle, u64::MAX)];
+    let joined: Vec<u32> = halves.iter().flatten().flat_map(|half| half.checksums.clone()).collect();
+    assert_eq!(joined, extent.checksums, "two halves are the whole");
+}
+
+fn xattr(value: &[u8]) {
+    let Ok(item) = Xattr::decode(value) else { return };
+    assert_eq!(item.encode(), value);
+    assert!(is_xattr_name(item.name));
+    if let XattrValue::Chunks(chunks) = item.value {
+        assert!(chunks.id <= CHUNK_ID_MAX && chunks.len_bytes as usize <= VALUE_BYTES_MAX);
+        assert_eq!(chunks.offset(u16::MAX) >> 16, chunks.id);
+    }
+}
+
+fn keys(value: &[u8]) {
+    let Some((one, rest)) = value.split_first_chunk::<KEY_BYTES>() else { return };
+    let key = Key::from_bytes(one);
+    assert_eq!(key.to_bytes(), *one);
+    match key.next() {
+        Some(next) => assert!(next > key && next.to_bytes() > *one),
+        None => assert_eq!(key, Key::MAX),
+    }
+    let (first, last) = hash_offsets(key.offset);
+    assert!(first <= last && last < (1 << 63) - 3 && first >> SLOT_BITS == last >> SLOT_BITS);
+    if let Some(other) = rest.first_chunk::<KEY_BYTES>() {
+        assert_eq!(Key::from_bytes(other).cmp(&key), other.cmp(one), "the order of bytes is that of keys");
+    }
+}

@@ -1,0 +1,54 @@
+//! The targets, one a file. Each is a function of bytes that panics when one of its invariants does not hold.
+
+mod batch;
+mod check;
+mod item;
+mod mount;
+mod node;
+mod replay;
+mod space_page;
+mod superblock;
+
+pub use batch::batch;
+pub use check::check;
+pub use item::item;
+pub use mount::mount;
+pub use node::node;
+pub use replay::replay;
+pub use space_page::space_page;
+pub use superblock::superblock;
+
+use arbitrary::{Arbitrary, Unstructured};
+
+/// A target by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// As `cargo fuzz` knows it; also the name of its corpus.
+    pub name: &'static str,
+    /// Its body.
+    pub run: fn(&[u8]),
+    /// It opens whole images, which takes about a thousand times as long as decoding one structure.
+    pub image: bool,
+}
+
+/// All targets.
+pub const ALL: [Target; 8] = [
+    Target { name: "superblock", run: superblock, image: false },
+    Target { name: "node", run: node, image: false },
+    Target { name: "item", run: item, image: false },
+    Target { name: "batch", run: batch, image: false },
+    Target { name: "space_page", run: space_page, image: false },
+    Target { name: "replay", run: replay, image: true },
+    Target { name: "mount", run: mount, image: true },
+    Target { name: "check", run: check, image: true },
+];
+
+/// A value made from bytes; `None` when there are too few.
+fn from_bytes<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
+    T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
+}
+
+/// What the bytes of an input for an image target mean.
+pub fn describe(bytes: &[u8]) -> String {
+    format!("{:#?}", from_bytes::<mount::Input>(bytes))
+}

@@ -1,0 +1,51 @@
+//! Superblocks.
+
+use super::from_bytes;
+use arbitrary::Arbitrary;
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, BlockRun, crc};
+
+/// Bytes of a block: where they start, what they are, and whether the magic number, version and checksum are right.
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    sealed: bool,
+    bytes: &'a [u8],
+}
+
+/// Fields after the last: unused.
+const FIELDS_END: usize = 272;
+
+/// Decodes a superblock.
+///
+/// - It never panics, whatever the bytes.
+/// - What was decoded encodes to a block that decodes to the same.
+/// - That block is the one that was read, but for what docs/FORMAT.md calls unused: the reserved word, what follows the
+///   fields, and the upper bytes of numbers that are kept in fewer.
+/// - Roots and the log lie inside the image; the sizes are those that an image may have.
+pub fn superblock(bytes: &[u8]) {
+    let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
+    let mut block = [0; BLOCK_BYTES];
+    let len = input.bytes.len().min(BLOCK_BYTES);
+    block[..len].copy_from_slice(&input.bytes[..len]);
+    if input.sealed {
+        block[..8].copy_from_slice(b"SYNCLINE");
+        block[12..16].copy_from_slice(&1u32.to_le_bytes());
+        let checksum = crc(&block[12..]);
+        block[8..12].copy_from_slice(&checksum.to_le_bytes());
+    }
+    assert!(Superblock::decode(input.bytes).is_err() || input.bytes.len() == BLOCK_BYTES);
+    let Ok(decoded) = Superblock::decode(&block) else { return };
+    let again = decoded.encode();
+    assert_eq!(Superblock::decode(&again).as_ref(), Ok(&decoded));
+    let same = |from: usize, to: usize| assert_eq!(block[from..to], again[from..to], "bytes {from} to {to}");
+    same(0, 8);
+    same(12, 108);
+    same(112, 204);
+    same(208, FIELDS_END);
+    let geometry = decoded.geometry.check().expect("a geometry that was checked");
+    assert!(geometry.contains(BlockRun::new(decoded.tree.node.addr, geometry.node_blocks())));
+    assert!(geometry.contains(BlockRun::new(decoded.space.page.addr, 1)));
+    let log = decoded.log;
+    assert!(geometry.contains(log.segment) && (log.segment.start..log.segment.end()).contains(&log.addr));
+    assert!(decoded.used_blocks <= geometry.total_blocks && decoded.tree_nodes <= geometry.total_blocks);
+}
