@@ -30,6 +30,25 @@ impl BlockSet {
         fresh
     }
 
+    /// Adds a run unless some of its blocks are in the set already; true when it was added.
+    pub(crate) fn add_all_or_none(&mut self, run: BlockRun) -> bool {
+        let free = (run.start..run.end()).all(|block| !self.contains(block));
+        if free {
+            self.add(run);
+        }
+        free
+    }
+
+    /// True when the block is in the set.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.words.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+    }
+
+    /// All runs, ascending.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        Runs { words: self.words.iter().copied().enumerate(), bits: 0, base: 0, open: None, ended: false }
+    }
+
     /// Number of blocks in the set.
     pub(crate) fn len(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()

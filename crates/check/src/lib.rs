@@ -5,6 +5,8 @@
 //! compared with what the others say: names with inodes, link counts with names, extents with the space map, counters with
 //! what was counted. It writes nothing.
 //!
+//! [`repair`] mends what a check finds; [`Scrub`] verifies a filesystem that is in use.
+//!
 //! Memory: two bits for each block of the image, and about 32 bytes for each inode and 24 for each name.
 #![forbid(unsafe_code)]
 
@@ -17,6 +19,8 @@ mod info;
 mod items;
 mod names;
 mod object;
+mod repair;
+mod scrub;
 mod space;
 mod start;
 mod xattrs;
@@ -25,3 +29,5 @@ pub use checker::{Progress, Stage, check};
 pub use error::CheckError;
 pub use finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 pub use info::{Info, info};
+pub use repair::{Condition, Repair, repair};
+pub use scrub::{Scrub, ScrubCounters, ScrubReport};

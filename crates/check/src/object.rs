@@ -16,9 +16,9 @@ use syncline_format::items::inode::{
 pub(crate) const REGULAR: u8 = 0o10;
 pub(crate) const DIRECTORY: u8 = 0o04;
 /// Units of an inode's block count.
-const UNIT_BYTES: u64 = 512;
-const UNITS_PER_BLOCK: u64 = 8;
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const UNIT_BYTES: u64 = 512;
+pub(crate) const UNITS_PER_BLOCK: u64 = 8;
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// What is known of an object whose items are being read.
 pub(crate) struct Object {

@@ -48,14 +48,14 @@ pub struct RecoveryReport {
 }
 
 /// The state that replay builds.
-struct Replayed {
-    memtable: Memtable,
+pub(crate) struct Replayed {
+    pub(crate) memtable: Memtable,
     objects: u64,
     next_object: u64,
     op_seq: u64,
-    generation: u64,
-    end: LogStart,
-    segments: Vec<BlockRun>,
+    pub(crate) generation: u64,
+    pub(crate) end: LogStart,
+    pub(crate) segments: Vec<BlockRun>,
 }
 
 impl Store {
@@ -167,7 +167,7 @@ async fn replay(
 
 impl Replayed {
     /// What the superblock says, and how far the chain goes.
-    fn before(slots: &ReadSlots, found: &Scan) -> Self {
+    pub(crate) fn before(slots: &ReadSlots, found: &Scan) -> Self {
         let superblock = &slots.superblock;
         let newest = found.batches.iter().map(|batch| batch.generation).max().unwrap_or(0);
         Self {
@@ -216,7 +216,7 @@ fn segments(superblock: &Superblock, found: &Scan) -> Vec<BlockRun> {
 }
 
 /// Applies one batch to memory.
-fn apply(
+pub(crate) fn apply(
     replayed: &mut Replayed,
     space: &Space,
     geometry: Geometry,
@@ -249,7 +249,7 @@ fn apply(
 }
 
 /// A store around what replay found, with a log of its own in a new epoch.
-fn assemble(
+pub(crate) fn assemble(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
     spawn: Arc<dyn Spawn>,

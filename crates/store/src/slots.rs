@@ -31,19 +31,22 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     let mut generation_seen = 0;
     let mut damaged = Vec::new();
     for slot in 0..2 {
+        let mut one_is_good = false;
         for (copy, addr) in Geometry::superblock_copies_for(device_blocks, slot).into_iter().enumerate() {
             let whole = |block: &[u8]| Superblock::decode(block).is_ok();
             let found = match read_settled(device, addr * BLOCK_BYTES as u64, BLOCK_BYTES, whole).await {
                 Ok(block) if block.iter().all(|byte| *byte == 0) => continue,
                 Ok(block) => Superblock::decode(&block),
-                Err(error) if copy == 0 => {
-                    tracing::warn!("superblock {slot}: {error}; trying its copy");
+                // A slot counts as durable only when both of its copies are, so the good one tells enough.
+                Err(error) if copy == 0 || one_is_good => {
+                    tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
             match found {
                 Ok(superblock) => {
+                    one_is_good = true;
                     generation_seen = generation_seen.max(superblock.generation);
                     if best.as_ref().is_none_or(|(_, best)| superblock.generation > best.generation) {
                         best = Some((slot, superblock));

@@ -21,7 +21,7 @@ mod writer;
 
 pub use error::{MergeFailed, TreeError};
 pub use merge::Merged;
-pub use scan::Chunk;
+pub use scan::{Chunk, Unreadable};
 pub use tree::{Tree, TreeCounters};
 pub use walk::{Visitor, Walked};
 pub use writer::{Allocate, WrittenRun};

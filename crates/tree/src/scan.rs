@@ -5,20 +5,44 @@ use crate::frame::{Frame, Place};
 use crate::tree::{Caching, Tree};
 use bytes::Bytes;
 use std::ops::RangeInclusive;
-use syncline_format::Key;
 use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
+use syncline_format::{BlockAddr, Key};
 
 /// Leaves read ahead at most.
 const WINDOW: usize = 8;
 
 /// Some of the items of a range.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Chunk {
     /// The items, in key order.
     pub items: Vec<(Key, Bytes)>,
     /// True when the range holds nothing after the last of them.
     pub complete: bool,
+}
+
+/// A node that could not be read or is damaged, and the keys that lay below it.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    /// Where it lies.
+    pub addr: BlockAddr,
+    /// Its level.
+    pub level: u8,
+    /// The least key below it; `None` for a root.
+    pub first: Option<Key>,
+    /// The first key behind it; `None` when nothing follows.
+    pub bound: Option<Key>,
+    /// What is wrong with it.
+    pub error: TreeError,
+}
+
+/// Sees each node of a scan, with what is wrong with it; an error ends the scan.
+type Watch<'a> = dyn FnMut(Place, Option<TreeError>) -> Result<(), TreeError> + Send + 'a;
+
+impl Place {
+    fn unreadable(self, error: TreeError) -> Unreadable {
+        Unreadable { addr: self.pointer.addr, level: self.level, first: self.first, bound: self.bound, error }
+    }
 }
 
 impl Tree {
@@ -31,38 +55,98 @@ impl Tree {
         to: Key,
         max_items: usize,
     ) -> Result<Chunk, TreeError> {
+        let mut watch = |_: Place, error: Option<TreeError>| error.map_or(Ok(()), Err);
+        self.scan_past(root, from, to, max_items, Caching::Fill, &mut watch).await
+    }
+
+    /// The same for a damaged tree: `unreadable` is told of each bad node, and the scan goes on behind it.
+    pub async fn scan_readable(
+        &self,
+        root: TreeRoot,
+        from: Key,
+        to: Key,
+        max_items: usize,
+        unreadable: &mut (dyn FnMut(Unreadable) + Send),
+    ) -> Chunk {
+        let mut watch = |place: Place, error: Option<TreeError>| {
+            error.into_iter().for_each(|error| unreadable(place.unreadable(error)));
+            Ok(())
+        };
+        let scanned = self.scan_past(root, from, to, max_items, Caching::Fill, &mut watch).await;
+        scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
+    }
+
+    /// The same with every node read from the device, whatever the cache has; `visit` is told of each: its address, or
+    /// what is wrong.
+    pub async fn scan_device(
+        &self,
+        root: TreeRoot,
+        from: Key,
+        to: Key,
+        max_items: usize,
+        visit: &mut (dyn FnMut(Result<BlockAddr, Unreadable>) + Send),
+    ) -> Chunk {
+        let mut watch = |place: Place, error: Option<TreeError>| {
+            visit(error.map_or(Ok(place.pointer.addr), |error| Err(place.unreadable(error))));
+            Ok(())
+        };
+        let scanned = self.scan_past(root, from, to, max_items, Caching::Bypass, &mut watch).await;
+        scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
+    }
+
+    /// Scans; `watch` sees each node and decides whether to go on behind a bad one.
+    async fn scan_past(
+        &self,
+        root: TreeRoot,
+        from: Key,
+        to: Key,
+        max_items: usize,
+        caching: Caching,
+        watch: &mut Watch<'_>,
+    ) -> Result<Chunk, TreeError> {
         let max_items = max_items.max(1);
         let mut chunk = Chunk { items: Vec::new(), complete: from > to };
         let mut stack: Vec<Frame> = Vec::new();
         let mut place = Place::root(root);
-        let mut node = self.load(place, None, Caching::Fill).await?;
+        let mut loaded = self.load(place, None, caching).await;
         let mut items_per_leaf = 0;
         while !chunk.complete {
-            if node.level() > 0 {
-                let first = node.child_for(from);
-                stack.push(Frame::new(node, place.bound, first));
-            } else {
-                chunk.take(&node, place.bound, from..=to, max_items);
-                items_per_leaf = node.len();
-                if chunk.complete || chunk.items.len() == max_items {
-                    break;
+            watch(place, loaded.as_ref().err().cloned())?;
+            match loaded {
+                Ok(node) if node.level() > 0 => {
+                    let first = node.child_for(from);
+                    stack.push(Frame::new(node, place.bound, first));
                 }
-                while stack.pop_if(|frame| frame.next == frame.node.len()).is_some() {}
+                Ok(leaf) => {
+                    chunk.take(&leaf, place.bound, from..=to, max_items);
+                    items_per_leaf = leaf.len();
+                }
+                Err(_) => chunk.complete = place.bound.is_none_or(|bound| bound > to),
             }
+            if chunk.complete || chunk.items.len() == max_items {
+                break;
+            }
+            while stack.pop_if(|frame| frame.next == frame.node.len()).is_some() {}
             let Some(frame) = stack.last_mut() else {
                 // Not reached: without a frame the last leaf had no bound, and the chunk is complete.
                 chunk.complete = true;
                 break;
             };
-            self.read_leaves_ahead(frame, to, max_items - chunk.items.len(), items_per_leaf);
-            let (next, loaded) = frame.step(self, Caching::Fill).await;
-            (place, node) = (next, loaded?);
+            self.read_leaves_ahead(frame, to, max_items - chunk.items.len(), items_per_leaf, caching);
+            (place, loaded) = frame.step(self, caching).await;
         }
         Ok(chunk)
     }
 
     /// Starts to read the leaves that the rest of the chunk will probably need, judging by the last one.
-    fn read_leaves_ahead(&self, frame: &mut Frame, to: Key, items_wanted: usize, items_per_leaf: usize) {
+    fn read_leaves_ahead(
+        &self,
+        frame: &mut Frame,
+        to: Key,
+        items_wanted: usize,
+        items_per_leaf: usize,
+        caching: Caching,
+    ) {
         // A first leaf is read alone: most scans end within it.
         if frame.node.level() != 1 || items_per_leaf == 0 {
             return;
@@ -70,7 +154,7 @@ impl Tree {
         let leaves = items_wanted.div_ceil(items_per_leaf).min(WINDOW);
         let end = frame.node.len().min(frame.next + leaves);
         while frame.ahead < end && frame.node.key(frame.ahead) <= to {
-            frame.read_ahead(self, frame.ahead, Caching::Fill);
+            frame.read_ahead(self, frame.ahead, caching);
         }
     }
 }

@@ -1,7 +1,11 @@
 //! A sample image with something of everything, and tools to damage it with right checksums.
 #![allow(dead_code)] // Each test program uses another part.
 
+pub mod damages;
+pub mod survey;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use syncline::device::{
     AlignedBuf, Background, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, Spawn,
     WorkerOptions, block_on,
@@ -133,10 +137,17 @@ pub fn rot(device: &Arc<MemoryDevice>, block: u64) {
     block_on(device.write_at(offset, vec![bytes.into_bytes()])).unwrap();
 }
 
-/// A device with a block that can't be read.
+/// A device with a block that can't be read until it is written, when a drive puts another in its place.
 pub struct BadBlock {
-    pub device: Arc<MemoryDevice>,
-    pub block: u64,
+    device: Arc<MemoryDevice>,
+    block: u64,
+    replaced: AtomicBool,
+}
+
+impl BadBlock {
+    pub fn new(device: Arc<MemoryDevice>, block: u64) -> Arc<Self> {
+        Arc::new(Self { device, block, replaced: AtomicBool::new(false) })
+    }
 }
 
 impl Device for BadBlock {
@@ -146,7 +157,8 @@ impl Device for BadBlock {
 
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
         let bad = self.block * BLOCK_BYTES as u64;
-        if (offset..offset + buf.len() as u64).contains(&bad) {
+        let read = offset..offset + buf.len() as u64;
+        if read.contains(&bad) && !self.replaced.load(Ordering::SeqCst) {
             let source = std::io::Error::from_raw_os_error(5);
             return done(Err(DeviceError::io(Operation::Read, offset, buf.len() as u64, source)));
         }
@@ -154,6 +166,9 @@ impl Device for BadBlock {
     }
 
     fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: Completion<()>) {
+        let len: usize = bufs.iter().map(bytes::Bytes::len).sum();
+        let hit = (offset..offset + len as u64).contains(&(self.block * BLOCK_BYTES as u64));
+        self.replaced.fetch_or(hit, Ordering::SeqCst);
         self.device.write(offset, bufs, done);
     }
 

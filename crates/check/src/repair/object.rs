@@ -1,0 +1,423 @@
+//! One object: its inode item, and its other items in the light of that.
+
+use crate::finding::FindingKind;
+use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
+use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
+use crate::repair::xattrs::Xattrs;
+use bytes::Bytes;
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::extent::Extent;
+use syncline_format::items::hash_offsets;
+use syncline_format::items::inode::{
+    FLAG_CAPABILITY, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
+};
+use syncline_format::items::xattr::{Xattr, XattrValue};
+use syncline_format::{BLOCK_BYTES, Key, Kind};
+
+const ROOT: u64 = 1;
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nature {
+    /// It has an inode item.
+    Whole,
+    /// Its inode item is lost; what it has tells its file type.
+    MadeUp(u8),
+    /// What is left of it is of no use.
+    Remains,
+    /// It can't exist.
+    Impossible,
+}
+
+/// An object whose items are being read.
+pub(crate) struct Object {
+    pub(crate) number: u64,
+    nature: Nature,
+    /// The inode item, mended as far as it can be before the other items are known.
+    inode: Option<Bytes>,
+    /// The inode item was changed.
+    changed: bool,
+    facts: InodeFacts,
+    /// Names with the hash of the last entry, which are all that have it.
+    names: (u64, Vec<(Vec<u8>, u64)>),
+    /// First file block after the last extent.
+    extent_end: u64,
+    extent_blocks: u64,
+    inline_bytes: Option<u64>,
+    xattrs: Xattrs,
+}
+
+impl Object {
+    /// Begins with the first item of an object.
+    pub(crate) async fn begin(planner: &mut Planner, key: Key, value: &Bytes) -> Self {
+        let number = key.object;
+        let mut object = Self {
+            number,
+            nature: Nature::Impossible,
+            inode: None,
+            changed: false,
+            facts: InodeFacts {
+                number,
+                file_type: 0,
+                made_up: false,
+                nlink: 0,
+                size: 0,
+                parent: 0,
+                names: 0,
+                named_by: 0,
+            },
+            names: (0, Vec::new()),
+            extent_end: 0,
+            extent_blocks: 0,
+            inline_bytes: None,
+            xattrs: Xattrs::default(),
+        };
+        if number >= OBJECTS_END {
+            planner.object(FindingKind::ObjectNumber, number, "no object can have this number → removed");
+            return object;
+        }
+        let is_inode = key.kind == Kind::Inode as u8 && key.offset == 0;
+        let item = if is_inode { InodeItem::decode(value).ok() } else { None };
+        object.nature = match &item {
+            Some(item) if number != ROOT || (item.mode >> 12) as u8 == DIRECTORY => Nature::Whole,
+            _ if number == ROOT => Nature::MadeUp(DIRECTORY),
+            _ if planner.view.has_any(number, Kind::Extent).await => Nature::MadeUp(REGULAR),
+            _ if planner.view.has_any(number, Kind::Dirent).await => Nature::MadeUp(DIRECTORY),
+            _ => Nature::Remains,
+        };
+        let never_handed_out = number >= planner.handed_out;
+        if never_handed_out {
+            let fate = if object.nature == Nature::Remains { "removed" } else { "counts as handed out" };
+            let text = format!("numbers from {} on had not been handed out → {fate}", planner.handed_out);
+            planner.object(FindingKind::ObjectNumber, number, text);
+        }
+        match (object.nature, item) {
+            (Nature::Whole, Some(item)) => object.take_inode(planner, item).await,
+            (Nature::MadeUp(file_type), _) => {
+                object.facts.file_type = file_type;
+                object.facts.made_up = true;
+                object.facts.nlink = 1;
+            }
+            (Nature::Remains, _) if !is_inode && !never_handed_out => {
+                let text = "its inode item is lost, and with it what the rest is good for → removed";
+                planner.object(FindingKind::ItemWithoutInode, number, text);
+            }
+            _ => {}
+        }
+        object
+    }
+
+    /// Takes the inode item, and mends what it says of itself.
+    async fn take_inode(&mut self, planner: &mut Planner, mut item: InodeItem<'_>) {
+        let before = item.clone();
+        self.facts.file_type = (item.mode >> 12) as u8;
+        self.small_xattrs(planner, &mut item).await;
+        let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
+        let flags = (item.flags & FLAG_CAPABILITY) | if capability { FLAG_CAPABILITY } else { 0 };
+        if flags != item.flags {
+            let text = format!("flags {:#x} → {flags:#x}", item.flags);
+            planner.object(FindingKind::InodeContradiction, self.number, text);
+            item.flags = flags;
+        }
+        let target_bytes = match item.target {
+            Some(Target::Here(target)) => Some(target.len() as u64),
+            Some(Target::Chunks(chunks)) => {
+                self.xattrs.target(chunks);
+                Some(u64::from(chunks.len_bytes))
+            }
+            None => None,
+        };
+        self.xattrs.target_lost = target_bytes == Some(0);
+        if let Some(bytes) = target_bytes.filter(|&bytes| bytes > 0 && bytes != item.size) {
+            let text = format!("the size of the symbolic link {} → {bytes}", item.size);
+            planner.object(FindingKind::InodeContradiction, self.number, text);
+            item.size = bytes;
+        }
+        self.inline_bytes = item.data.map(|data| data.len() as u64);
+        self.facts.nlink = item.nlink;
+        self.facts.size = item.size;
+        self.facts.parent = item.parent;
+        self.changed = item != before;
+        self.inode = Some(item.encode().into());
+    }
+
+    /// Attributes in the inode item: each name once, and not more than it may hold.
+    async fn small_xattrs(&mut self, planner: &mut Planner, item: &mut InodeItem<'_>) {
+        let number = self.number;
+        item.xattrs.retain(|(name, _)| {
+            let fresh = self.xattrs.name(name);
+            if !fresh {
+                let text =
+                    format!("the second extended attribute {:?} of this name → removed", printable(name));
+                planner.object(FindingKind::DuplicateName, number, text);
+            }
+            fresh
+        });
+        let most = xattr_bytes_max(planner.geometry.node_bytes);
+        while item.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum::<usize>() > most {
+            let Some((name, value)) = item.xattrs.pop() else { return };
+            let taken = planner.view.named(number, Kind::Xattr, name).await;
+            let Some(key) = planner.view.place(number, Kind::Xattr, name, &taken) else { continue };
+            planner.view.put(key, Xattr { name, value: XattrValue::Here(value) }.encode());
+            self.xattrs.items += 1;
+            let text = format!("the extended attribute {:?} → moved to an item of its own", printable(name));
+            planner.object(FindingKind::InodeContradiction, number, text);
+        }
+    }
+
+    /// An item of this object.
+    pub(crate) async fn item(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        if let Nature::Remains | Nature::Impossible = self.nature {
+            planner.view.delete(key);
+            planner.leaks |= key.kind == Kind::Extent as u8;
+            if key.kind == Kind::Inode as u8 && self.nature == Nature::Remains {
+                let why = "the inode item makes no sense, and there are no contents";
+                planner.remove(FindingKind::ItemMalformed, key, why);
+            }
+            return;
+        }
+        match Kind::from_u8(key.kind) {
+            Some(Kind::Inode) if key.offset == 0 && self.nature == Nature::Whole => {}
+            Some(Kind::Inode) => {
+                let what = format!("the inode item at offset {}", key.offset);
+                planner.remove(FindingKind::ItemMalformed, key, what);
+            }
+            Some(Kind::Dirent) => self.entry(planner, key, value).await,
+            Some(Kind::Extent) => self.extent(planner, key, value),
+            Some(Kind::Xattr) => self.xattrs.item(planner, key, value).await,
+            Some(Kind::Chunk) if !self.is_being_removed() => self.xattrs.chunk(planner, key, value),
+            Some(Kind::Chunk) => {}
+            Some(Kind::Orphan) | None => {
+                let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
+                planner.remove(FindingKind::ItemMalformed, key, what);
+            }
+        }
+    }
+
+    /// The removal of an inode without names proceeds in steps, which a crash may have cut short.
+    fn is_being_removed(&self) -> bool {
+        self.facts.nlink == 0
+    }
+
+    async fn entry(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        let entry = match Dirent::decode(value) {
+            Ok(entry) => entry,
+            Err(error) => {
+                let why = format!("entry at offset {}: {error}", key.offset);
+                return planner.remove(FindingKind::ItemMalformed, key, why);
+            }
+        };
+        let shown = printable(entry.name);
+        if !self.facts.is_directory() {
+            let why = format!("the entry {shown:?} in what is no directory");
+            return planner.remove(FindingKind::ItemMalformed, key, why);
+        }
+        let hash = planner.view.hash(entry.name);
+        let (first, last) = hash_offsets(hash);
+        let in_place = (first..=last).contains(&key.offset);
+        if in_place && self.names.0 != hash {
+            self.names = (hash, Vec::new());
+        }
+        let known = &self.names.1;
+        let twin = match in_place {
+            true => known.iter().find(|(name, _)| name == entry.name).map(|(_, inode)| *inode),
+            false => find_name(planner, self.number, entry.name).await,
+        };
+        if twin == Some(entry.ino) {
+            let why = format!("the entry {shown:?} is there twice");
+            return planner.remove(FindingKind::DuplicateName, key, why);
+        }
+        if in_place && twin.is_none() {
+            self.names.1.push((entry.name.to_vec(), entry.ino));
+            planner.entries.push(Entry {
+                inode: entry.ino,
+                directory: self.number,
+                offset: key.offset,
+                file_type: entry.file_type,
+                gone: false,
+            });
+            return;
+        }
+        planner.view.delete(key);
+        let placed = planner.add_entry(self.number, entry.name, entry.ino, entry.file_type).await;
+        let new_name = placed.map_or_else(|| "removed".into(), |name| format!("{:?}", printable(&name)));
+        let (kind, text) = match in_place {
+            true => (FindingKind::DuplicateName, format!("the second {shown:?} → {new_name}")),
+            false => (FindingKind::NameHash, format!("{shown:?}, out of place → {new_name} in its place")),
+        };
+        planner.object(kind, self.number, text);
+    }
+
+    fn extent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        let extent = match Extent::decode(key.offset, value) {
+            Ok(extent) => extent,
+            Err(error) => {
+                let why = format!("extent at file block {}: {error}", key.offset);
+                return planner.remove(FindingKind::ItemMalformed, key, why);
+            }
+        };
+        let at = format!("the extent of {} blocks at file block {}", extent.blocks(), extent.file_block);
+        if self.facts.file_type != REGULAR {
+            planner.leaks = true;
+            return planner.remove(FindingKind::ItemMalformed, key, format!("{at} in what is no file"));
+        }
+        let run = extent.run();
+        if !planner.geometry.contains(run) {
+            let why = format!("{at} lies outside the image; they read as zeros");
+            return planner.remove(FindingKind::ExtentOutside, key, why);
+        }
+        planner.seen.add(run);
+        let (mut first, mut why) = (self.extent_end, FindingKind::ExtentOverlap);
+        if extent.file_block == 0 && first == 0 && self.inline_bytes.is_some() {
+            (first, why) = (1, FindingKind::InodeContradiction);
+        }
+        let Some(extent) = self.trim(planner, key, extent, first, why) else { return };
+        self.extent_end = extent.end();
+        self.extent_blocks += extent.blocks();
+        if !planner.kept.add_all_or_none(extent.run()) {
+            let text = format!("{at} lies where something else does → gets blocks of its own");
+            planner.tell(FindingKind::BlockUsedTwice, Some(self.number), Some(extent.addr), text);
+            planner.copies.push((self.number, extent));
+        }
+    }
+
+    /// Takes away what of an extent lies before file block `first`.
+    fn trim(
+        &self,
+        planner: &mut Planner,
+        key: Key,
+        extent: Extent,
+        first: u64,
+        why: FindingKind,
+    ) -> Option<Extent> {
+        if extent.file_block >= first {
+            return Some(extent);
+        }
+        planner.view.delete(key);
+        let rest = extent.slice(first, extent.end());
+        let cut = extent.slice(extent.file_block, first).expect("the extent begins before that");
+        planner.freed.push(cut.run());
+        if let Some(rest) = &rest {
+            planner.view.put(Key::new(self.number, Kind::Extent, rest.file_block), rest.encode());
+        }
+        let text =
+            format!("file blocks {}..{} are there twice → the second copy goes", cut.file_block, cut.end());
+        planner.object(why, self.number, text);
+        rest
+    }
+
+    /// All items were read.
+    pub(crate) async fn end(mut self, planner: &mut Planner) {
+        if let Nature::Remains | Nature::Impossible = self.nature {
+            return;
+        }
+        if !self.is_being_removed() {
+            self.xattrs.end(planner, self.number).await;
+        }
+        if self.xattrs.target_lost {
+            return self.remove_all(planner).await;
+        }
+        planner.next_object = planner.next_object.max(self.number + 1);
+        let key = Key::new(self.number, Kind::Inode, 0);
+        match (self.nature, self.inode.take()) {
+            (Nature::MadeUp(file_type), _) => {
+                let value = self.make_up(planner, file_type);
+                planner.view.put(key, value);
+            }
+            (_, Some(value)) => {
+                let mut item = InodeItem::decode(&value).expect("it was encoded here");
+                self.counts(planner, &mut item);
+                if self.changed {
+                    planner.view.put(key, item.encode());
+                }
+            }
+            _ => return,
+        }
+        planner.inodes.push(self.facts);
+    }
+
+    /// Compares what the inode item counts with what was met.
+    fn counts(&mut self, planner: &mut Planner, item: &mut InodeItem<'_>) {
+        let before = item.clone();
+        if self.xattrs.next_chunk > item.next_chunk {
+            item.next_chunk = self.xattrs.next_chunk;
+            let text = format!("next long value {} → {}", before.next_chunk, item.next_chunk);
+            planner.object(FindingKind::InodeContradiction, self.number, text);
+        }
+        if !self.is_being_removed() {
+            let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
+            let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
+            if self.facts.file_type == REGULAR && item.blocks != units {
+                item.blocks = units;
+                let text = format!("{} units of 512 bytes → {units}", before.blocks);
+                planner.object(FindingKind::BlockCount, self.number, text);
+            }
+            let list_bytes = u32::try_from(self.xattrs.list_bytes).unwrap_or(u32::MAX);
+            if (item.xattr_items, item.xattr_list_bytes) != (self.xattrs.items, list_bytes) {
+                (item.xattr_items, item.xattr_list_bytes) = (self.xattrs.items, list_bytes);
+                let text = format!(
+                    "{} extended attributes with items of their own, a listing of {} bytes → {}, {list_bytes}",
+                    before.xattr_items, before.xattr_list_bytes, self.xattrs.items
+                );
+                planner.object(FindingKind::XattrCount, self.number, text);
+            }
+        }
+        self.changed |= *item != before;
+    }
+
+    /// An inode item in the place of one that is lost.
+    fn make_up(&mut self, planner: &mut Planner, file_type: u8) -> Vec<u8> {
+        let directory = file_type == DIRECTORY;
+        let size = if directory { 0 } else { self.extent_end * BLOCK_BYTES as u64 };
+        let permissions = match (directory, self.number) {
+            (true, ROOT) => 0o755,
+            (true, _) => 0o700,
+            (false, _) => 0o600,
+        };
+        let now = planner.now;
+        let item = InodeItem {
+            mode: (u16::from(file_type) << 12) | permissions,
+            nlink: 1,
+            size: size.min(syncline_format::items::inode::SIZE_MAX),
+            blocks: self.extent_blocks * UNITS_PER_BLOCK,
+            parent: if directory { ROOT } else { 0 },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            next_chunk: self.xattrs.next_chunk,
+            xattr_items: self.xattrs.items,
+            xattr_list_bytes: u32::try_from(self.xattrs.list_bytes).unwrap_or(u32::MAX),
+            ..InodeItem::default()
+        };
+        self.facts.size = item.size;
+        self.facts.parent = item.parent;
+        let (kind, what) = match (directory, self.number) {
+            (true, ROOT) => (FindingKind::RootMissing, "the root directory is made anew".to_owned()),
+            (true, _) => (FindingKind::ItemWithoutInode, "a directory of root's, mode 0700".to_owned()),
+            (false, _) => (
+                FindingKind::ItemWithoutInode,
+                format!("a file of root's, mode 0600, with the {size} bytes that were found"),
+            ),
+        };
+        planner.object(kind, self.number, format!("its inode item is lost → {what}"));
+        item.encode()
+    }
+
+    /// A symbolic link without its target is nothing.
+    async fn remove_all(&self, planner: &mut Planner) {
+        let from = Key { object: self.number, kind: 0, offset: 0 };
+        let to = Key { object: self.number, kind: u8::MAX, offset: u64::MAX };
+        let items = planner.view.range(from, to).await;
+        items.into_keys().for_each(|key| planner.view.delete(key));
+        let text = "the target of the symbolic link is lost → removed";
+        planner.object(FindingKind::ChunkMissing, self.number, text);
+    }
+}
+
+/// The inode that a directory's entry of this name names.
+async fn find_name(planner: &mut Planner, directory: u64, name: &[u8]) -> Option<u64> {
+    let entries = planner.view.named(directory, Kind::Dirent, name).await;
+    let mut decoded = entries.values().filter_map(|value| Dirent::decode(value).ok());
+    decoded.find(|entry| entry.name == name).map(|entry| entry.ino)
+}

@@ -1,0 +1,189 @@
+//! What a repair will do, and what it has learnt on the way there.
+
+use crate::blocks::BlockSet;
+use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
+use crate::object::DIRECTORY;
+use crate::repair::view::View;
+use std::sync::Arc;
+use syncline_format::items::dirent::{Dirent, NAME_BYTES_MAX};
+use syncline_format::items::extent::Extent;
+use syncline_format::items::inode::{InodeItem, Time};
+use syncline_format::{BlockRun, Geometry, Key, Kind};
+use syncline_store::Store;
+
+/// Numbers from here on are no object's.
+pub(crate) const OBJECTS_END: u64 = u64::MAX / 2;
+/// Other names tried for an entry whose name is taken.
+const NAMES_TRIED: u32 = 1000;
+
+/// What is remembered of an inode that stays.
+#[derive(Clone, Debug)]
+pub(crate) struct InodeFacts {
+    pub(crate) number: u64,
+    pub(crate) file_type: u8,
+    /// Its item is lost; another was made up.
+    pub(crate) made_up: bool,
+    /// As its item says.
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
+    pub(crate) parent: u64,
+    /// Entries that name it and stay.
+    pub(crate) names: u32,
+    /// The directory that names a directory. 0: none.
+    pub(crate) named_by: u64,
+}
+
+impl InodeFacts {
+    pub(crate) fn is_directory(&self) -> bool {
+        self.file_type == DIRECTORY
+    }
+}
+
+/// What is remembered of a directory entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) inode: u64,
+    pub(crate) directory: u64,
+    pub(crate) offset: u64,
+    pub(crate) file_type: u8,
+    pub(crate) gone: bool,
+}
+
+impl Entry {
+    pub(crate) fn key(&self) -> Key {
+        Key::new(self.directory, Kind::Dirent, self.offset)
+    }
+}
+
+/// Gathers the changes of a repair.
+pub(crate) struct Planner {
+    pub(crate) view: View,
+    pub(crate) geometry: Geometry,
+    /// One line for each change, at most [`FINDINGS_MAX`].
+    pub(crate) changes: Vec<Finding>,
+    pub(crate) changes_dropped: u64,
+    /// Ascending by number.
+    pub(crate) inodes: Vec<InodeFacts>,
+    pub(crate) entries: Vec<Entry>,
+    /// Marks of inodes to be removed, ascending.
+    pub(crate) orphans: Vec<u64>,
+    /// Blocks of extents that are given up.
+    pub(crate) freed: Vec<BlockRun>,
+    /// Extents whose blocks something else has as well.
+    pub(crate) copies: Vec<(u64, Extent)>,
+    /// Blocks of all extents that were met.
+    pub(crate) seen: BlockSet,
+    /// Blocks of the extents that stay where they are.
+    pub(crate) kept: BlockSet,
+    /// Least object number never used.
+    pub(crate) next_object: u64,
+    /// The same as the image has it.
+    pub(crate) handed_out: u64,
+    /// What is given up may lie in blocks that the space map names: it has to be made anew.
+    pub(crate) leaks: bool,
+    /// Objects that the repair makes.
+    pub(crate) created: Vec<u64>,
+    /// For inodes that are made up.
+    pub(crate) now: Time,
+}
+
+impl Planner {
+    pub(crate) fn new(store: Arc<Store>, now: Time) -> Self {
+        let geometry = store.geometry();
+        Self {
+            next_object: store.next_object(),
+            handed_out: store.next_object(),
+            view: View::new(store),
+            geometry,
+            changes: Vec::new(),
+            changes_dropped: 0,
+            inodes: Vec::new(),
+            entries: Vec::new(),
+            orphans: Vec::new(),
+            freed: Vec::new(),
+            copies: Vec::new(),
+            seen: BlockSet::new(geometry.total_blocks),
+            kept: BlockSet::new(geometry.total_blocks),
+            leaks: false,
+            created: Vec::new(),
+            now,
+        }
+    }
+
+    /// Tells of a change.
+    pub(crate) fn tell(
+        &mut self,
+        kind: FindingKind,
+        object: Option<u64>,
+        block: Option<u64>,
+        text: impl Into<String>,
+    ) {
+        if self.changes.len() < FINDINGS_MAX {
+            self.changes.push(Finding { kind, object, block, text: text.into() });
+        } else {
+            self.changes_dropped += 1;
+        }
+    }
+
+    /// Tells of a change of an object.
+    pub(crate) fn object(&mut self, kind: FindingKind, object: u64, text: impl Into<String>) {
+        self.tell(kind, Some(object), None, text);
+    }
+
+    /// Removes an item, and says why.
+    pub(crate) fn remove(&mut self, kind: FindingKind, key: Key, why: impl std::fmt::Display) {
+        self.view.delete(key);
+        self.object(kind, key.object, format!("{why} → removed"));
+    }
+
+    pub(crate) fn find(&self, number: u64) -> Option<usize> {
+        self.inodes.binary_search_by_key(&number, |inode| inode.number).ok()
+    }
+
+    /// Changes an inode item that can be decoded.
+    pub(crate) async fn edit_inode(&mut self, number: u64, edit: impl FnOnce(&mut InodeItem<'_>)) {
+        let key = Key::new(number, Kind::Inode, 0);
+        let Some(value) = self.view.get(key).await else { return };
+        if let Ok(mut item) = InodeItem::decode(&value) {
+            edit(&mut item);
+            let changed = item.encode();
+            self.view.put(key, changed);
+        }
+    }
+
+    /// Puts a directory entry where its name belongs; under another name if that is taken. The name it has got.
+    pub(crate) async fn add_entry(
+        &mut self,
+        directory: u64,
+        name: &[u8],
+        inode: u64,
+        file_type: u8,
+    ) -> Option<Vec<u8>> {
+        for attempt in 0..NAMES_TRIED {
+            let candidate = other_name(name, inode, attempt);
+            let taken = self.view.named(directory, Kind::Dirent, &candidate).await;
+            let same =
+                |value: &bytes::Bytes| Dirent::decode(value).is_ok_and(|entry| entry.name == candidate);
+            if taken.values().any(same) {
+                continue;
+            }
+            let Some(key) = self.view.place(directory, Kind::Dirent, &candidate, &taken) else { continue };
+            self.view.put(key, Dirent { ino: inode, file_type, name: &candidate }.encode());
+            self.entries.push(Entry { inode, directory, offset: key.offset, file_type, gone: false });
+            return Some(candidate);
+        }
+        None
+    }
+}
+
+/// The name itself, then the same with suffixes.
+fn other_name(name: &[u8], inode: u64, attempt: u32) -> Vec<u8> {
+    let suffix = match attempt {
+        0 => return name.to_vec(),
+        1 => format!(".{inode}"),
+        _ => format!(".{inode}.{attempt}"),
+    };
+    let mut other = name[..name.len().min(NAME_BYTES_MAX - suffix.len())].to_vec();
+    other.extend_from_slice(suffix.as_bytes());
+    other
+}

@@ -1,0 +1,62 @@
+//! Damage to what holds the items: superblocks, log, nodes, space map.
+
+use crate::finding::{FindingKind, Report};
+use crate::repair::planner::Planner;
+use syncline_store::{Salvaged, Store};
+
+/// What becomes of damage that is not in items. `None`: it is told elsewhere, or it is none of the structure.
+fn remedy(kind: FindingKind) -> Option<&'static str> {
+    Some(match kind {
+        FindingKind::SuperblockDamaged => "written anew",
+        FindingKind::SuperblockCounter => "counted anew",
+        FindingKind::LogDamaged => "the log ends there; the changes that followed are given up",
+        FindingKind::SpaceMapDamaged => "made anew from what is in use",
+        FindingKind::BlockUsedTwice => "each gets blocks of its own",
+        FindingKind::BlockLeaked => "free",
+        FindingKind::BlockUnnamed => "in use",
+        FindingKind::LogOverlap => "the log moves",
+        _ => return None,
+    })
+}
+
+/// Tells of the structural changes.
+pub(crate) fn tell(before: &Report, salvaged: &Salvaged, planner: &mut Planner) {
+    for finding in &before.findings {
+        if let Some(remedy) = remedy(finding.kind) {
+            let text = format!("{} → {remedy}", finding.text);
+            planner.tell(finding.kind, finding.object, finding.block, text);
+        }
+    }
+    if let Some(cut) = &salvaged.log_cut
+        && before.of(FindingKind::LogDamaged).next().is_none()
+    {
+        planner.tell(FindingKind::LogDamaged, None, None, format!("{cut} → the log ends there"));
+    }
+}
+
+/// Tells of the number of objects, whether it was wrong or the repair changes it.
+pub(crate) fn counters(store: &Store, planner: &mut Planner) {
+    let (before, after) = (store.objects(), planner.inodes.len() as u64);
+    if before != after {
+        planner.tell(FindingKind::ObjectCount, None, None, format!("{before} → {after}"));
+    }
+}
+
+/// There are objects whose numbers were never handed out.
+fn numbers_overrun(planner: &Planner) -> bool {
+    planner.next_object > planner.handed_out + planner.created.len() as u64
+}
+
+/// True when changed items are not enough: tree and space map must be built anew.
+pub(crate) fn is_broken(before: &Report, salvaged: &Salvaged, planner: &Planner) -> bool {
+    let structural = |kind| remedy(kind).is_some() && kind != FindingKind::SuperblockDamaged;
+    before.incomplete
+        || before.findings_dropped > 0
+        || before.findings.iter().any(|finding| structural(finding.kind))
+        || !salvaged.space_map
+        || salvaged.log_cut.is_some()
+        || !planner.view.lost.is_empty()
+        || !planner.copies.is_empty()
+        || planner.leaks
+        || numbers_overrun(planner)
+}

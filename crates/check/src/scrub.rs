@@ -1,0 +1,380 @@
+//! Scrubbing: verifying a filesystem that is in use, in the background and at a bounded rate.
+//!
+//! A scrub reads the superblock copies, the space map, each tree node and each block of file data of the newest state from
+//! the device. It goes through the items a piece at a time, each with a pin of its own, so that blocks freed meanwhile
+//! are neither a false alarm nor kept from being reused for long. What is on its way to the device is
+//! served from memory and so is right by itself. The log is not read: recovery verifies it before it believes it.
+
+use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
+use crate::object::printable;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use syncline_device::{Device, DeviceExt, FlushTracker, Spawn};
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::extent::Extent;
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, BlockRun, Key, Kind};
+use syncline_space::{Space, SpaceError};
+use syncline_store::{Chunk, Store, StoreError, Unreadable};
+
+/// Items read at a time, and so the most extents whose blocks one pin keeps.
+const ITEMS_EACH: usize = 256;
+/// How long the longest wait for the rate is, so that a request to stop is heard.
+const NAP: Duration = Duration::from_millis(50);
+/// A superblock copy may be read while it is written; it is read again.
+const COPY_ATTEMPTS: u32 = 5;
+const ROOT: u64 = 1;
+
+/// How far a scrub is, and what it has found.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct ScrubReport {
+    /// One is under way.
+    pub running: bool,
+    /// It came to its end.
+    pub finished: bool,
+    /// It was asked to stop.
+    pub cancelled: bool,
+    /// Most bytes in a second; 0: as many as there are.
+    pub rate_bytes: u64,
+    /// Tree nodes verified.
+    pub nodes: u64,
+    /// Blocks of file data verified.
+    pub data_blocks: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes that were in use when it began.
+    pub total_bytes: u64,
+    /// How long it has been running.
+    pub milliseconds: u64,
+    /// What is damaged.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those kept.
+    pub findings_dropped: u64,
+    /// A path of each damaged inode that has one.
+    pub paths: BTreeMap<u64, String>,
+}
+
+/// Scrubs of one open filesystem, of which one at a time is under way.
+pub struct Scrub {
+    store: Weak<Store>,
+    spawn: Arc<dyn Spawn>,
+    state: Mutex<State>,
+    cancel: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    report: ScrubReport,
+    started: Option<Instant>,
+    /// Scrubs that came to their end.
+    finished: u64,
+    /// Damage found by all of them.
+    damaged: u64,
+    bytes: u64,
+}
+
+/// What all scrubs since the mount have done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct ScrubCounters {
+    /// Scrubs that came to their end.
+    pub finished: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Findings.
+    pub damaged: u64,
+}
+
+/// Why a scrub ends early.
+struct Stopped;
+
+impl Scrub {
+    /// No scrub yet.
+    pub fn new(store: &Arc<Store>, spawn: Arc<dyn Spawn>) -> Arc<Self> {
+        let (state, cancel) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { store: Arc::downgrade(store), spawn, state, cancel })
+    }
+
+    /// Starts one that reads at most `rate_bytes` a second (0: no limit); false when one is under way.
+    pub fn start(self: &Arc<Self>, rate_bytes: u64) -> bool {
+        let Some(store) = self.store.upgrade() else { return false };
+        {
+            let mut state = self.state.lock();
+            if state.report.running {
+                return false;
+            }
+            let total_bytes = store.space().named * BLOCK_BYTES as u64;
+            state.report = ScrubReport { running: true, rate_bytes, total_bytes, ..ScrubReport::default() };
+            state.started = Some(Instant::now());
+        }
+        self.cancel.store(false, Ordering::Release);
+        let me = self.clone();
+        self.spawn.spawn(Box::pin(async move {
+            let stopped = me.run().await.is_err();
+            let mut state = me.state.lock();
+            state.report.milliseconds = state.elapsed();
+            state.report.running = false;
+            state.report.finished = !stopped;
+            state.report.cancelled = stopped;
+            state.finished += u64::from(!stopped);
+        }));
+        true
+    }
+
+    /// Asks the one under way to stop.
+    pub fn cancel(&self) {
+        self.cancel.store(true, Ordering::Release);
+    }
+
+    /// How far the last one is.
+    pub fn report(&self) -> ScrubReport {
+        let state = self.state.lock();
+        let mut report = state.report.clone();
+        if report.running {
+            report.milliseconds = state.elapsed();
+        }
+        report
+    }
+
+    /// What all of them have done.
+    pub fn counters(&self) -> ScrubCounters {
+        let state = self.state.lock();
+        ScrubCounters { finished: state.finished, bytes: state.bytes, damaged: state.damaged }
+    }
+
+    fn store(&self) -> Result<Arc<Store>, Stopped> {
+        if self.cancel.load(Ordering::Acquire) {
+            return Err(Stopped);
+        }
+        self.store.upgrade().ok_or(Stopped)
+    }
+
+    async fn run(&self) -> Result<(), Stopped> {
+        self.superblocks().await?;
+        self.space_map().await?;
+        let (mut before, mut bad) = (HashSet::new(), HashSet::new());
+        let mut from = Some(Key::MIN);
+        while let Some(start) = from {
+            from = self.piece(start, &mut before, &mut bad).await?;
+        }
+        self.name_inodes().await
+    }
+
+    async fn superblocks(&self) -> Result<(), Stopped> {
+        let store = self.store()?;
+        let geometry = store.geometry();
+        for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let addr = geometry.superblock_copies(slot)[copy];
+            let mut error = None;
+            for _ in 0..COPY_ATTEMPTS {
+                error = bad_copy(store.device(), addr).await;
+                if error.is_none() {
+                    break;
+                }
+                self.spawn.sleep(NAP).await;
+            }
+            if let Some(error) = error {
+                let text = format!("copy {copy} of superblock {slot}: {error}");
+                self.found(FindingKind::SuperblockDamaged, None, Some(addr), text);
+            }
+            self.count(BLOCK_BYTES as u64);
+        }
+        Ok(())
+    }
+
+    async fn space_map(&self) -> Result<(), Stopped> {
+        let store = self.store()?;
+        // Before the superblock is looked up, so that its pages stay (rule R2).
+        let _pin = store.pin();
+        let tracker = FlushTracker::new(store.device().clone());
+        match Space::load(&tracker, store.geometry(), store.superblock().space).await {
+            Ok(space) => {
+                self.count(space.map_runs().iter().map(|run| run.len_bytes()).sum());
+            }
+            Err(error) => {
+                let addr = match &error {
+                    SpaceError::Corrupt { addr, .. } | SpaceError::OwnPageFree { addr, .. } => Some(*addr),
+                    _ => None,
+                };
+                self.found(FindingKind::SpaceMapDamaged, None, addr, error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies the next items, their nodes and their data. `before` has the nodes that were read for the piece before, `bad`
+    /// those already told of. Where the next piece begins.
+    async fn piece(
+        &self,
+        from: Key,
+        before: &mut HashSet<u64>,
+        bad: &mut HashSet<u64>,
+    ) -> Result<Option<Key>, Stopped> {
+        let store = self.store()?;
+        let pin = store.pin();
+        let (mut nodes, mut unreadable) = (HashSet::new(), Vec::new());
+        let mut visit = |node: Result<u64, Unreadable>| match node {
+            Ok(addr) => drop(nodes.insert(addr)),
+            Err(node) => unreadable.push(node),
+        };
+        let Chunk { items, complete } = store.scan_device(from, ITEMS_EACH, &mut visit).await;
+        let node_bytes = u64::from(store.geometry().node_bytes);
+        // The nodes on the way to the first item were read for the piece before as well.
+        let fresh = nodes.difference(before).count() as u64;
+        *before = nodes;
+        self.count(fresh * node_bytes);
+        self.state.lock().report.nodes += fresh;
+        for node in unreadable.into_iter().filter(|node| bad.insert(node.addr)) {
+            let object = node.first.map(|key| key.object).filter(|object| *object > 0);
+            let text = format!("{}; the items below it can't be read", node.error);
+            self.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
+        }
+        for (key, value) in &items {
+            if key.kind == Kind::Extent as u8
+                && let Ok(extent) = Extent::decode(key.offset, value)
+                && store.geometry().contains(extent.run())
+            {
+                self.extent(&store, key.object, &extent).await;
+                self.pace().await?;
+            }
+        }
+        drop(pin);
+        self.pace().await?;
+        let next = items.last().and_then(|(key, _)| key.next());
+        Ok(next.filter(|_| !complete))
+    }
+
+    async fn extent(&self, store: &Arc<Store>, object: u64, extent: &Extent) {
+        self.count(extent.run().len_bytes());
+        self.state.lock().report.data_blocks += extent.blocks();
+        if store.read_data(extent.run(), &extent.checksums).await.is_ok() {
+            return;
+        }
+        for (index, checksum) in (0..).zip(&extent.checksums) {
+            let block = BlockRun::new(extent.addr + index, 1);
+            let Err(error) = store.read_data(block, &[*checksum]).await else { continue };
+            let kind = match error {
+                StoreError::Corrupt { .. } => FindingKind::DataDamaged,
+                _ => FindingKind::DataUnreadable,
+            };
+            let text = format!("block {} of the file: {error}", extent.file_block + index);
+            self.found(kind, Some(object), Some(block.start), text);
+        }
+    }
+
+    /// Waits while more was read than the rate allows.
+    async fn pace(&self) -> Result<(), Stopped> {
+        loop {
+            if self.cancel.load(Ordering::Acquire) {
+                return Err(Stopped);
+            }
+            let ahead = {
+                let state = self.state.lock();
+                let due_ms = match state.report.rate_bytes {
+                    0 => 0,
+                    rate => u128::from(state.report.bytes) * 1000 / u128::from(rate),
+                };
+                due_ms.saturating_sub(u128::from(state.elapsed()))
+            };
+            if ahead == 0 {
+                return Ok(());
+            }
+            let nap = Duration::from_millis(u64::try_from(ahead).unwrap_or(u64::MAX)).min(NAP);
+            self.spawn.sleep(nap).await;
+        }
+    }
+
+    /// Finds a path for each damaged inode: one pass over all names, if anything is damaged.
+    async fn name_inodes(&self) -> Result<(), Stopped> {
+        let findings = self.state.lock().report.findings.clone();
+        let wanted: BTreeSet<u64> = findings.iter().filter_map(|finding| finding.object).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        // Directories, all of them, and the files that are wanted: who names them, and how.
+        let mut names: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+        let mut from = Some(Key::MIN);
+        while let Some(start) = from {
+            let store = self.store()?;
+            let mut ignore = |_: Result<u64, Unreadable>| {};
+            let chunk = store.scan_device(start, ITEMS_EACH * 16, &mut ignore).await;
+            for (key, value) in chunk.items.iter().filter(|(key, _)| key.kind == Kind::Dirent as u8) {
+                let Ok(entry) = Dirent::decode(value) else { continue };
+                if entry.file_type == crate::object::DIRECTORY || wanted.contains(&entry.ino) {
+                    names.insert(entry.ino, (key.object, entry.name.to_vec()));
+                }
+            }
+            from = chunk.items.last().and_then(|(key, _)| key.next()).filter(|_| !chunk.complete);
+        }
+        let paths = wanted.into_iter().filter_map(|inode| Some((inode, path(&names, inode)?))).collect();
+        self.state.lock().report.paths = paths;
+        Ok(())
+    }
+
+    fn found(&self, kind: FindingKind, object: Option<u64>, block: Option<u64>, text: String) {
+        let mut state = self.state.lock();
+        state.damaged += 1;
+        if state.report.findings.len() < FINDINGS_MAX {
+            state.report.findings.push(Finding { kind, object, block, text });
+        } else {
+            state.report.findings_dropped += 1;
+        }
+    }
+
+    fn count(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.report.bytes += bytes;
+        state.bytes += bytes;
+    }
+}
+
+impl State {
+    fn elapsed(&self) -> u64 {
+        self.started.map_or(0, |started| started.elapsed().as_millis() as u64)
+    }
+}
+
+/// What is wrong with a copy of a superblock. One that was never written is right.
+async fn bad_copy(device: &Arc<dyn Device>, addr: u64) -> Option<String> {
+    match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
+        Ok(block) if block.iter().all(|&byte| byte == 0) => None,
+        Ok(block) => Superblock::decode(&block).err().map(|error| error.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The path of an inode, from the names of all directories.
+fn path(names: &BTreeMap<u64, (u64, Vec<u8>)>, inode: u64) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut at = inode;
+    while at != ROOT {
+        let (parent, name) = names.get(&at)?;
+        parts.push(printable(name));
+        // A loop of damaged directories has no path.
+        if parts.len() > names.len() {
+            return None;
+        }
+        at = *parent;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_put_together_and_loops_have_none() {
+        let mut names = BTreeMap::new();
+        names.insert(5, (4, b"file".to_vec()));
+        names.insert(4, (1, b"directory".to_vec()));
+        assert_eq!(path(&names, 5).as_deref(), Some("/directory/file"));
+        assert_eq!(path(&names, 1).as_deref(), Some("/"));
+        assert_eq!(path(&names, 9), None);
+        names.insert(4, (5, b"loop".to_vec()));
+        assert_eq!(path(&names, 5), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! Each kind of damage, planted in a sample image with right checksums.
+
+use super::{BadBlock, Inodes, edit_inode, edit_superblock, extents, items, plant, rot, spawn};
+use siphasher::sip::SipHasher24;
+use std::sync::Arc;
+use syncline::device::{Device, MemoryDevice, block_on};
+use syncline::{Filesystem, ImageOptions};
+use syncline_check::FindingKind;
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::extent::Extent;
+use syncline_format::items::xattr::ChunkRef;
+use syncline_format::items::{HASH_MAX, hash_offsets};
+use syncline_format::superblock::LogStart;
+use syncline_format::{BlockRun, Key, Kind};
+use syncline_store::{Store, StoreOptions, read_superblocks};
+
+pub const ROOT: u64 = 1;
+pub const DIRECTORY: u8 = 0o04;
+
+/// Where the entry of a name belongs.
+pub fn place(store: &Store, name: &str) -> u64 {
+    let hash = SipHasher24::new_with_key(&store.hash_seed()).hash(name.as_bytes());
+    hash_offsets(hash % (HASH_MAX + 1)).0
+}
+
+pub fn entry(directory: u64, store: &Store, name: &str, ino: u64, file_type: u8) -> (Key, Vec<u8>) {
+    let key = Key::new(directory, Kind::Dirent, place(store, name));
+    (key, Dirent { ino, file_type, name: name.as_bytes() }.encode())
+}
+
+pub fn open_read_only(device: &Arc<MemoryDevice>) -> Arc<Store> {
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    block_on(Store::open(device.clone(), options, spawn())).unwrap().0
+}
+
+/// Plants damage of one kind; the device to check is the same unless another is returned.
+pub type Damage = fn(&Arc<MemoryDevice>, Inodes) -> Option<Arc<dyn Device>>;
+
+pub const DAMAGES: &[(FindingKind, Damage)] = &[
+    (FindingKind::SuperblockDamaged, |device, _| {
+        rot(device, 16);
+        None
+    }),
+    (FindingKind::SuperblockCounter, |device, _| {
+        edit_superblock(device, |superblock| superblock.used_blocks += 1);
+        None
+    }),
+    (FindingKind::LogDamaged, |device, _| {
+        // Five acknowledged batches, of which the second rots.
+        let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+        for index in 0..5 {
+            fs.write("small", format!("{index}")).unwrap();
+            fs.open_file("small").unwrap().sync_all().unwrap();
+        }
+        let crashed = device.snapshot();
+        let any: Arc<dyn Device> = crashed.clone();
+        let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+        let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
+        let batches = block_on(scan).unwrap().batches;
+        assert!(batches.len() >= 5);
+        rot(&crashed, batches[1].addr);
+        Some(crashed)
+    }),
+    (FindingKind::NodeDamaged, |device, _| {
+        let nodes = block_on(open_read_only(device).walk_nodes()).nodes;
+        rot(device, nodes[nodes.len() / 2].start);
+        None
+    }),
+    (FindingKind::SpaceMapDamaged, |device, _| {
+        rot(device, open_read_only(device).space_pages()[0].start);
+        None
+    }),
+    (FindingKind::ItemMalformed, |device, inodes| {
+        plant(device, |_, transaction| transaction.put(Key::new(inodes.small, Kind::Inode, 0), vec![1; 50]));
+        None
+    }),
+    (FindingKind::LinkCount, |device, inodes| {
+        edit_inode(device, inodes.linked, |inode| inode.nlink = 3);
+        None
+    }),
+    (FindingKind::DanglingEntry, |device, inodes| {
+        plant(device, |_, transaction| transaction.delete(Key::new(inodes.linked, Kind::Inode, 0)));
+        None
+    }),
+    (FindingKind::EntryType, |device, inodes| {
+        plant(device, |store, transaction| {
+            let (key, value) = entry(ROOT, store, "small", inodes.small, DIRECTORY);
+            transaction.put(key, value);
+        });
+        None
+    }),
+    (FindingKind::UnnamedInode, |device, _| {
+        plant(device, |store, transaction| {
+            transaction.delete(Key::new(ROOT, Kind::Dirent, place(store, "second")));
+        });
+        None
+    }),
+    (FindingKind::DirectoryParent, |device, inodes| {
+        edit_inode(device, inodes.below, |inode| inode.parent = ROOT);
+        None
+    }),
+    (FindingKind::DirectoryNames, |device, inodes| {
+        plant(device, |store, transaction| {
+            let (key, value) = entry(ROOT, store, "second name", inodes.below, DIRECTORY);
+            transaction.put(key, value);
+        });
+        None
+    }),
+    (FindingKind::Unreachable, |device, inodes| {
+        // The directory moves into the one below it.
+        plant(device, |store, transaction| {
+            transaction.delete(Key::new(ROOT, Kind::Dirent, place(store, "directory")));
+            let (key, value) = entry(inodes.below, store, "directory", inodes.directory, DIRECTORY);
+            transaction.put(key, value);
+        });
+        edit_inode(device, inodes.directory, |inode| inode.parent = inodes.below);
+        None
+    }),
+    (FindingKind::DirectorySize, |device, inodes| {
+        edit_inode(device, inodes.directory, |inode| inode.size += 1);
+        None
+    }),
+    (FindingKind::NameHash, |device, _| {
+        plant(device, |store, transaction| {
+            let key = Key::new(ROOT, Kind::Dirent, place(store, "small"));
+            let value = block_on(store.get(key)).unwrap().unwrap();
+            transaction.delete(key);
+            transaction.put(Key { offset: key.offset ^ (1 << 40), ..key }, value);
+        });
+        None
+    }),
+    (FindingKind::DuplicateName, |device, _| {
+        plant(device, |store, transaction| {
+            let key = Key::new(ROOT, Kind::Dirent, place(store, "small"));
+            let value = block_on(store.get(key)).unwrap().unwrap();
+            transaction.put(Key { offset: key.offset + 1, ..key }, value);
+        });
+        None
+    }),
+    (FindingKind::RootMissing, |device, _| {
+        plant(device, |_, transaction| transaction.delete(Key::new(ROOT, Kind::Inode, 0)));
+        None
+    }),
+    (FindingKind::OrphanMark, |device, inodes| {
+        plant(device, |_, transaction| transaction.put(Key::new(0, Kind::Orphan, inodes.small), vec![]));
+        None
+    }),
+    (FindingKind::ItemWithoutInode, |device, inodes| {
+        plant(device, |_, transaction| transaction.delete(Key::new(inodes.large, Kind::Inode, 0)));
+        None
+    }),
+    (FindingKind::ExtentOverlap, |device, inodes| {
+        plant(device, |store, transaction| {
+            let extent = &extents(store, inodes.large)[0];
+            let middle = extent.slice(extent.file_block + 1, extent.end()).unwrap();
+            transaction.put(Key::new(inodes.large, Kind::Extent, middle.file_block), middle.encode());
+        });
+        None
+    }),
+    (FindingKind::ExtentOutside, |device, inodes| {
+        plant(device, |_, transaction| {
+            let extent = Extent { file_block: 1000, addr: 3, checksums: vec![0] };
+            transaction.put(Key::new(inodes.large, Kind::Extent, 1000), extent.encode());
+        });
+        None
+    }),
+    (FindingKind::BlockCount, |device, inodes| {
+        edit_inode(device, inodes.large, |inode| inode.blocks += 8);
+        None
+    }),
+    (FindingKind::DataDamaged, |device, inodes| {
+        let addr = extents(&open_read_only(device), inodes.large)[0].addr;
+        rot(device, addr + 2);
+        None
+    }),
+    (FindingKind::DataUnreadable, |device, inodes| {
+        let block = extents(&open_read_only(device), inodes.large)[0].addr + 1;
+        Some(BadBlock::new(device.clone(), block))
+    }),
+    (FindingKind::BlockUsedTwice, |device, inodes| {
+        plant(device, |store, transaction| {
+            let extent = &extents(store, inodes.large)[0];
+            let shared = Extent { file_block: 320, ..extent.clone() };
+            transaction.put(Key::new(inodes.second, Kind::Extent, 320), shared.encode());
+        });
+        None
+    }),
+    (FindingKind::BlockLeaked, |device, _| {
+        plant(device, |store, transaction| {
+            let mut reservation = block_on(store.reserve(4)).unwrap();
+            let run = store.allocate(&mut reservation, 4, None).unwrap();
+            let write = store.write_data(run, vec![vec![0; run.len_bytes() as usize].into()]);
+            transaction.name_data(&write, run);
+        });
+        None
+    }),
+    (FindingKind::BlockUnnamed, |device, inodes| {
+        plant(device, |store, transaction| transaction.free(extents(store, inodes.large)[0].run()));
+        None
+    }),
+    (FindingKind::XattrCount, |device, inodes| {
+        edit_inode(device, inodes.small, |inode| inode.xattr_items += 1);
+        None
+    }),
+    (FindingKind::ChunkMissing, |device, inodes| {
+        plant(device, |store, transaction| {
+            let chunks = items(store, inodes.small, Kind::Chunk);
+            transaction.delete(chunks[chunks.len() / 2].0);
+        });
+        None
+    }),
+    (FindingKind::ChunkUnowned, |device, inodes| {
+        plant(device, |_, transaction| {
+            let chunks = ChunkRef { id: 77, len_bytes: 0 };
+            transaction.put(Key::new(inodes.long_link, Kind::Chunk, chunks.offset(0)), vec![1]);
+        });
+        None
+    }),
+    (FindingKind::ObjectCount, |device, _| {
+        plant(device, |_, transaction| transaction.count_objects(1));
+        None
+    }),
+    (FindingKind::ObjectNumber, |device, _| {
+        plant(device, |_, transaction| transaction.put(Key::new(1_000_000, Kind::Chunk, 0), vec![1]));
+        None
+    }),
+    (FindingKind::InodeContradiction, |device, inodes| {
+        edit_inode(device, inodes.small, |inode| inode.flags |= 0x8000);
+        None
+    }),
+    (FindingKind::LogOverlap, |device, inodes| {
+        let addr = extents(&open_read_only(device), inodes.large)[0].addr;
+        edit_superblock(device, |superblock| {
+            let segment = BlockRun::new(addr, 16);
+            superblock.log = LogStart { addr, segment, ..superblock.log };
+        });
+        None
+    }),
+];

@@ -1,0 +1,275 @@
+//! Every kind of damage is mended, and nothing that was sound is touched.
+
+mod common;
+
+use common::damages::{DAMAGES, open_read_only};
+use common::survey::{Survey, survey, survey_of};
+use common::{BadBlock, Inodes, examine, rot, sample, spawn};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use syncline::device::{Device, MemoryDevice, block_on};
+use syncline_check::{Condition, FindingKind, Repair, repair};
+
+fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
+    block_on(repair(device, spawn(), dry_run, &mut |_| {})).unwrap()
+}
+
+fn is_data(kind: FindingKind) -> bool {
+    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable)
+}
+
+/// Inodes whose own contents the damage of a kind takes away.
+fn harmed(kind: FindingKind, inodes: Inodes) -> BTreeSet<u64> {
+    BTreeSet::from_iter(match kind {
+        FindingKind::ItemMalformed | FindingKind::LogDamaged | FindingKind::ChunkMissing => {
+            vec![inodes.small]
+        }
+        FindingKind::DanglingEntry => vec![inodes.linked],
+        FindingKind::ItemWithoutInode | FindingKind::DataDamaged | FindingKind::DataUnreadable => {
+            vec![inodes.large]
+        }
+        _ => vec![],
+    })
+}
+
+/// Fails unless everything else is what it was; `moved` allows other paths.
+fn compare(before: &Survey, after: &Survey, harmed: &BTreeSet<u64>, moved: bool, what: &str) {
+    for (inode, seen) in before.iter().filter(|(inode, _)| !harmed.contains(inode)) {
+        let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {} is gone", seen.path.display()));
+        assert_eq!(now.contents, seen.contents, "{what}: {}", seen.path.display());
+        assert_eq!(
+            (&now.target, &now.xattrs),
+            (&seen.target, &seen.xattrs),
+            "{what}: {}",
+            seen.path.display()
+        );
+        if !moved && !seen.directory {
+            assert_eq!((&now.path, now.nlink), (&seen.path, seen.nlink), "{what}");
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_damage_is_mended_and_nothing_else_changes() {
+    let mut mended = BTreeSet::new();
+    for (kind, damage) in DAMAGES {
+        let what = kind.name();
+        let (device, inodes) = sample();
+        let before = survey(&device);
+        let other = damage(&device, inodes);
+        let target = other.unwrap_or_else(|| device.clone());
+        let image = device.image();
+        let planned = run(target.clone(), true);
+        assert!(device.image() == image, "{what}: a dry run wrote");
+        assert!(planned.after.is_none() && planned.dry_run);
+        if is_data(*kind) {
+            let done = run(target, false);
+            assert_eq!(done.condition(), Condition::Damaged, "{what}");
+            assert!(done.changes.is_empty() && device.image() == image, "{what}: data was touched");
+            mended.insert(*kind);
+            continue;
+        }
+        assert!(planned.changes.iter().any(|change| change.kind == *kind), "{what}: {:#?}", planned.changes);
+        let done = run(target.clone(), false);
+        assert_eq!(done.changes, planned.changes, "{what}: the dry run said something else");
+        let left = &done.after.as_ref().unwrap().findings;
+        assert_eq!(done.condition(), Condition::Repaired, "{what}: {left:#?}\n{:#?}", done.changes);
+        assert_eq!(run(target.clone(), false).condition(), Condition::Clean, "{what}");
+        let moved =
+            matches!(kind, FindingKind::UnnamedInode | FindingKind::Unreachable | FindingKind::NodeDamaged);
+        if *kind != FindingKind::NodeDamaged {
+            compare(&before, &survey_of(target), &harmed(*kind, inodes), moved, what);
+        }
+        mended.insert(*kind);
+    }
+    assert!(mended.into_iter().eq(FindingKind::ALL.iter().copied()), "a kind was left out");
+}
+
+#[test]
+fn a_sound_image_is_left_alone() {
+    let (device, _) = sample();
+    let image = device.image();
+    let done = run(device.clone(), false);
+    assert_eq!(done.condition(), Condition::Clean);
+    assert!(done.changes.is_empty() && device.image() == image);
+}
+
+#[test]
+fn what_lost_its_name_or_its_inode_is_found_in_lost_and_found() {
+    for kind in [FindingKind::UnnamedInode, FindingKind::Unreachable, FindingKind::ItemWithoutInode] {
+        let (device, inodes) = sample();
+        let before = survey(&device);
+        DAMAGES.iter().find(|(damaged, _)| *damaged == kind).unwrap().1(&device, inodes);
+        assert_eq!(run(device.clone(), false).condition(), Condition::Repaired);
+        let after = survey(&device);
+        let (number, name) = match kind {
+            FindingKind::UnnamedInode => (inodes.second, format!("/lost+found/#{}", inodes.second)),
+            // Either end of the loop may be cut.
+            FindingKind::Unreachable => {
+                let cut = [inodes.directory, inodes.below]
+                    .into_iter()
+                    .find(|inode| after[inode].path.starts_with("/lost+found/"));
+                let cut = cut.unwrap();
+                (cut, after[&cut].path.to_string_lossy().into_owned())
+            }
+            _ => (inodes.large, format!("/lost+found/#{}", inodes.large)),
+        };
+        assert_eq!(after[&number].path.to_string_lossy(), name);
+        let (size, bytes) = before[&inodes.large].contents.clone().unwrap();
+        let found = after[&inodes.large].contents.clone().unwrap();
+        assert_eq!(found.1[..size as usize], bytes, "{}", kind.name());
+    }
+}
+
+/// Several kinds at once, by seed.
+#[test]
+fn combinations_of_damage_are_mended() {
+    // These go below the filesystem, or replace the device.
+    let apart = [
+        FindingKind::LogDamaged,
+        FindingKind::DataUnreadable,
+        FindingKind::LogOverlap,
+        FindingKind::SuperblockCounter,
+        FindingKind::SpaceMapDamaged,
+        FindingKind::NodeDamaged,
+        FindingKind::SuperblockDamaged,
+        FindingKind::DataDamaged,
+    ];
+    let items: Vec<_> = DAMAGES.iter().filter(|(kind, _)| !apart.contains(kind)).collect();
+    let last: Vec<_> = DAMAGES.iter().filter(|(kind, _)| apart[2..7].contains(kind)).collect();
+    for seed in 0..48 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (device, inodes) = sample();
+        let before = survey(&device);
+        let count = rng.random_range(2..=5);
+        let mut chosen: Vec<_> = items.choose_multiple(&mut rng, count).copied().collect();
+        if rng.random_bool(0.5) {
+            chosen.extend(last.choose(&mut rng).copied());
+        }
+        let mut lossy = BTreeSet::new();
+        let mut planted = Vec::new();
+        for (kind, damage) in chosen {
+            // One may need what another has taken away, or an image that opens.
+            let copy = device.snapshot();
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| damage(&copy, inodes)));
+            if panicked.is_err() {
+                continue;
+            }
+            damage(&device, inodes);
+            planted.push(kind.name());
+            lossy.extend(harmed(*kind, inodes));
+            if matches!(kind, FindingKind::NodeDamaged) {
+                lossy.extend(before.keys().copied());
+            }
+        }
+        let what = format!("seed {seed}: {planted:?}");
+        let image = device.image();
+        let planned = run(device.clone(), true);
+        assert!(device.image() == image, "{what}: a dry run wrote");
+        let done = run(device.clone(), false);
+        assert_eq!(done.changes, planned.changes, "{what}");
+        let left = done.after.as_ref().map(|after| &after.findings);
+        assert_ne!(done.condition(), Condition::Damaged, "{what}: {left:#?}\n{:#?}", done.changes);
+        compare(&before, &survey(&device), &lossy, true, &what);
+    }
+}
+
+/// Whichever single node is lost, what lies outside it survives, names included.
+#[test]
+fn what_lies_outside_a_lost_node_survives() {
+    let (device, _) = sample();
+    let before = survey(&device);
+    let store = open_read_only(&device);
+    let nodes = block_on(store.walk_nodes()).nodes;
+    let leaves = leaves(&store);
+    assert!(leaves.len() > 4, "the sample has several leaves");
+    for node in nodes {
+        let copy = device.snapshot();
+        rot(&copy, node.start);
+        let done = run(copy.clone(), false);
+        assert!(done.rebuilt);
+        let left = done.after.as_ref().unwrap();
+        assert_eq!(done.condition(), Condition::Repaired, "node {}: {:#?}", node.start, left.findings);
+        let lost: BTreeSet<u64> =
+            leaves.get(&node.start).cloned().unwrap_or_else(|| before.keys().copied().collect());
+        // Which files lose their contents: those with an item in the node. Directories lose names only.
+        compare(&before, &survey(&copy), &lost, true, &format!("node {}", node.start));
+        if leaves.contains_key(&node.start) {
+            assert!(lost.len() < before.len(), "a leaf does not hold everything");
+        }
+    }
+}
+
+/// A bad sector under a node or under one copy of a superblock is damage like any other.
+#[test]
+fn what_can_not_be_read_is_worked_around() {
+    let (device, inodes) = sample();
+    let before = survey(&device);
+    let store = open_read_only(&device);
+    let leaves = leaves(&store);
+    let (leaf, lost) = leaves.iter().find(|(_, lost)| !lost.contains(&inodes.large)).unwrap();
+    let bad = BadBlock::new(device.clone(), *leaf);
+    let done = run(bad, false);
+    assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+    assert!(done.changes.iter().any(|change| change.kind == FindingKind::NodeDamaged));
+    compare(&before, &survey(&device), lost, true, "an unreadable leaf");
+    let blocks = device.size_bytes() / 4096;
+    for block in [16, 32, blocks - 16, blocks - 8] {
+        let bad: Arc<dyn Device> = BadBlock::new(device.snapshot(), block);
+        let report = examine(bad.clone());
+        let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, [FindingKind::SuperblockDamaged], "block {block}");
+        compare(&survey(&device), &survey_of(bad), &BTreeSet::new(), false, "one copy unreadable");
+    }
+}
+
+/// Objects with an item in each leaf, by the leaf's address.
+fn leaves(store: &syncline_store::Store) -> std::collections::BTreeMap<u64, BTreeSet<u64>> {
+    let superblock = store.superblock();
+    let tracker = syncline_device::FlushTracker::new(store.device().clone());
+    let tree = syncline_tree::Tree::new(tracker, superblock.geometry, 1 << 20);
+    let mut leaves = std::collections::BTreeMap::new();
+    let mut visit =
+        |level: u8,
+         pointer: syncline_format::superblock::Pointer,
+         node: Result<&syncline_format::node::Node, &syncline_tree::TreeError>| {
+            if level == 0 {
+                let node = node.unwrap();
+                leaves.insert(pointer.addr, (0..node.len()).map(|index| node.key(index).object).collect());
+            }
+        };
+    block_on(tree.walk(superblock.tree, &mut visit));
+    leaves
+}
+
+#[test]
+fn no_superblock_left_is_told_and_changes_nothing() {
+    let (device, _) = sample();
+    let blocks = device.size_bytes() / 4096;
+    for block in [16, 32, blocks - 16, blocks - 8] {
+        rot(&device, block);
+    }
+    let image = device.image();
+    let done = run(device.clone(), false);
+    assert_eq!(done.condition(), Condition::Damaged);
+    assert!(done.changes.is_empty() && device.image() == image);
+}
+
+#[test]
+fn a_second_repair_finds_nothing_and_writes_nothing() {
+    let (device, inodes) = sample();
+    DAMAGES.iter().find(|(kind, _)| *kind == FindingKind::LinkCount).unwrap().1(&device, inodes);
+    assert_eq!(run(device.clone(), false).condition(), Condition::Repaired);
+    let image = device.image();
+    assert_eq!(run(device.clone(), false).condition(), Condition::Clean);
+    assert!(device.image() == image);
+    assert!(examine(device).is_clean());
+}
+
+#[test]
+fn an_image_that_is_none_is_an_error() {
+    assert!(block_on(repair(MemoryDevice::new(common::SIZE), spawn(), false, &mut |_| {})).is_err());
+}

@@ -1,0 +1,57 @@
+//! The power may be cut at any moment of a repair: what is left is the old image or the new one, and another repair ends it.
+
+mod common;
+
+use common::damages::DAMAGES;
+use common::survey::survey;
+use common::{sample, spawn};
+use std::sync::Arc;
+use syncline::device::{Device, block_on};
+use syncline_check::{Condition, FindingKind, repair};
+use syncline_sim::{CrashImages, RecordingDevice};
+
+/// One that needs a transaction, one that only needs superblocks, and those that build the image anew.
+const KINDS: &[FindingKind] = &[
+    FindingKind::LinkCount,
+    FindingKind::SuperblockDamaged,
+    FindingKind::UnnamedInode,
+    FindingKind::BlockUnnamed,
+    FindingKind::BlockUsedTwice,
+    FindingKind::SpaceMapDamaged,
+    FindingKind::LogOverlap,
+];
+/// Images for each moment: what is left of the writes under way differs.
+const SEEDS: u64 = 2;
+
+#[test]
+fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
+    for kind in KINDS {
+        let (device, inodes) = sample();
+        let before = survey(&device);
+        DAMAGES.iter().find(|(damaged, _)| damaged == kind).unwrap().1(&device, inodes);
+        let base = device.snapshot();
+        let recording = RecordingDevice::new(device.clone());
+        let any: Arc<dyn Device> = recording.clone();
+        let done = block_on(repair(any, spawn(), false, &mut |_| {})).unwrap();
+        assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
+        let events = recording.events();
+        assert!(events.len() > 8, "{}: a repair writes", kind.name());
+        let positions = events.len();
+        let mut images = CrashImages::new(&base, events, 7);
+        for position in 0..=positions {
+            for seed in 0..SEEDS {
+                let what =
+                    format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
+                let image = images.at(position, seed);
+                let again = block_on(repair(image.clone(), spawn(), false, &mut |_| {})).unwrap();
+                let left = again.after.as_ref().map(|after| &after.findings);
+                assert_ne!(again.condition(), Condition::Damaged, "{what}: {left:#?}");
+                let after = survey(&image);
+                for (inode, seen) in &before {
+                    let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
+                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
+                }
+            }
+        }
+    }
+}

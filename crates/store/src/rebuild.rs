@@ -1,0 +1,169 @@
+//! Building tree and space map of an image anew beside the old ones, and switching over.
+//!
+//! Order, and what a crash leaves at each step: (1) nodes and space pages go to blocks that neither the old image nor any
+//! data uses; (2) they are flushed, and read back; (3) a superblock goes to the slot that does not hold the newest good
+//! one; (4) flush. Before (3) is on the device the old image is as it was; after it the new one counts.
+
+use crate::reserve::segment_blocks;
+use crate::salvage::Salvaged;
+use crate::slots::write_slot;
+use crate::{Store, StoreError};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::{Device, FlushTracker};
+use syncline_format::node::Node;
+use syncline_format::superblock::{LogStart, Pointer, Superblock, TreeRoot};
+use syncline_format::{BlockRun, FormatError, Key};
+use syncline_space::{Class, Space};
+use syncline_tree::{Merged, Tree, TreeError};
+
+/// Memory for nodes; those that the next items touch are at the right edge.
+const NODE_CACHE_BYTES: usize = 16 << 20;
+/// Blocks of data copied at a time.
+const COPY_BLOCKS: u64 = 256;
+
+/// An image that is being built beside the one it replaces.
+pub struct Rebuild {
+    tracker: Arc<FlushTracker>,
+    space: Arc<Space>,
+    tree: Arc<Tree>,
+    root: TreeRoot,
+    old: Superblock,
+    op_seq: u64,
+    slot: usize,
+    generation: u64,
+}
+
+impl Rebuild {
+    /// Begins on `device`, the one that `old` was salvaged from. `data` stays where it is and belongs to the new image;
+    /// neither it nor `avoid` is written to.
+    pub async fn start(
+        device: Arc<dyn Device>,
+        old: &Store,
+        salvaged: &Salvaged,
+        data: impl Iterator<Item = BlockRun>,
+        avoid: impl Iterator<Item = BlockRun>,
+    ) -> Result<Self, StoreError> {
+        let tracker = FlushTracker::new(device);
+        // What was read may lie in a cache of the device only; the new image refers to it.
+        tracker.flush_now().await?;
+        let geometry = old.geometry();
+        let space = Space::format(geometry);
+        avoid.for_each(|run| space.reserve_live(run));
+        data.for_each(|run| space.name(run));
+        let tree = Tree::new(tracker.clone(), geometry, NODE_CACHE_BYTES);
+        let generation = salvaged.generation;
+        let node = geometry.node_blocks();
+        let allocate = |_| space.allocate(Class::Node, node, node, None);
+        let empty =
+            tree.create(generation, &allocate).await.map_err(|failed| StoreError::from(failed.error))?;
+        let root = empty.root;
+        let rebuild = Self {
+            tracker,
+            space,
+            tree,
+            root,
+            old: old.superblock(),
+            op_seq: old.last_op().0,
+            slot: salvaged.slot,
+            generation,
+        };
+        rebuild.settle(empty).await?;
+        Ok(rebuild)
+    }
+
+    /// Copies data blocks, whatever they hold, to blocks of their own, each run to at most the blocks it has.
+    pub async fn copy(&mut self, run: BlockRun) -> Result<Vec<BlockRun>, StoreError> {
+        let mut copies = Vec::new();
+        let mut from = run;
+        while from.blocks > 0 {
+            let want = from.blocks.min(COPY_BLOCKS);
+            let to = self.space.allocate(Class::Data, want, 1, None).ok_or(StoreError::NoSpace)?;
+            let source = BlockRun::new(from.start, to.blocks);
+            let bytes = self.tracker.read(source.offset_bytes(), source.len_bytes() as usize).await?;
+            self.tracker.write(to.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
+            self.space.name(to);
+            copies.push(to);
+            from = BlockRun::new(from.start + to.blocks, from.blocks - to.blocks);
+        }
+        Ok(copies)
+    }
+
+    /// Adds items, all of which have greater keys than those before.
+    pub async fn extend(&mut self, items: BTreeMap<Key, Option<Bytes>>) -> Result<(), StoreError> {
+        let node = self.tree_blocks();
+        let allocate = |blocks| {
+            let run = self.space.allocate(Class::Node, blocks, node, None)?;
+            // Whole nodes only; the rest goes back at once.
+            let used = run.blocks - run.blocks % node;
+            if used < run.blocks {
+                self.space.give_back(BlockRun::new(run.start + used, run.blocks - used));
+            }
+            Some(BlockRun::new(run.start, used))
+        };
+        let merged = self.tree.merge(self.root, self.generation, &items, &allocate).await;
+        let merged = merged.map_err(|failed| StoreError::from(failed.error))?;
+        self.root = merged.root;
+        self.settle(merged).await
+    }
+
+    /// Writes the space map, reads the tree back and switches over.
+    pub async fn finish(self, objects: u64, next_object: u64) -> Result<(), StoreError> {
+        let geometry = self.old.geometry;
+        self.tracker.flush_now().await?;
+        let mut frozen = self.space.freeze(self.generation);
+        let mut bad = None;
+        let walked = {
+            let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| match node {
+                Ok(_) => frozen.name(BlockRun::new(pointer.addr, geometry.node_blocks())),
+                Err(_) => bad = Some(pointer.addr),
+            };
+            self.tree.walk(self.root, &mut visit).await
+        };
+        if let Some(addr) = bad {
+            return Err(StoreError::Corrupt {
+                addr,
+                detail: FormatError::Checksum { structure: "tree node" },
+            });
+        }
+        let persisted = self.space.persist(&self.tracker, &mut frozen).await?;
+        for written in &persisted.written {
+            written.handle.wait().await?;
+        }
+        let blocks = segment_blocks(geometry.total_blocks);
+        let segment = self.space.allocate(Class::Log, blocks, 4, None).ok_or(StoreError::NoSpace)?;
+        self.tracker.make_durable(self.tracker.newest_ticket()).await?;
+        let superblock = Superblock {
+            generation: self.generation,
+            epoch: rand::random(),
+            tree: self.root,
+            space: persisted.root,
+            log: LogStart { addr: segment.start, seq: self.old.log.seq, prev: 0, segment },
+            next_object,
+            op_seq: self.op_seq,
+            tree_nodes: walked.nodes,
+            used_blocks: persisted.used_blocks,
+            objects,
+            clean: false,
+            ..self.old
+        };
+        write_slot(&self.tracker, 1 - self.slot, &superblock).await
+    }
+
+    fn tree_blocks(&self) -> u64 {
+        self.old.geometry.node_blocks()
+    }
+
+    /// Waits for a merge's writes, and takes back what it replaced: no superblock ever named it.
+    async fn settle(&self, merged: Merged) -> Result<(), StoreError> {
+        for written in &merged.written {
+            written.handle.wait().await?;
+        }
+        for run in merged.unused.into_iter().chain(merged.freed) {
+            self.tree.forget(run);
+            self.space.give_back(run);
+        }
+        Ok(())
+    }
+}

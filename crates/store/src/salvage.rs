@@ -1,0 +1,197 @@
+//! Opening an image of which anything may be damaged, to save what can be read. Nothing is written.
+//!
+//! Unlike [`Store::open`] this goes on where something is damaged: without the space map if that can't be read, with
+//! the log as far as it is whole, and past tree nodes that are lost. All that is needed is one good superblock.
+
+use crate::memtable::Layers;
+use crate::newest::{Newest, take_live};
+use crate::recovery::{RecoveryReport, Replayed, apply, assemble};
+use crate::slots::read_superblocks;
+use crate::{Chunk, Store, StoreError, StoreOptions};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};
+use syncline_format::batch::Records;
+use syncline_format::space::MAX_BLOCKS;
+use syncline_format::{BLOCK_BYTES, BlockRun, Key};
+use syncline_log::{Window, payload_of, scan, verify_named};
+use syncline_space::Space;
+pub use syncline_tree::Unreadable;
+
+/// Memory for nodes.
+const NODE_CACHE_BYTES: usize = 64 << 20;
+/// What stands for a block that can't be read: neither zeros nor anything with a checksum.
+const UNREADABLE: u8 = 0xa5;
+
+/// What the image is apart from its items.
+#[derive(Clone, Debug)]
+pub struct Salvaged {
+    /// The slot of the newest good superblock. The other one may be written.
+    pub slot: usize,
+    /// A generation past any that was met.
+    pub generation: u64,
+    /// Where the log lies, the segment that its newest batch announces included.
+    pub segments: Vec<BlockRun>,
+    /// The space map could be read.
+    pub space_map: bool,
+    /// Why the log was not read to its end, if it was not.
+    pub log_cut: Option<String>,
+}
+
+impl Store {
+    /// Opens what can be read of an image, read-only.
+    pub async fn open_to_salvage(
+        device: Arc<dyn Device>,
+        spawn: Arc<dyn Spawn>,
+    ) -> Result<(Arc<Self>, Salvaged), StoreError> {
+        let device: Arc<dyn Device> = Arc::new(Patient { device });
+        let tracker = FlushTracker::new(device.clone());
+        let slots = read_superblocks(&device).await?;
+        let superblock = slots.superblock.clone();
+        let geometry = superblock.geometry;
+        if geometry.total_blocks > MAX_BLOCKS {
+            return Err(StoreError::Unusable("an image has at most 256 TiB".into()));
+        }
+        let loaded = Space::load(&tracker, geometry, superblock.space).await;
+        let space_map = loaded.is_ok();
+        let space = loaded.unwrap_or_else(|_| Space::format(geometry));
+        let found = scan(&device, geometry, superblock.epoch, superblock.log).await?;
+        let mut replayed = Replayed::before(&slots, &found);
+        let mut log_cut = found
+            .contradiction
+            .map(|later| format!("batch {} is missing, batch {} was there", found.end.seq, later.seq));
+        let mut window = Window::new(device.clone());
+        for header in &found.batches {
+            let Ok(payload) = payload_of(&mut window, header).await else {
+                log_cut = Some(format!("batch {} can't be read twice", header.seq));
+                break;
+            };
+            if Records::new(&payload, geometry).any(|record| record.is_err()) {
+                log_cut = Some(format!("the records of batch {} make no sense", header.seq));
+                break;
+            }
+            // Not cut: a batch whose data is missing was never acknowledged.
+            let doubtful = header.seq > found.durable_seq;
+            if doubtful && !verify_named(&device, geometry, header, &payload).await? {
+                break;
+            }
+            apply(&mut replayed, &space, geometry, header, &payload, &mut RecoveryReport::default())?;
+        }
+        let salvaged = Salvaged {
+            slot: slots.slot,
+            generation: replayed.generation,
+            segments: replayed.segments.clone(),
+            space_map,
+            log_cut,
+        };
+        let options =
+            StoreOptions { read_only: true, node_cache_bytes: NODE_CACHE_BYTES, ..StoreOptions::default() };
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed)?);
+        *store.layers.write() = Layers {
+            active: replayed.memtable,
+            frozen: None,
+            root: superblock.tree,
+            tree_nodes: superblock.tree_nodes,
+        };
+        store.health.end_writing("it is being salvaged");
+        Ok((store, salvaged))
+    }
+
+    /// As [`Store::scan`], past tree nodes that are lost, of which `unreadable` is told. For a store that is not written.
+    pub async fn scan_readable(
+        &self,
+        mut from: Key,
+        to: Key,
+        max_items: usize,
+        unreadable: &mut (dyn FnMut(Unreadable) + Send),
+    ) -> Chunk {
+        loop {
+            let root = self.layers.read().root;
+            let below = self.tree.scan_readable(root, from, to, max_items.max(1), unreadable).await;
+            let limit = match below.items.last() {
+                Some((last, _)) if !below.complete => *last,
+                _ => to,
+            };
+            let layers = self.layers.read();
+            let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
+            let (items, cut) =
+                take_live(Newest::new(layers.active.range(from, limit), tree), max_items.max(1));
+            drop(layers);
+            let complete = !cut && limit == to;
+            match limit.next() {
+                Some(next) if items.is_empty() && !complete => from = next,
+                _ => return Chunk { items, complete },
+            }
+        }
+    }
+
+    /// Least object id that was never handed out.
+    pub fn next_object(&self) -> u64 {
+        self.next_object.load(Ordering::Relaxed)
+    }
+}
+
+/// A device whose unreadable blocks read as garbage, which no checksum matches: so that a bad sector is damage, like any
+/// other.
+struct Patient {
+    device: Arc<dyn Device>,
+}
+
+impl Device for Patient {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn reads_bypass_caches(&self) -> bool {
+        self.device.reads_bypass_caches()
+    }
+
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        let device = self.device.clone();
+        let len = buf.len();
+        let patient = move |read: Result<AlignedBuf, _>| match read {
+            Err(_) if offset.saturating_add(len as u64) <= device.size_bytes() => {
+                read_block_by_block(device, offset, AlignedBuf::zeroed(len), 0, done);
+            }
+            other => done(other),
+        };
+        self.device.read(offset, buf, Box::new(patient));
+    }
+
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        self.device.write(offset, bufs, done);
+    }
+
+    fn flush(&self, done: Completion<()>) {
+        self.device.flush(done);
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        self.device.discard(offset, len_bytes, done);
+    }
+}
+
+/// Reads the rest of `whole` from block `index` on; each block that fails leaves garbage.
+fn read_block_by_block(
+    device: Arc<dyn Device>,
+    offset: u64,
+    mut whole: AlignedBuf,
+    index: usize,
+    done: Completion<AlignedBuf>,
+) {
+    let at = index * BLOCK_BYTES;
+    if at >= whole.len() {
+        return done(Ok(whole));
+    }
+    let reader = device.clone();
+    let next = move |read: Result<AlignedBuf, _>| {
+        let block = &mut whole[at..at + BLOCK_BYTES];
+        match read {
+            Ok(bytes) => block.copy_from_slice(&bytes),
+            Err(_) => block.fill(UNREADABLE),
+        }
+        read_block_by_block(device, offset, whole, index + 1, done);
+    };
+    reader.read(offset + at as u64, AlignedBuf::for_read(BLOCK_BYTES), Box::new(next));
+}
