@@ -27,6 +27,8 @@ pub struct SealedBatch {
     pub run: BlockRun,
     /// What goes there.
     pub bytes: Bytes,
+    /// Newest transaction up to here: what the batch itself says.
+    pub op_seq: u64,
 }
 
 /// The end of the log: where the next batch goes and what it must name.
@@ -34,12 +36,14 @@ pub struct Chain {
     epoch: Epoch,
     segment_blocks: u64,
     end: LogStart,
+    /// Newest transaction in the batches so far.
+    op_seq: u64,
 }
 
 impl Chain {
-    /// A chain that goes on at `end` with segments of `segment_blocks`.
-    pub fn new(epoch: Epoch, segment_blocks: u64, end: LogStart) -> Self {
-        Self { epoch, segment_blocks, end }
+    /// A chain that goes on at `end`, after transaction `op_seq`, with segments of `segment_blocks`.
+    pub fn new(epoch: Epoch, segment_blocks: u64, end: LogStart, op_seq: u64) -> Self {
+        Self { epoch, segment_blocks, end, op_seq }
     }
 
     /// Where the next batch goes.
@@ -67,7 +71,9 @@ impl Chain {
         debug_assert!(pending.payload_bytes() <= PAYLOAD_BYTES_MAX);
         let mut sealed = Vec::with_capacity(2);
         if let Some(segment) = segment {
-            sealed.push(self.batch(&Pending::default(), stamp, segment.start, segment));
+            // It holds nothing yet: a crash may leave it without the one after it.
+            let before = Stamp { op_seq: self.op_seq, ..stamp };
+            sealed.push(self.batch(&Pending::default(), before, segment.start, segment));
         }
         let next = self.end.addr + BatchHeader::blocks_for(pending.payload_bytes());
         sealed.push(self.batch(pending, stamp, next, self.end.segment));
@@ -96,7 +102,8 @@ impl Chain {
         };
         let prev = header.encode(&mut block);
         self.end = LogStart { addr: next, seq: header.seq + 1, prev, segment: next_segment };
-        SealedBatch { seq: header.seq, run: header.run(), bytes: block.into_bytes() }
+        self.op_seq = header.op_seq;
+        SealedBatch { seq: header.seq, run: header.run(), bytes: block.into_bytes(), op_seq: header.op_seq }
     }
 }
 
@@ -117,7 +124,7 @@ mod tests {
 
     /// Seals batches with one item of each length; segments follow one another from block 200.
     fn sealed(lengths: &[usize]) -> Vec<SealedBatch> {
-        let mut chain = Chain::new(EPOCH, 4, start());
+        let mut chain = Chain::new(EPOCH, 4, start(), 0);
         let mut free = 200;
         let mut batches = Vec::new();
         for (index, len) in lengths.iter().enumerate() {
@@ -159,6 +166,15 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_only_leads_to_a_segment_speaks_for_no_transaction() {
+        let device = written(&sealed(&[100, 100, 30_000]));
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let ops: Vec<(u32, u64)> =
+            found.batches.iter().map(|batch| (batch.payload_bytes.min(1), batch.op_seq)).collect();
+        assert_eq!(ops, [(1, 0), (1, 1), (0, 1), (1, 2)]);
+    }
+
+    #[test]
     fn the_first_damaged_batch_ends_the_log() {
         let batches = sealed(&[100, 100, 100]);
         let device = written(&batches[..2]);
@@ -192,7 +208,7 @@ mod tests {
         let data = AlignedBuf::copy_from(&[9; 8192]);
         let mut pending = Pending::default();
         pending.name(500, &block_checksums(&data).collect::<Vec<_>>());
-        let mut chain = Chain::new(EPOCH, 4, start());
+        let mut chain = Chain::new(EPOCH, 4, start(), 0);
         let stamp = Stamp { generation: 1, durable_seq: 0, op_seq: 1 };
         let batch = chain.seal(&pending, stamp, None).remove(0);
         block_on(device.write_at(batch.run.offset_bytes(), vec![batch.bytes])).unwrap();

@@ -267,7 +267,7 @@ pub(crate) fn assemble(
     let epoch = options.epoch.unwrap_or_else(rand::random);
     let start = LogStart { addr: segment.start, seq: replayed.end.seq, prev: replayed.end.prev, segment };
     let log = LogState {
-        chain: Chain::new(epoch, segment_blocks, start),
+        chain: Chain::new(epoch, segment_blocks, start, replayed.op_seq),
         sealed: VecDeque::new(),
         unflushed_bytes: 0,
         durable_seq: replayed.end.seq - 1,

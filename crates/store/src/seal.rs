@@ -112,7 +112,8 @@ impl Store {
             log.unflushed_bytes += bytes;
             log.bytes_since_freeze += log_bytes;
             let write = Write::start(&self.tracker, batch.run, vec![batch.bytes]);
-            log.sealed.push_back(Sealed { seq: batch.seq, op_seq, bytes, log: write, data });
+            let (seq, op_seq) = (batch.seq, batch.op_seq);
+            log.sealed.push_back(Sealed { seq, op_seq, bytes, log: write, data });
         }
         let limit = self.options.log_bytes.min(self.geometry.total_blocks * 4096 / 8);
         if log.bytes_since_freeze >= limit {
