@@ -11,7 +11,7 @@ use crate::types::{FileType, Ino, ROOT, RenameFlags};
 use crate::unlink::require_empty;
 use async_lock::MutexGuard;
 use std::sync::Arc;
-use syncline_store::{Admission, Transaction};
+use syncline_store::{Admission, Canary, Transaction};
 
 /// Directories above one another that are followed before the image is taken to be damaged: a cycle has no end.
 const DEPTH_MAX: usize = 1 << 20;
@@ -112,6 +112,9 @@ impl Filesystem {
     /// P3: the data of a file reaches the log before its new name does; if it can't, the rename fails and nothing of it
     /// is logged.
     async fn submit_before_rename(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
+        if self.store.breaks(Canary::RenameWithoutData) {
+            return Ok(());
+        }
         let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
         for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
             // Costs nothing when there is nothing to submit.

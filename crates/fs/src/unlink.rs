@@ -7,7 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
-use syncline_store::{Admission, Transaction};
+use syncline_store::{Admission, Canary, Transaction};
 
 impl Filesystem {
     /// Removes a name of anything but a directory.
@@ -88,7 +88,7 @@ impl Filesystem {
             _ => change.attr.nlink.saturating_sub(1),
         };
         let gone = change.attr.nlink == 0;
-        if gone {
+        if gone && !self.store.breaks(Canary::OrphanNotListed) {
             transaction.put(crate::orphan::key(inode.ino), bytes::Bytes::new());
         }
         gone

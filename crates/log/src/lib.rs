@@ -8,5 +8,5 @@ mod window;
 
 pub use chain::{Chain, SealedBatch, Stamp};
 pub use pending::{Pending, PendingCounts};
-pub use replay::{ReplayError, Scan, payload_of, scan, verify_named};
+pub use replay::{Believed, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
 pub use window::Window;

@@ -9,7 +9,7 @@ use crate::group::FAILURES_MAX;
 use crate::memtable::Memtable;
 use crate::slots::write_slot;
 use crate::tickets::Tickets;
-use crate::{DataWrite, Store, StoreError};
+use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -189,14 +189,17 @@ impl Store {
         for handle in started.iter() {
             tickets.add(handle.wait().await?, &self.tracker);
         }
-        self.flush_before_superblock(tickets).await?;
+        if !self.breaks(Canary::SuperblockEarly) {
+            self.flush_before_superblock(tickets).await?;
+        }
         self.batches_durable(frozen.seq);
+        let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let superblock = Superblock {
             generation: frozen.generation,
             epoch: state.epoch,
             tree: merged.root,
             space: persisted.root,
-            log: frozen.log,
+            log,
             next_object: frozen.next_object,
             op_seq: frozen.op_seq,
             tree_nodes,
@@ -278,6 +281,9 @@ impl Store {
     /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable.
     fn fold_back(&self, frozen: Frozen) {
         self.space.checkpoint_failed(frozen.space);
+        if self.breaks(Canary::ReleaseAfterFailure) {
+            self.space.superblock_durable(frozen.generation);
+        }
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         log.stalled = false;

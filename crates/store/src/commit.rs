@@ -1,6 +1,6 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
-use crate::{DataWrite, OpSeq, Store, StoreError, Transaction};
+use crate::{Canary, DataWrite, OpSeq, Store, StoreError, Transaction};
 use std::sync::atomic::Ordering;
 use syncline_log::Pending;
 
@@ -20,6 +20,8 @@ impl Store {
     /// Applies a transaction: visible at once, in the pending log, durable after a later sync or checkpoint. Never
     /// waits.
     pub fn commit(&self, transaction: Transaction) -> Result<OpSeq, StoreError> {
+        let transaction =
+            if self.breaks(Canary::SplitTransaction) { self.log_half(transaction)? } else { transaction };
         let Transaction { changes, named, freed, writes, objects_delta } = transaction;
         let mut state = self.commit.lock();
         // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
@@ -61,7 +63,24 @@ impl Store {
 
     /// The generation whose superblock makes a block freed now reusable (rule R2).
     fn freed_in(&self, generation: u64) -> u64 {
-        if self.options.canary == Some(crate::Canary::ReuseEarly) { 0 } else { generation }
+        if self.breaks(Canary::ReuseEarly) { 0 } else { generation }
+    }
+
+    /// For a canary: puts half of the changes into a batch of their own.
+    fn log_half(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
+        self.health.writable()?;
+        let rest = transaction.changes.split_off(transaction.changes.len() / 2);
+        let mut state = self.commit.lock();
+        for (key, value) in std::mem::replace(&mut transaction.changes, rest) {
+            match &value {
+                Some(value) => state.pending.put(key, value),
+                None => state.pending.delete(key),
+            }
+            self.layers.write().active.apply(key, value);
+        }
+        drop(state);
+        self.seal()?;
+        Ok(transaction)
     }
 
     /// Makes the background start a checkpoint.

@@ -208,12 +208,19 @@ impl Store {
     async fn drive_batch(&self) -> Result<(), StoreError> {
         let started = Instant::now();
         // Closing before sealing: whoever joined had committed before, so its changes are pending or sealed.
-        self.group.close();
-        let seq = self.seal()?;
-        let tickets = match self.options.canary {
-            Some(Canary::FlushEarly) => Tickets::default(),
-            _ => self.settle(seq).await?,
+        if !self.breaks(Canary::LateJoiner) {
+            self.group.close();
+        }
+        let seq = self.seal();
+        let tickets = match &seq {
+            Ok(_) if self.breaks(Canary::FlushEarly) => Ok(Tickets::default()),
+            Ok(seq) => self.settle(*seq).await.map_err(StoreError::from),
+            Err(error) => Err(error.clone()),
         };
+        if self.breaks(Canary::LateJoiner) {
+            self.group.close();
+        }
+        let (seq, tickets) = (seq?, tickets?);
         let written = Instant::now();
         self.flush(tickets).await?;
         self.counters.write_latency.record(written - started);
@@ -227,7 +234,7 @@ impl Store {
     async fn flush(&self, tickets: Tickets) -> Result<(), StoreError> {
         match self.options.canary {
             Some(Canary::SkipFlush) => return Ok(()),
-            Some(Canary::FlushEarly) => {
+            Some(Canary::FlushEarly | Canary::RedeemFailedFlush) => {
                 self.tracker.flush_now().await?;
                 return Ok(());
             }
@@ -250,7 +257,10 @@ impl Store {
         };
         let mut tickets = Tickets::default();
         for write in writes {
-            tickets.add(self.completed(&write).await?, &self.tracker);
+            match self.completed(&write).await {
+                Err(_) if self.breaks(Canary::IgnoreFailedWrite) => {}
+                completed => tickets.add(completed?, &self.tracker),
+            }
         }
         Ok(tickets)
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod canary;
 mod checkpoint;
 mod commit;
 mod counters;
@@ -31,12 +32,13 @@ mod store;
 mod tickets;
 mod transaction;
 
+pub use canary::Canary;
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;
 pub use format::{FormatOptions, format};
 pub use inflight::DataWrite;
 pub use inspect::Reachable;
-pub use options::{Canary, StoreOptions};
+pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
 pub use recovery::RecoveryReport;

@@ -1,5 +1,6 @@
 //! What can be chosen when a store is opened.
 
+use crate::Canary;
 use std::time::Duration;
 use syncline_format::Epoch;
 
@@ -45,18 +46,4 @@ impl Default for StoreOptions {
             epoch: None,
         }
     }
-}
-
-/// Rules that a test may break on purpose, to see that the crash laboratory notices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[doc(hidden)]
-pub enum Canary {
-    /// Acknowledge without a flush.
-    SkipFlush,
-    /// Submit the flush before the batch's writes have completed (breaks R1).
-    FlushEarly,
-    /// Do not compare named data with its checksums at replay.
-    SkipDataVerification,
-    /// Hand freed blocks out again before the superblock that frees them is durable (breaks R2).
-    ReuseEarly,
 }

@@ -20,7 +20,7 @@ use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Geometry};
-use syncline_log::{Chain, Pending, Scan, Window, payload_of, scan, verify_named};
+use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
 
@@ -85,7 +85,9 @@ impl Store {
             );
             return Err(StoreError::Unusable(text.into()));
         }
-        let found = scan(&device, superblock.geometry, superblock.epoch, superblock.log).await?;
+        let believed = believed(&options);
+        let found =
+            scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         let store = Arc::new(assemble(tracker, options, spawn.clone(), &superblock, space, &replayed)?);
@@ -110,6 +112,15 @@ impl Store {
         }
         store.start_background(&spawn);
         Ok((store, report))
+    }
+}
+
+/// What replay takes on trust: nothing, unless a canary says so.
+fn believed(options: &StoreOptions) -> Believed {
+    Believed {
+        number: options.canary == Some(Canary::UnchainedBatch),
+        epoch: options.canary == Some(Canary::StaleEpoch),
+        records: options.canary == Some(Canary::UncheckedPayload),
     }
 }
 

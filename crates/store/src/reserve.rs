@@ -1,7 +1,7 @@
 //! Room: what may still be promised, so that a checkpoint, a delete or a replay never fails for lack of it.
 
 use crate::memtable::Memtable;
-use crate::{DataWrite, Store, StoreError};
+use crate::{Canary, DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,6 +123,9 @@ impl Store {
         let frozen =
             layers.frozen.as_ref().map_or(0, |frozen| self.checkpoint_blocks(frozen, layers.tree_nodes));
         drop(layers);
+        if self.breaks(Canary::NoReserve) {
+            return 0;
+        }
         let total = self.geometry.total_blocks;
         let floor = (total / 64).clamp(256, 16 * 1024);
         active + frozen + floor + 2 * self.segment_blocks()

@@ -8,7 +8,7 @@ use crate::types::Timestamp;
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::BlockRun;
-use syncline_store::{DataWrite, OpSeq, Transaction};
+use syncline_store::{Canary, DataWrite, OpSeq, Transaction};
 
 /// What a transaction does to the data of one file. Its lease is held for writing.
 pub(crate) struct FileChange<'a> {
@@ -64,6 +64,9 @@ pub(crate) fn commit(fs: &Filesystem, changes: Vec<FileChange<'_>>) -> Result<Op
         }
         let mut state = change.inode.state.lock();
         saved.push(change.apply(&mut state));
+        if fs.store.breaks(Canary::SizeAhead) {
+            state.data.disk_size = state.attr.size;
+        }
         state.put(&mut transaction);
     }
     match fs.store.commit(transaction) {
