@@ -1,7 +1,9 @@
 //! P5: what fsync says of a failing device is true, a retry is real, and what was acknowledged before is there after.
 
 use std::sync::Arc;
-use syncline_device::{Background, Device, MemoryDevice, Operation, Spawn, WorkerOptions, block_on};
+use syncline_device::{
+    AlignedBuf, Background, Device, MemoryDevice, Operation, Spawn, WorkerOptions, block_on,
+};
 use syncline_format::Key;
 use syncline_sim::{Effect, Fault, FaultDevice};
 use syncline_store::{FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
@@ -146,6 +148,35 @@ fn a_superblock_that_may_or_may_not_be_there_ends_all_writing() {
     let reason = rig.store.read_only_reason().unwrap();
     assert!(reason.contains("superblock"), "{reason}");
     assert_eq!(rig.after_crash(), [100]);
+}
+
+#[test]
+fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
+    let rig = rig();
+    // The newest batch, which nothing calls durable, names data.
+    let mut reservation = block_on(rig.store.reserve(4)).unwrap();
+    let run = rig.store.allocate(&mut reservation, 4, None).unwrap();
+    let write = rig.store.write_data(run, vec![AlignedBuf::copy_from(&[7; 4 * 4096]).into_bytes()]);
+    let mut transaction = Transaction::new();
+    transaction.name_data(&write, run);
+    transaction.put(key(100), "value");
+    let op = rig.store.commit(transaction).unwrap();
+    rig.sync(op).unwrap();
+    let mut opened = 0;
+    for after in 0.. {
+        let device = FaultDevice::seeded(rig.memory.snapshot(), after);
+        device.add(Fault { effect: Effect::FlippedBit, after, ..Fault::next(Operation::Read, 1) });
+        let store = block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone()));
+        if device.injected() == 0 {
+            break;
+        }
+        // Refusing is right too: the next mount reads again.
+        let Ok((store, _)) = store else { continue };
+        opened += 1;
+        device.mend();
+        assert!(block_on(store.get(key(100))).unwrap().is_some(), "read {after}");
+    }
+    assert!(opened > 3, "most of these mounts succeed");
 }
 
 /// What recovery takes for the end of the log it overwrites. A bit that was read wrong once must not be that end.

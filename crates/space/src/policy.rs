@@ -26,6 +26,30 @@ pub(crate) struct Placement {
     nodes: Region,
     log: Region,
     data: Region,
+    refusals: Refusals,
+}
+
+/// Allocations that find nothing although there is room: a test's way to every place that can run out of it.
+#[derive(Default)]
+struct Refusals {
+    after: u64,
+    times: u64,
+    refused: u64,
+}
+
+impl Refusals {
+    fn strikes(&mut self) -> bool {
+        if self.times == 0 {
+            return false;
+        }
+        if self.after > 0 {
+            self.after -= 1;
+            return false;
+        }
+        self.times -= 1;
+        self.refused += 1;
+        true
+    }
 }
 
 struct Region {
@@ -50,7 +74,15 @@ impl Placement {
             nodes: Region::new(usable.start, log),
             log: Region::new(log, data),
             data: Region::new(data, usable.end()),
+            refusals: Refusals::default(),
         }
+    }
+
+    /// Refuses the `times` allocations that follow the next `after`; how many were refused before.
+    pub(crate) fn refuse(&mut self, after: u64, times: u64) -> u64 {
+        self.refusals.after = after;
+        self.refusals.times = times;
+        std::mem::take(&mut self.refusals.refused)
     }
 
     /// Takes one run of `want` blocks, or the longest there is when none is as long but one has `min`.
@@ -64,7 +96,7 @@ impl Placement {
     ) -> Option<BlockRun> {
         let min = min.max(1);
         let want = want.max(min).min(self.usable.blocks);
-        if min > want {
+        if min > want || self.refusals.strikes() {
             return None;
         }
         let run = self

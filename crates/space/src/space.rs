@@ -86,6 +86,13 @@ impl Space {
         state.placement.allocate(&mut state.live, class, want, min, near)
     }
 
+    /// For tests: of the allocations to come, `after` pass and the next `times` find no room. Returns how many were refused
+    /// since this was called last.
+    #[doc(hidden)]
+    pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
+        self.lock().placement.refuse(after, times)
+    }
+
     /// Takes what is free of a run, for instance to discard it: nobody else gets these parts until `give_back`.
     pub fn claim_free(&self, run: BlockRun) -> Vec<BlockRun> {
         let Some(run) = self.clip(run) else { return Vec::new() };

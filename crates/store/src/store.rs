@@ -113,6 +113,13 @@ impl Store {
         self.space.counters()
     }
 
+    /// For tests: of the allocations to come, `after` pass and the next `times` find no room. Returns how many were refused
+    /// since this was called last.
+    #[doc(hidden)]
+    pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
+        self.space.refuse_allocations(after, times)
+    }
+
     /// What has been counted since the image was opened.
     pub fn counters(&self) -> CountersSnapshot {
         self.counters.snapshot(self.tracker.counters())
