@@ -20,6 +20,10 @@ lint:
 crash:
     cargo test --release -p syncline-sim --test crash -- --ignored --nocapture
 
+# Long simulations with new seeds, for so many seconds; failures are reduced to short cases
+soak seconds="600":
+    SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test soak -- --ignored --nocapture soak
+
 # Real programs on a real mount (root, installs nothing)
 apps:
     cargo build --release

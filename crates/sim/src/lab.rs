@@ -4,7 +4,9 @@
 //! killed, which loses nothing that the device was told, or by a power cut, which loses whatever the device may lose.
 //! At several positions of a cycle's log images are made and opened, also with a second power cut during recovery.
 
-use crate::{CrashImages, Effect, Fault, FaultDevice, Latency, RecordingDevice, SimDevice, Simulation};
+use crate::{
+    CrashImages, Effect, Fault, FaultDevice, Latency, Piece, RecordingDevice, Script, SimDevice, Simulation,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::future::Future;
@@ -36,6 +38,10 @@ pub struct World {
     pub faulty: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
+    /// How much is to be done.
+    pub load: Load,
+    script: Arc<Script>,
+    life: u32,
 }
 
 impl World {
@@ -45,7 +51,7 @@ impl World {
         image: &Arc<MemoryDevice>,
         simulation: &Simulation,
         seed: u64,
-        plan: Plan,
+        context: &Context,
     ) -> Self {
         Self {
             device,
@@ -54,9 +60,19 @@ impl World {
             spawn: simulation.spawner(),
             clock: simulation.clock(),
             seed,
-            faulty: plan.faults,
-            canary: plan.canary,
+            faulty: context.plan.faults,
+            canary: context.plan.canary,
+            load: context.plan.load,
+            script: context.script.clone(),
+            life: context.life,
         }
+    }
+
+    /// The seeds of a task's actions that take part, of `count` that `rng` decides about.
+    pub(crate) fn actions(&self, task: u32, count: u32, rng: &mut ChaCha8Rng) -> Vec<u64> {
+        let all: Vec<u64> = (0..count).map(|_| rng.random()).collect();
+        let takes = |index| self.script.takes(Piece::Action { life: self.life, task, index });
+        (0..).zip(all).filter_map(|(index, seed)| takes(index).then_some(seed)).collect()
     }
 }
 
@@ -87,7 +103,7 @@ pub struct Opened<S: Subject + ?Sized> {
 }
 
 /// How thorough a run is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Power cycles, each going on from an image that the one before left.
     pub cycles: u32,
@@ -101,12 +117,41 @@ pub struct Plan {
     pub faults: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
+    /// What the lives are filled with.
+    pub load: Load,
+}
+
+/// How much a life does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// Tasks at a time.
+    pub tasks: u32,
+    /// Actions of each task: at least, and fewer than.
+    pub actions: (u32, u32),
+    /// Small caches and limits, an image that is often full, and operations of the device that often take very long.
+    pub pressure: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, faults: false, canary: None }
+        let load = Load { tasks: 4, actions: (5, 60), pressure: false };
+        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, faults: false, canary: None, load }
     }
+}
+
+impl Plan {
+    /// A long run: some hundred thousand actions.
+    pub fn long() -> Self {
+        let load = Load { tasks: 16, actions: (100, 500), pressure: true };
+        Self { cycles: 30, lives: 3, images: 4, load, ..Self::default() }
+    }
+}
+
+/// A plan at work: which life it is in, and what of it takes part.
+struct Context {
+    plan: Plan,
+    script: Arc<Script>,
+    life: u32,
 }
 
 /// What a run looked at.
@@ -116,6 +161,8 @@ pub struct Explored {
     pub images: u64,
     /// Device events recorded.
     pub events: u64,
+    /// Actions of the workload.
+    pub actions: u64,
     /// Checksum over all logs: equal for equal runs.
     pub digest: u32,
 }
@@ -125,6 +172,7 @@ impl Explored {
     pub fn add(&mut self, other: Self) {
         self.images += other.images;
         self.events += other.events;
+        self.actions += other.actions;
         self.digest = self.digest.rotate_left(5) ^ other.digest;
     }
 }
@@ -138,14 +186,25 @@ struct Life<M> {
 
 /// Runs one seed; what was wrong, if something was.
 pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, String> {
+    run_script(subject, seed, plan, &Script::whole())
+}
+
+/// The same with those pieces only that `script` says.
+pub fn run_script<S: Subject>(
+    subject: &S,
+    seed: u64,
+    plan: Plan,
+    script: &Arc<Script>,
+) -> Result<Explored, String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (mut image, mut model) = subject.base();
     let mut explored = Explored::default();
     for cycle in 0..plan.cycles {
         let base = image.snapshot();
-        let (log, lives) = run_cycle(subject, &mut rng, plan, image, model)
+        let context = Context { plan, script: script.clone(), life: cycle * plan.lives };
+        let (log, lives) = run_cycle(subject, &mut rng, &context, image, model)
             .map_err(|what| format!("cycle {cycle}: {what}"))?;
-        explored.add(Explored { images: 0, events: log.position() as u64, digest: log.digest() });
+        explored.add(Explored { events: log.position() as u64, digest: log.digest(), ..Explored::default() });
         let mut images = CrashImages::new(&base, log.events(), rng.random());
         let mut positions: Vec<usize> =
             (0..plan.images.max(1)).map(|_| rng.random_range(0..=log.position())).collect();
@@ -156,15 +215,18 @@ pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explor
             tracing::info!("looking at a power cut after event {position}");
             let found = images.at(position, rng.random());
             let life = lives.iter().rev().find(|life| life.from <= position).expect("the first is from 0");
-            let start = check_image(subject, &mut rng, plan, &found, life, position, &mut explored).map_err(
-                |what| format!("cycle {cycle}, cut after event {position} of {}: {what}", log.position()),
-            )?;
+            let start = check_image(subject, &mut rng, &context, &found, life, position, &mut explored)
+                .map_err(|what| {
+                    format!("cycle {cycle}, cut after event {position} of {}: {what}", log.position())
+                })?;
             if index == next {
                 go_on = Some((found, start));
             }
         }
         (image, model) = go_on.expect("one of the positions was chosen");
     }
+    explored.actions =
+        script.taken().iter().filter(|piece| matches!(piece, Piece::Action { .. })).count() as u64;
     Ok(explored)
 }
 
@@ -176,27 +238,29 @@ type Recorded<M> = (Log, Vec<Life<M>>);
 fn run_cycle<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
-    plan: Plan,
+    cycle: &Context,
     memory: Arc<MemoryDevice>,
     model: Arc<S::Model>,
 ) -> Result<Recorded<S::Model>, String> {
     let log = RecordingDevice::new(memory.clone());
     let mut lives = vec![Life { from: 0, model }];
-    for _ in 0..rng.random_range(1..=plan.lives.max(1)) {
+    let plan = cycle.plan;
+    for life in 0..rng.random_range(1..=plan.lives.max(1)) {
+        let context = Context { plan, script: cycle.script.clone(), life: cycle.life + life };
         let simulation = Simulation::new(rng.random());
         let (device, faults) = stack(&simulation, &log, &memory, rng.random(), plan);
-        let world = World::new(device, &log, &memory, &simulation, rng.random(), plan);
+        let world = World::new(device, &log, &memory, &simulation, rng.random(), &context);
         let before = lives.last().expect("there is one").model.clone();
         let early = faults.is_some() && rng.random_range(0..4) == 0;
         if early {
-            break_something(&faults, rng);
+            break_something(&faults, rng, &context);
         }
         tracing::info!("a life begins at event {}", log.position());
         let opening = subject.open(world.clone(), before, log.position());
         match drive(&simulation, opening) {
             Ok(opened) => {
                 if !early {
-                    break_something(&faults, rng);
+                    break_something(&faults, rng, &context);
                 }
                 lives.push(Life { from: opened.recovered_at, model: opened.model.clone() });
                 drive(&simulation, subject.work(world, opened.handle, opened.model))?;
@@ -222,18 +286,20 @@ fn stack(
     seed: u64,
     plan: Plan,
 ) -> (Arc<dyn Device>, Option<Arc<FaultDevice>>) {
+    let often = if plan.load.pressure { 4 } else { Latency::default().slow_one_in };
+    let latency = Latency { slow_one_in: often, ..Latency::default() };
     if plan.faults {
         let faults = FaultDevice::seeded(log.continued(memory.clone()), seed);
-        (SimDevice::new(simulation, faults.clone(), Latency::default()), Some(faults))
+        (SimDevice::new(simulation, faults.clone(), latency), Some(faults))
     } else {
-        (log.continued(SimDevice::new(simulation, memory.clone(), Latency::default())), None)
+        (log.continued(SimDevice::new(simulation, memory.clone(), latency)), None)
     }
 }
 
 /// Adds a few rules.
-fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng) {
+fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng, context: &Context) {
     let Some(faults) = faults else { return };
-    for _ in 0..rng.random_range(1..4) {
+    for index in 0..rng.random_range(1..4) {
         let (operation, other) = match rng.random_range(0..10) {
             0..5 => (Operation::Write, Effect::Partial),
             5..8 => (Operation::Flush, Effect::Partial),
@@ -245,7 +311,10 @@ fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng) {
             5..7 => rng.random_range(2..5),
             _ => u64::MAX,
         };
-        faults.add(Fault { effect, after: rng.random_range(0..50), ..Fault::next(operation, times) });
+        let fault = Fault { effect, after: rng.random_range(0..50), ..Fault::next(operation, times) };
+        if context.script.takes(Piece::Fault { life: context.life, index }) {
+            faults.add(fault);
+        }
     }
 }
 
@@ -253,23 +322,23 @@ fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng) {
 fn check_image<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
-    plan: Plan,
+    context: &Context,
     image: &Arc<MemoryDevice>,
     life: &Life<S::Model>,
     position: usize,
     explored: &mut Explored,
 ) -> Result<Arc<S::Model>, String> {
-    let (log, came_back) = open_once(subject, rng, plan, image, life, position)?;
+    let (log, came_back) = open_once(subject, rng, context, image, life, position)?;
     explored.images += 1;
     let mut images = CrashImages::new(image, log.events(), rng.random());
     let mut cuts: Vec<usize> =
-        (0..plan.recovery_cuts).map(|_| rng.random_range(0..=log.position())).collect();
+        (0..context.plan.recovery_cuts).map(|_| rng.random_range(0..=log.position())).collect();
     cuts.sort_unstable();
     for cut in cuts {
         let again = images.at(cut, rng.random());
         // What came back the first time was not promised to anybody, but the log that tells it must not be disturbed.
         let same = Life { from: 0, model: came_back.clone() };
-        open_once(subject, rng, plan, &again, &same, 0)
+        open_once(subject, rng, context, &again, &same, 0)
             .map_err(|what| format!("recovery cut after event {cut} of {}: {what}", log.position()))?;
         explored.images += 1;
     }
@@ -280,7 +349,7 @@ fn check_image<S: Subject>(
 fn open_once<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
-    plan: Plan,
+    context: &Context,
     image: &Arc<MemoryDevice>,
     life: &Life<S::Model>,
     position: usize,
@@ -288,8 +357,9 @@ fn open_once<S: Subject>(
     let simulation = Simulation::new(rng.random());
     let image = image.snapshot();
     let device = RecordingDevice::new(SimDevice::new(&simulation, image.clone(), Latency::default()));
-    let sound = Plan { faults: false, ..plan };
-    let world = World::new(device.clone(), &device, &image, &simulation, rng.random(), sound);
+    let plan = Plan { faults: false, ..context.plan };
+    let sound = Context { plan, script: context.script.clone(), life: context.life };
+    let world = World::new(device.clone(), &device, &image, &simulation, rng.random(), &sound);
     let opened = drive(&simulation, subject.open(world, life.model.clone(), position))?;
     Ok((device, opened.model))
 }

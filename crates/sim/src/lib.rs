@@ -6,6 +6,7 @@
 //! image that the device assumption allows (docs/DURABILITY.md, "The device").
 #![forbid(unsafe_code)]
 
+mod case;
 mod content;
 mod device;
 mod executor;
@@ -14,10 +15,13 @@ mod fs;
 mod images;
 pub mod lab;
 mod recording;
+mod reduce;
+mod script;
 mod store;
 mod tear;
 pub mod worlds;
 
+pub use case::{Case, CaseSubject};
 pub use content::block_of;
 pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled};
@@ -25,5 +29,7 @@ pub use fault::{Effect, Fault, FaultDevice};
 pub use fs::{FsHistory, FsSubject};
 pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};
+pub use reduce::reduce;
+pub use script::{Piece, Script};
 pub use store::{StoreHistory, StoreSubject};
 pub use tear::SECTOR_BYTES;

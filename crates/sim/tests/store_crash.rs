@@ -4,10 +4,9 @@
 
 mod support;
 
-use support::{assert_canary_is_found, assert_no_violation, repeat_is_identical};
+use support::{assert_no_violation, repeat_is_identical};
 use syncline_sim::StoreSubject;
 use syncline_sim::lab::Plan;
-use syncline_store::Canary;
 
 #[test]
 fn what_was_promised_survives() {
@@ -22,26 +21,6 @@ fn what_was_promised_survives_a_failing_device() {
 #[test]
 fn one_seed_is_one_run() {
     repeat_is_identical(&StoreSubject);
-}
-
-#[test]
-fn a_skipped_flush_is_found() {
-    assert_canary_is_found(&StoreSubject, Canary::SkipFlush, 50);
-}
-
-#[test]
-fn a_flush_submitted_early_is_found() {
-    assert_canary_is_found(&StoreSubject, Canary::FlushEarly, 200);
-}
-
-#[test]
-fn unverified_data_is_found() {
-    assert_canary_is_found(&StoreSubject, Canary::SkipDataVerification, 200);
-}
-
-#[test]
-fn blocks_reused_early_are_found() {
-    assert_canary_is_found(&StoreSubject, Canary::ReuseEarly, 400);
 }
 
 #[test]

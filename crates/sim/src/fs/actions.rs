@@ -3,7 +3,7 @@
 use super::history::FsHistory;
 use super::tracked::tracked;
 use super::tree::{Body, Change, Node, Place};
-use super::workload::{Done, Failure, Task};
+use super::workload::{Done, Failure, Task, finds_room};
 use crate::content::block_of;
 use bytes::Bytes;
 use rand::Rng;
@@ -55,6 +55,32 @@ impl Task {
             None => {
                 Err(Failure::Wrong("an operation said that it was done and committed nothing".to_owned()))
             }
+        }
+    }
+
+    /// The same for one that must find room even on a full image.
+    async fn changed_with_room<T>(
+        &self,
+        operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
+    ) -> Result<(T, u64), Failure> {
+        let (answer, did) = tracked(&self.fs, operation).await;
+        let answer = finds_room(answer)?;
+        let op = did.committed.last().copied();
+        op.map(|op| (answer, op)).ok_or_else(|| Failure::Wrong("a removal committed nothing".to_owned()))
+    }
+
+    /// Writes a new file until there is no room.
+    pub(super) async fn fill(&mut self) -> Done {
+        let at = Place { parent: syncline_fs::types::ROOT, name: b"fill".to_vec() };
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let creating =
+            async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o600, 0).await };
+        let (attributes, op) = self.changed(creating).await?;
+        self.created(at, &attributes, Body::File, op);
+        let _claim = self.claim(attributes.ino).await?;
+        loop {
+            let size = self.history.with_file(attributes.ino, |file| file.size());
+            self.write_claimed_at(attributes.ino, size, 700_000).await?;
         }
     }
 
@@ -114,7 +140,7 @@ impl Task {
         let at = self.existing_place()?;
         let (fs, place) = (self.fs.clone(), at.clone());
         let removing = async move { fs.unlink(place.parent, &place.name).await };
-        let ((), op) = self.changed(removing).await?;
+        let ((), op) = self.changed_with_room(removing).await?;
         self.history.changed(op, Change::Remove { at });
         Ok(())
     }
@@ -123,7 +149,7 @@ impl Task {
         let at = self.existing_place()?;
         let (fs, place) = (self.fs.clone(), at.clone());
         let removing = async move { fs.rmdir(place.parent, &place.name).await };
-        let ((), op) = self.changed(removing).await?;
+        let ((), op) = self.changed_with_room(removing).await?;
         self.history.changed(op, Change::Remove { at });
         Ok(())
     }
@@ -224,6 +250,10 @@ impl Task {
     async fn write_claimed(&mut self, ino: Ino) -> Done {
         let size = self.history.with_file(ino, |file| file.size());
         let (offset, len) = self.random_range_of(size);
+        self.write_claimed_at(ino, offset, len).await
+    }
+
+    async fn write_claimed_at(&mut self, ino: Ino, offset: u64, len: usize) -> Done {
         let tag = self.history.new_tag();
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
         // Aligned in every run or in none: the filesystem copies a payload that is not, and where memory lies is chance.
@@ -282,7 +312,7 @@ impl Task {
     async fn fsync_file(&mut self, ino: Ino) -> Done {
         let data_only = self.rng.random_range(0..3) == 0;
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
-        self.fs.fsync(ino, data_only).await?;
+        finds_room(self.fs.fsync(ino, data_only).await)?;
         let position = self.world.log.position();
         self.history.promise(position, everything, data_only.then_some(ino));
         self.history.with_file(ino, |file| file.synced(position, started));
@@ -292,7 +322,7 @@ impl Task {
     pub(super) async fn fsync_directory(&mut self) -> Done {
         let at = self.existing_place()?;
         let everything = self.fs.store().last_op().0;
-        self.fs.fsync(at.parent, false).await?;
+        finds_room(self.fs.fsync(at.parent, false).await)?;
         self.promise(everything);
         Ok(())
     }
@@ -318,7 +348,7 @@ impl Task {
 
     pub(super) async fn syncfs(&mut self) -> Done {
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
-        self.fs.syncfs().await?;
+        finds_room(self.fs.syncfs().await)?;
         let position = self.world.log.position();
         self.history.promise(position, everything, None);
         self.history.all_synced(position, started);

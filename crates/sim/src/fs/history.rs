@@ -33,13 +33,16 @@ struct Grown {
     busy: BTreeSet<Ino>,
     time: u64,
     newest_tag: u64,
+    /// The tree after all changes so far, up to this one, while they came in order and were possible.
+    now: Option<(u64, Tree)>,
 }
 
 impl FsHistory {
     /// A history that starts with this tree after transaction `op`, and these contents of its files.
     pub(crate) fn starting_with(start: Tree, contents: &BTreeMap<Ino, Vec<u8>>, op: u64) -> Self {
         let files = contents.iter().map(|(ino, bytes)| (*ino, FileHistory::holding(bytes))).collect();
-        let grown = Grown { files, newest_tag: op << 32, ..Grown::default() };
+        let now = Some((op, start.clone()));
+        let grown = Grown { files, newest_tag: op << 32, now, ..Grown::default() };
         Self { start, start_op: op, grown: Mutex::new(grown) }
     }
 
@@ -55,18 +58,29 @@ impl FsHistory {
 
     /// The present tree.
     pub(crate) fn tree(&self) -> Result<Tree, String> {
-        self.tree_after(u64::MAX)
+        if let Some((_, tree)) = &self.grown.lock().now {
+            return Ok(tree.clone());
+        }
+        let tree = self.tree_after(u64::MAX)?;
+        let mut grown = self.grown.lock();
+        let newest = grown.changes.last_key_value().map_or(self.start_op, |(by, _)| *by);
+        grown.now = Some((newest, tree.clone()));
+        Ok(tree)
     }
 
     /// The least transaction that a crash at `position` must leave.
     pub(crate) fn promised_at(&self, position: usize) -> u64 {
         let grown = self.grown.lock();
         let given = grown.promises.iter().filter(|promise| promise.position <= position);
-        let ops = given.map(|promise| match promise.only {
-            None => promise.op,
-            Some(ino) => self.own_op(&grown, ino, promise.op),
-        });
-        ops.max().unwrap_or(0).max(self.start_op)
+        let (all, own): (Vec<_>, Vec<_>) = given.partition(|promise| promise.only.is_none());
+        let mut least = all.iter().map(|promise| promise.op).max().unwrap_or(0).max(self.start_op);
+        for promise in own {
+            // A promise about one file says nothing more when everything up to there is promised.
+            if let Some(ino) = promise.only.filter(|_| promise.op > least) {
+                least = least.max(self.own_op(&grown, ino, promise.op));
+            }
+        }
+        least
     }
 
     /// The newest transaction up to `op` that changed a file's size or names.
@@ -139,6 +153,10 @@ impl FsHistory {
         {
             grown.files.entry(*ino).or_default();
         }
+        grown.now = grown.now.take().filter(|(newest, _)| *newest < op).and_then(|(_, mut tree)| {
+            tree.apply(&change).ok()?;
+            Some((op, tree))
+        });
         grown.changes.insert(op, change);
     }
 

@@ -39,9 +39,7 @@ impl Subject for FsSubject {
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
         Box::pin(async move {
-            if world.canary.is_none() {
-                check_image(&world)?;
-            }
+            check_image(&world)?;
             let (store_options, options) = options(&world);
             let opened = Store::open(world.device.clone(), store_options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
@@ -78,7 +76,7 @@ fn check_image(world: &World) -> Result<(), String> {
 fn options(world: &World) -> (StoreOptions, Options) {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     let store = StoreOptions {
-        node_cache_bytes: 8 << 20,
+        node_cache_bytes: if world.load.pressure { 32 << 10 } else { 8 << 20 },
         memtable_bytes: 1 << rng.random_range(13..18),
         checkpoint_interval: Duration::from_millis(rng.random_range(2..60)),
         log_bytes: 1 << rng.random_range(16..20),
@@ -89,7 +87,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         ..StoreOptions::default()
     };
     let fs = Options {
-        dirty_bytes_max: 1 << 20,
+        dirty_bytes_max: if world.load.pressure { 1 << rng.random_range(15..20) } else { 1 << 20 },
         writeback_start_bytes: 1 << rng.random_range(14..20),
         writeback_age: Duration::from_millis(rng.random_range(2..50)),
         cached_inodes_max: if rng.random() { 4 } else { 1000 },

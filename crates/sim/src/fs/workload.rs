@@ -13,20 +13,24 @@ use syncline_fs::types::Ino;
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
 
-const TASKS: u32 = 4;
-
 /// Runs the tasks to their ends, or to the first failure.
 pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0xf5);
-    let actions = rng.random_range(4..50);
-    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((TASKS, None)));
-    for _ in 0..TASKS {
+    let (least, most) = world.load.actions;
+    let actions = rng.random_range(least..most);
+    // Some lives fill the image, so that room runs out in every place where it can.
+    let crowded = rng.random_range(0..if world.load.pressure { 3 } else { 10 }) == 0;
+    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
+    for index in 0..world.load.tasks {
+        let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
+        let actions = world.actions(index, actions, &mut rng);
         let mut task = Task {
-            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            rng,
             world: world.clone(),
             fs: fs.clone(),
             history: history.clone(),
             opened: Vec::new(),
+            crowded: crowded && index == 0,
         };
         let outcome = outcome.clone();
         world.spawn.spawn(Box::pin(async move {
@@ -59,6 +63,8 @@ pub(super) struct Task {
     pub(super) history: Arc<FsHistory>,
     /// Files it holds open.
     pub(super) opened: Vec<Ino>,
+    /// Writes until the image is full before it does anything else.
+    crowded: bool,
 }
 
 /// What an action may answer.
@@ -92,10 +98,25 @@ impl From<FsError> for Failure {
 
 pub(super) type Done = Result<(), Failure>;
 
+/// What must find room even on a full image: it draws on the reserve, or on what was set aside before.
+pub(super) fn finds_room<T>(answer: Result<T, FsError>) -> Result<T, Failure> {
+    match answer {
+        Err(FsError::Store(StoreError::NoSpace)) => {
+            Err(Failure::Wrong("a removal or a sync found no room".to_owned()))
+        }
+        answer => Ok(answer?),
+    }
+}
+
 impl Task {
-    async fn run(&mut self, actions: u32) -> Result<(), String> {
-        for _ in 0..actions {
-            match self.act().await {
+    async fn run(&mut self, actions: Vec<u64>) -> Result<(), String> {
+        let mut filling = self.crowded;
+        for action in actions {
+            // Each on its own: leaving one out changes no other.
+            self.rng = ChaCha8Rng::seed_from_u64(action);
+            let done = if filling { self.fill().await } else { self.act().await };
+            filling = false;
+            match done {
                 Ok(()) | Err(Failure::Expected) => {}
                 Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if self.world.faulty => {
                     break;

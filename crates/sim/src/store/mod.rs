@@ -60,7 +60,7 @@ impl Subject for StoreSubject {
 fn options(world: &World) -> StoreOptions {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     StoreOptions {
-        node_cache_bytes: 8 << 20,
+        node_cache_bytes: if world.load.pressure { 32 << 10 } else { 8 << 20 },
         memtable_bytes: 1 << rng.random_range(12..18),
         checkpoint_interval: Duration::from_millis(rng.random_range(2..60)),
         log_bytes: 1 << rng.random_range(15..20),

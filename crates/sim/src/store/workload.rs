@@ -14,18 +14,23 @@ use syncline_device::AlignedBuf;
 use syncline_format::{BlockRun, Key};
 use syncline_store::{Admission, DataWrite, Store, StoreError, Transaction};
 
-const TASKS: u32 = 4;
-
 /// Runs the tasks to their ends, or to the first failure.
 pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHistory>) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x51);
-    let actions = rng.random_range(5..60);
+    // Some lives are long: the log comes round to where it was before.
+    let (least, most) = world.load.actions;
+    let actions = match rng.random_range(0..12) {
+        0 if !world.load.pressure => rng.random_range(2 * most..4 * most),
+        _ => rng.random_range(least..most),
+    };
     // Some lives fill the image, so that room runs out in every place where it can.
-    let crowded = rng.random_range(0..6) == 0;
-    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((TASKS, None)));
-    for _ in 0..TASKS {
+    let crowded = rng.random_range(0..if world.load.pressure { 2 } else { 6 }) == 0;
+    let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
+    for index in 0..world.load.tasks {
+        let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
+        let actions = world.actions(index, actions, &mut rng);
         let mut task = Task {
-            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            rng,
             world: world.clone(),
             store: store.clone(),
             history: history.clone(),
@@ -71,9 +76,21 @@ struct Task {
 
 type Done = Result<(), StoreError>;
 
+/// What draws on the reserve never fails for lack of room.
+fn finds_room(answer: Done) -> Done {
+    match answer {
+        Err(StoreError::NoSpace) => {
+            Err(StoreError::Unusable("what draws on the reserve found no room".into()))
+        }
+        answer => answer,
+    }
+}
+
 impl Task {
-    async fn run(&mut self, actions: u32) -> Result<(), String> {
-        for _ in 0..actions {
+    async fn run(&mut self, actions: Vec<u64>) -> Result<(), String> {
+        for action in actions {
+            // Each on its own: leaving one out changes no other.
+            self.rng = ChaCha8Rng::seed_from_u64(action);
             match self.act().await {
                 // Room is scarce on so small an image: that is an answer, not a failure.
                 Ok(()) | Err(StoreError::NoSpace) => {}
@@ -96,7 +113,7 @@ impl Task {
             68..88 => self.sync().await,
             88..91 => {
                 let op = self.store.last_op().0;
-                self.store.checkpoint().await?;
+                finds_room(self.store.checkpoint().await)?;
                 self.promise(op);
                 Ok(())
             }
@@ -146,9 +163,7 @@ impl Task {
 
     async fn change_items(&mut self) -> Done {
         let shrinks = self.rng.random_range(0..4) == 0;
-        // Attribute changes draw on the reserve too and may make items longer.
-        let draws = shrinks || self.crowded;
-        self.store.admit(if draws { Admission::Shrink } else { Admission::Grow }).await?;
+        self.store.admit(if shrinks { Admission::Shrink } else { Admission::Grow }).await?;
         let mut changes: Vec<Change> = Vec::new();
         let count = self.rng.random_range(1..6);
         for _ in 0..count {
@@ -233,7 +248,7 @@ impl Task {
     }
 
     async fn remove_data(&mut self) -> Done {
-        self.store.admit(Admission::Shrink).await?;
+        finds_room(self.store.admit(Admission::Shrink).await)?;
         let (mut transaction, mut changes) = (Transaction::new(), Vec::new());
         for _ in 0..self.rng.random_range(1..4) {
             let key = self.random_extent_key();
@@ -252,7 +267,7 @@ impl Task {
 
     async fn sync(&mut self) -> Done {
         let newest = self.store.last_op();
-        self.store.sync(newest).await?;
+        finds_room(self.store.sync(newest).await)?;
         self.promise(newest.0);
         Ok(())
     }

@@ -1,0 +1,89 @@
+//! Every rule that can be broken on purpose is found by the same search that finds nothing otherwise.
+//!
+//! `cargo test -p syncline-sim --test canaries -- --nocapture` prints how many seeds each took; `SYNCLINE_CANARY=<name>`
+//! looks for one only.
+
+mod support;
+
+use std::time::Instant;
+use support::{search, silently};
+use syncline_sim::lab::{Load, Plan, Subject, run_seed};
+use syncline_sim::{FsSubject, StoreSubject};
+use syncline_store::Canary;
+
+/// What is put through it.
+#[derive(Clone, Copy, Debug)]
+enum Engine {
+    Store,
+    Fs,
+}
+
+/// Where a canary shows, and in how many seeds at most.
+fn place(canary: Canary) -> (Engine, bool, u64) {
+    use Canary::*;
+    match canary {
+        SkipFlush => (Engine::Store, false, 50),
+        FlushEarly => (Engine::Store, false, 100),
+        SkipDataVerification => (Engine::Store, false, 100),
+        ReuseEarly => (Engine::Store, false, 400),
+        UnchainedBatch => (Engine::Store, false, 100),
+        StaleEpoch => (Engine::Store, false, 100),
+        UncheckedPayload => (Engine::Store, false, 100),
+        SplitTransaction => (Engine::Fs, false, 50),
+        LogStartsLate => (Engine::Store, false, 50),
+        SuperblockEarly => (Engine::Store, false, 100),
+        NoReserve => (Engine::Fs, false, 200),
+        LateJoiner => (Engine::Store, false, 100),
+        RedeemFailedFlush => (Engine::Store, true, 200),
+        IgnoreFailedWrite => (Engine::Store, true, 200),
+        ReleaseAfterFailure => (Engine::Fs, true, 600),
+        UncheckedReads => (Engine::Store, true, 100),
+        RenameWithoutData => (Engine::Fs, false, 50),
+        SizeAhead => (Engine::Fs, false, 50),
+        OrphanNotListed => (Engine::Fs, false, 50),
+        OverlookWriteback => (Engine::Fs, false, 400),
+        OverlookName => (Engine::Fs, false, 400),
+    }
+}
+
+fn plan(canary: Canary, faults: bool) -> Plan {
+    let plan = Plan { canary: Some(canary), faults, ..Plan::default() };
+    match canary {
+        // Within one epoch the log must come round to where it was before, and that takes one long life.
+        Canary::UnchainedBatch => {
+            Plan { cycles: 1, lives: 1, load: Load { actions: (300, 600), ..plan.load }, ..plan }
+        }
+        _ => plan,
+    }
+}
+
+fn look<S: Subject>(subject: &S, canary: Canary, faults: bool, seeds: u64) {
+    let started = Instant::now();
+    let plan = plan(canary, faults);
+    let found = search(subject, 1_000_000..1_000_000 + seeds, plan, 1);
+    let (seed, what) =
+        found.violations.first().unwrap_or_else(|| panic!("{canary} went unnoticed in {seeds} seeds"));
+    println!(
+        "{canary} found after {} seeds, {:.1} s, at {seed}: {what}",
+        found.seeds,
+        started.elapsed().as_secs_f64()
+    );
+    // It was the canary, and not something that the seed shows anyhow.
+    let sound = run_seed(subject, *seed, Plan { canary: None, ..plan });
+    assert!(sound.is_ok(), "seed {seed} fails without {canary} too: {sound:?}");
+}
+
+#[test]
+fn each_is_found() {
+    let only = std::env::var("SYNCLINE_CANARY").ok();
+    let wanted = |canary: &Canary| only.as_ref().is_none_or(|only| *only == canary.name());
+    silently(|| {
+        for canary in Canary::ALL.into_iter().filter(wanted) {
+            let (engine, faults, seeds) = place(canary);
+            match engine {
+                Engine::Store => look(&StoreSubject, canary, faults, seeds),
+                Engine::Fs => look(&FsSubject, canary, faults, seeds),
+            }
+        }
+    });
+}
