@@ -7,4 +7,5 @@ mod support;
 mod devices;
 mod images;
 mod mount_points;
+mod repair;
 mod usage;

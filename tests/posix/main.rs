@@ -4,6 +4,7 @@
 mod support;
 
 mod names;
+mod scrub;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

@@ -26,7 +26,7 @@ Exit codes:
    8  the device failed
    9  not permitted
   10  no space
-'check' has those of fsck(8): 0 nothing wrong, 4 errors found, 8 not done, 16 wrong usage.
+'check' has those of fsck(8): 0 nothing wrong, 1 errors mended, 4 errors left, 8 not done, 16 wrong usage.
 
 SYNCLINE_LOG=debug shows more of what happens.";
 
@@ -52,8 +52,10 @@ enum Command {
     Mount(commands::mount::Args),
     /// Unmount, and wait until the image is clean
     Umount(commands::umount::Args),
-    /// Verify a whole image and tell what is wrong
+    /// Verify a whole image, tell what is wrong, and mend it with --repair
     Check(commands::check::Args),
+    /// Verify a mounted filesystem in the background
+    Scrub(commands::scrub::Args),
     /// Show what an image says about itself
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
@@ -68,6 +70,7 @@ fn run(command: Command) -> Outcome {
         Command::Mount(args) => commands::mount::run(args),
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
+        Command::Scrub(args) => commands::scrub::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Demo(args) => commands::demo::run(args),

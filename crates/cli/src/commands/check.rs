@@ -1,14 +1,16 @@
-//! `syncline check`: read everything and tell what is wrong. It changes nothing.
+//! `syncline check`: read everything and tell what is wrong; with `--repair` mend what can be mended.
 
 use super::image;
 use crate::failure::{Failure, Outcome};
 use indicatif::ProgressBar;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_check::{FINDINGS_MAX, Progress, Report, Stage};
-use syncline_device::block_on;
+use syncline_check::{Condition, FINDINGS_MAX, Finding, Progress, Repair, Report, Stage};
+use syncline_device::{FileDevice, OpenOptions, block_on};
 
-/// Exit code for "errors found" of fsck(8).
+/// Exit code for "errors were mended" of fsck(8).
+pub const REPAIRED: u8 = 1;
+/// Exit code for "errors are left" of fsck(8).
 pub const ERRORS_FOUND: u8 = 4;
 /// Exit code for "the check could not be done" of fsck(8).
 pub const OPERATIONAL_ERROR: u8 = 8;
@@ -19,12 +21,18 @@ const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 /// Arguments of `check`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes, as of fsck(8): 0 nothing is wrong; 4 errors were found; 8 the check could not be \
-                        done; 16 wrong usage."
+    after_help = "Exit codes, as of fsck(8): 0 nothing is wrong; 1 errors were mended; 4 errors are left; 8 the check \
+                        could not be done; 16 wrong usage."
 )]
 pub struct Args {
     /// Image file or block device that is not mounted
     image: PathBuf,
+    /// Mend what can be mended, and check again
+    #[arg(long)]
+    repair: bool,
+    /// With --repair: only say what would be changed, and write nothing
+    #[arg(long, requires = "repair")]
+    dry_run: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -32,22 +40,49 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let report = examine(&args).map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
-    if args.json {
-        println!("{:#}", serde_json::to_value(&report).expect("numbers and texts are JSON"));
-    } else {
-        print(&args, &report);
-    }
-    Ok(ExitCode::from(if report.is_clean() { 0 } else { ERRORS_FOUND }))
+    let outcome = if args.repair { mend(&args) } else { examine(&args) };
+    let code = outcome.map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
+    Ok(ExitCode::from(code))
 }
 
-fn examine(args: &Args) -> Result<Report, Failure> {
+fn examine(args: &Args) -> Result<u8, Failure> {
     let device = image::open_read_only(&args.image)?;
     let spawn = image::background()?;
     let bar = image::progress_bar(0, "reading the tree");
     let report = block_on(syncline_check::check(device, spawn, &mut |progress| show(&bar, progress)));
     bar.finish_and_clear();
-    report.map_err(|error| Failure::from(error).about(&args.image))
+    let report = report.map_err(|error| Failure::from(error).about(&args.image))?;
+    if args.json {
+        println!("{:#}", serde_json::to_value(&report).expect("numbers and texts are JSON"));
+    } else {
+        print_report(&args.image, &report);
+    }
+    Ok(if report.is_clean() { 0 } else { ERRORS_FOUND })
+}
+
+fn mend(args: &Args) -> Result<u8, Failure> {
+    let options = OpenOptions { read_only: args.dry_run, ..OpenOptions::default() };
+    let device = FileDevice::open(&args.image, options)?;
+    let spawn = image::background()?;
+    let bar = image::progress_bar(0, "reading the tree");
+    let mut tell = |progress| show(&bar, progress);
+    let repair = block_on(syncline_check::repair(device, spawn, args.dry_run, &mut tell));
+    bar.finish_and_clear();
+    let repair = repair.map_err(|error| {
+        Failure::from(error).about(&args.image).next(
+            "nothing was changed beyond what the next check tells; 'mount -o ro' saves what can be read",
+        )
+    })?;
+    if args.json {
+        println!("{:#}", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
+    } else {
+        print_repair(&args.image, &repair);
+    }
+    Ok(match repair.condition() {
+        Condition::Clean => 0,
+        Condition::Repaired => REPAIRED,
+        Condition::Damaged => ERRORS_FOUND,
+    })
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {
@@ -60,14 +95,28 @@ fn show(bar: &ProgressBar, progress: Progress) {
     });
 }
 
-fn print(args: &Args, report: &Report) {
-    for finding in &report.findings {
+fn print_report(image: &Path, report: &Report) {
+    print_findings(&report.findings, report.findings_dropped);
+    print_summary(image, report);
+    if !report.is_clean() {
+        let image = image.display();
+        println!(
+            "{image}: 'syncline check --repair --dry-run' says what can be mended; mount it with -o ro to save what can be read"
+        );
+    }
+}
+
+fn print_findings(findings: &[Finding], dropped: u64) {
+    for finding in findings {
         println!("{finding}");
     }
-    if report.findings_dropped > 0 {
-        println!("... and {} findings more than the {FINDINGS_MAX} shown", report.findings_dropped);
+    if dropped > 0 {
+        println!("... and {dropped} more than the {FINDINGS_MAX} shown");
     }
-    let image = args.image.display();
+}
+
+fn print_summary(image: &Path, report: &Report) {
+    let image = image.display();
     let read = format!(
         "{} inodes, {} names, {} tree nodes, {} data blocks read",
         report.inodes, report.names, report.nodes, report.data_blocks
@@ -81,5 +130,39 @@ fn print(args: &Args, report: &Report) {
     if report.incomplete {
         println!("{image}: parts could not be read, so not everything was compared");
     }
-    println!("{image}: mount it with -o ro to save what can be read; docs/FORMAT.md explains the structures");
+}
+
+/// Says what was changed, each change in a line, and what is left.
+fn print_repair(path: &Path, repair: &Repair) {
+    print_findings(&repair.changes, repair.changes_dropped);
+    let image = path.display();
+    let changes = repair.changes.len() as u64 + repair.changes_dropped;
+    if repair.dry_run && changes > 0 {
+        println!("{image}: {changes} changes would be made; nothing was written");
+        return;
+    }
+    let last = repair.after.as_ref().unwrap_or(&repair.before);
+    if changes > 0 {
+        println!("{image}: {changes} changes were made");
+    }
+    if !last.is_clean() {
+        println!("{image}: what is left:");
+        print_findings(&last.findings, last.findings_dropped);
+    }
+    print_summary(path, last);
+    if !last.is_clean() {
+        println!("{image}: {}", next_step(last));
+    }
+}
+
+/// What to do about what can't be mended.
+fn next_step(left: &Report) -> &'static str {
+    use syncline_check::FindingKind::{DataDamaged, DataUnreadable};
+    if left.blocks == 0 {
+        return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup";
+    }
+    if left.findings.iter().all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable)) {
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them";
+    }
+    "mount it with -o ro, save what can be read, and make the image anew"
 }

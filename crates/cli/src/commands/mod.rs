@@ -7,6 +7,7 @@ pub mod info;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;
+pub mod scrub;
 mod signals;
 pub mod stats;
 pub mod umount;

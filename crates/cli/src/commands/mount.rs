@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
+use syncline_check::Scrub;
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session};
@@ -92,7 +93,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     }
     // Opened now, so that its error reaches the caller.
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
-    let (fs, mounted) = open_and_mount(args, choices)?;
+    let (fs, mounted, scrub) = open_and_mount(args, choices)?;
     let signals = super::signals::unmount_on_signal(&mounted, &fs)?;
     if args.daemon {
         detach_from_terminal(&log)?;
@@ -100,6 +101,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     crate::logging::serve();
     let served = mounted.run_until_unmounted();
     signals.close();
+    scrub.cancel();
     close(&fs)?;
     served?;
     Ok(ExitCode::SUCCESS)
@@ -123,7 +125,10 @@ fn open_log(path: &Path) -> Result<File, Failure> {
         .map_err(|error| Failure::from(error).about(path).next("name a file that can be written with --log"))
 }
 
-fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem>, Mounted), Failure> {
+fn open_and_mount(
+    args: &Args,
+    choices: &MountChoices,
+) -> Result<(Arc<Filesystem>, Mounted, Arc<Scrub>), Failure> {
     let image = std::fs::canonicalize(&args.image).map_err(|error| {
         Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
             .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
@@ -136,7 +141,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem
     let (store, report) = block_on(Store::open(device, choices.store.clone(), spawn.clone()))
         .map_err(|error| Failure::from(error).about(&image))?;
     tell(&image, &report);
-    let fs = block_on(Filesystem::open(store.clone(), spawn, choices.fs.clone()))
+    let fs = block_on(Filesystem::open(store.clone(), spawn.clone(), choices.fs.clone()))
         .map_err(|error| Failure::from(error).about(&image))?;
     let mounted = match Session::mount(fs.clone(), &args.directory, &choices.kernel(&image)) {
         Ok(mounted) => mounted,
@@ -146,8 +151,9 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<(Arc<Filesystem
             return Err(error.into());
         }
     };
-    register(&mounted, &fs, &image, report);
-    Ok((fs, mounted))
+    let scrub = Scrub::new(&store, spawn);
+    register(&mounted, &fs, &scrub, &image, report);
+    Ok((fs, mounted, scrub))
 }
 
 /// Says what recovery found, if it is worth a word.
@@ -165,9 +171,16 @@ fn tell(image: &Path, report: &RecoveryReport) {
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
 }
 
-/// Makes the daemon answer `stats` and `daemon`.
-fn register(mounted: &Mounted, fs: &Arc<Filesystem>, image: &Path, report: RecoveryReport) {
+/// Makes the daemon answer `stats` and `daemon`, and scrub.
+fn register(
+    mounted: &Mounted,
+    fs: &Arc<Filesystem>,
+    scrub: &Arc<Scrub>,
+    image: &Path,
+    report: RecoveryReport,
+) {
     let control = mounted.session().control();
+    super::scrub::register(control, scrub);
     let daemon = json!({
         "pid": std::process::id(),
         "image": image.to_string_lossy(),
@@ -176,6 +189,7 @@ fn register(mounted: &Mounted, fs: &Arc<Filesystem>, image: &Path, report: Recov
     let daemon_text = daemon.to_string();
     control.register("daemon", move || daemon_text.clone());
     let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(mounted.session()));
+    let scrub = scrub.clone();
     control.register("stats", move || {
         let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
         let store = fs.store();
@@ -188,6 +202,7 @@ fn register(mounted: &Mounted, fs: &Arc<Filesystem>, image: &Path, report: Recov
             "read_only": store.read_only_reason().as_deref(),
             "files": fs.counters(),
             "store": store.counters(),
+            "scrub": scrub.counters(),
             "space": { "total_blocks": space.total, "free_blocks": space.free,
                 "pending_free_blocks": space.pending_free, "named_blocks": space.named },
             "requests": serde_json::from_str::<serde_json::Value>(&session.counters().to_json()).unwrap_or_default(),

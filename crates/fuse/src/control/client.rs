@@ -60,6 +60,14 @@ pub fn sync(path: &Path) -> Result<(), ControlError> {
     ask(&file, &question).map(drop).map_err(|source| failed(path, "sync", source))
 }
 
+/// Makes the daemon behind the mount at (or above) `path` do what has the name `name`.
+pub fn command(path: &Path, name: &str, argument: u64) -> Result<(), ControlError> {
+    let file = open(path)?;
+    let unknown = || ControlError::Unknown { path: path.to_owned(), name: name.to_owned() };
+    let question = ControlIn::new(Question::Command, name, 0, argument).ok_or_else(unknown)?;
+    ask(&file, &question).map(drop).map_err(|source| failed(path, name, source))
+}
+
 /// The text `name` of the daemon behind the mount at (or above) `path`.
 pub fn text(path: &Path, name: &str) -> Result<String, ControlError> {
     let file = open(path)?;

@@ -8,5 +8,5 @@ mod client;
 mod server;
 pub(crate) mod wire;
 
-pub use client::{ControlError, stats, sync, text};
+pub use client::{ControlError, command, stats, sync, text};
 pub use server::Control;

@@ -10,11 +10,13 @@ use std::sync::Arc;
 const SNAPSHOTS_MAX: usize = 16;
 
 type Provider = Arc<dyn Fn() -> String + Send + Sync>;
+type Command = Arc<dyn Fn(u64) -> Result<(), i32> + Send + Sync>;
 
 /// Texts that the daemon gives to whoever asks.
 #[derive(Default)]
 pub struct Control {
     providers: Mutex<BTreeMap<String, Provider>>,
+    commands: Mutex<BTreeMap<String, Command>>,
     snapshots: Mutex<Snapshots>,
 }
 
@@ -29,6 +31,27 @@ impl Control {
     /// thread that serves requests: it must be quick and must not block.
     pub fn register(&self, name: &str, provider: impl Fn() -> String + Send + Sync + 'static) {
         self.providers.lock().insert(name.to_owned(), Arc::new(provider));
+    }
+
+    /// Makes `command` do what has the name `name` (at most 32 bytes), given a number; it answers with an errno if it can't.
+    /// It runs on a thread that serves requests: what takes long it only starts.
+    pub fn register_command(
+        &self,
+        name: &str,
+        command: impl Fn(u64) -> Result<(), i32> + Send + Sync + 'static,
+    ) {
+        self.commands.lock().insert(name.to_owned(), Arc::new(command));
+    }
+
+    /// Does what is asked, or gives an errno.
+    pub(crate) fn command(&self, question: &ControlIn) -> Result<Vec<u8>, i32> {
+        let name = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
+        let command = self.commands.lock().get(name).cloned().ok_or(libc::ENOENT)?;
+        catch_unwind(AssertUnwindSafe(|| command(question.offset))).map_err(|_| {
+            tracing::error!(name, "a command panicked");
+            libc::EIO
+        })??;
+        Ok(question.empty_answer())
     }
 
     /// The text `name` as it is now.
@@ -112,6 +135,20 @@ mod tests {
         assert_eq!((last.snapshot, page), (first.snapshot, b"00000".to_vec()));
         // Read to its end, it is gone.
         assert_eq!(ask(&control, first.snapshot, 0).unwrap_err(), libc::ESTALE);
+    }
+
+    #[test]
+    fn commands_get_their_argument_and_unknown_ones_are_refused() {
+        let control = Control::default();
+        control.register_command("even", |number| if number % 2 == 0 { Ok(()) } else { Err(libc::EDOM) });
+        control.register_command("panics", |_| panic!("on purpose"));
+        let ask = |name: &str, number| {
+            control.command(&ControlIn::new(Question::Command, name, 0, number).unwrap()).map(drop)
+        };
+        assert_eq!(ask("even", 4), Ok(()));
+        assert_eq!(ask("even", 5), Err(libc::EDOM));
+        assert_eq!(ask("odd", 5), Err(libc::ENOENT));
+        assert_eq!(ask("panics", 0), Err(libc::EIO));
     }
 
     #[test]

@@ -22,11 +22,13 @@ pub(crate) enum Question {
     Text = 1,
     /// Write everything back and checkpoint.
     Sync = 2,
+    /// Do what has this name, with `offset` as its argument; for the daemon's owner and root.
+    Command = 3,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Text, Self::Sync].into_iter().find(|&question| question as u32 == number)
+        [Self::Text, Self::Sync, Self::Command].into_iter().find(|&question| question as u32 == number)
     }
 }
 
@@ -38,7 +40,7 @@ pub(crate) struct ControlIn {
     pub(crate) question: u32,
     /// Which snapshot of the text; zero takes a new one.
     pub(crate) snapshot: u64,
-    /// Where in the text to go on.
+    /// Where in the text to go on; the argument of a command.
     pub(crate) offset: u64,
     /// The text's name, padded with zeros.
     pub(crate) name: [u8; NAME_BYTES],

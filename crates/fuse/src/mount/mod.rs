@@ -4,6 +4,7 @@ mod fusermount;
 mod mount_table;
 mod privileged;
 
+pub(crate) use privileged::own_uid;
 use crate::error::MountError;
 use std::ffi::OsString;
 use std::fs;

@@ -15,6 +15,12 @@ pub(super) fn may_mount() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Who runs this process.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Mounts a new connection.
 pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, MountError> {
     let device =

@@ -18,16 +18,23 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     }
     let message = arguments.bytes(MESSAGE_BYTES)?;
     let (question, _) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
-    let answer = answer(session, question).await?;
+    let answer = answer(session, request.caller().uid, question).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
-async fn answer(session: &Session, question: ControlIn) -> Result<Vec<u8>, Refusal> {
+async fn answer(session: &Session, uid: u32, question: ControlIn) -> Result<Vec<u8>, Refusal> {
     if question.magic != MAGIC {
         return Err(Refusal::Errno(libc::ENOTTY));
     }
     match Question::from_number(question.question).ok_or(Refusal::Errno(libc::EOPNOTSUPP))? {
         Question::Text => session.control().page(&question).map_err(Refusal::Errno),
+        Question::Command => {
+            // It costs others time, so not everybody who can enter the mount may.
+            if uid != 0 && uid != crate::mount::own_uid() {
+                return Err(Refusal::Errno(libc::EPERM));
+            }
+            session.control().command(&question).map_err(Refusal::Errno)
+        }
         Question::Sync => {
             session.fs().syncfs().await?;
             Ok(question.empty_answer())

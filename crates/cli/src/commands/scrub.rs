@@ -1,0 +1,176 @@
+//! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts that and shows how far it is.
+
+use super::image;
+use crate::failure::{Cause, Failure, Outcome};
+use crate::size;
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use syncline_check::Scrub;
+use syncline_fuse::control::{self, Control, ControlError};
+
+/// The texts and commands of the control channel.
+const REPORT: &str = "scrub";
+const START: &str = "scrub-start";
+const CANCEL: &str = "scrub-cancel";
+/// How often the daemon is asked how far it is.
+const POLL: Duration = Duration::from_millis(200);
+/// Exit code when something is damaged.
+const DAMAGED: u8 = Cause::Damaged as u8;
+/// Exit code of a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `scrub`.
+#[derive(clap::Args)]
+#[command(after_help = "Exit codes: 0 nothing is damaged; 4 something is; 130 it was interrupted.")]
+pub struct Args {
+    /// Any directory or file of a mounted filesystem
+    directory: PathBuf,
+    /// Most bytes read in a second; 0 for no limit
+    #[arg(long, value_name = "SIZE", default_value = "50MiB", value_parser = rate)]
+    rate: u64,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A size, perhaps with "/s" behind it.
+fn rate(text: &str) -> Result<u64, String> {
+    size::parse(text.strip_suffix("/s").unwrap_or(text))
+}
+
+/// The daemon's end: lets others start, follow and cancel its scrubs.
+pub fn register(control: &Control, scrub: &Arc<Scrub>) {
+    let (started, cancelled, followed) = (scrub.clone(), scrub.clone(), scrub.clone());
+    control.register_command(START, move |rate| if started.start(rate) { Ok(()) } else { Err(libc_ebusy()) });
+    control.register_command(CANCEL, move |_| {
+        cancelled.cancel();
+        Ok(())
+    });
+    control.register(REPORT, move || serde_json::json!(followed.report()).to_string());
+}
+
+fn libc_ebusy() -> i32 {
+    rustix::io::Errno::BUSY.raw_os_error()
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, interrupted.clone())?;
+    }
+    start(&args)?;
+    let report = follow(&args.directory, &interrupted)?;
+    if args.json {
+        println!("{report:#}");
+    } else {
+        print(&args.directory, &report);
+    }
+    let damaged = findings(&report).next().is_some();
+    Ok(ExitCode::from(match report["cancelled"].as_bool() {
+        _ if damaged => DAMAGED,
+        Some(true) => INTERRUPTED,
+        _ => 0,
+    }))
+}
+
+fn start(args: &Args) -> Result<(), Failure> {
+    control::command(&args.directory, START, args.rate).map_err(|error| match &error {
+        ControlError::Failed { source, .. } if source.raw_os_error() == Some(libc_ebusy()) => {
+            let text = format!("{}: a scrub is under way already", args.directory.display());
+            Failure::of(Cause::InUse, text).next("wait for it, or interrupt it where it was started")
+        }
+        ControlError::Failed { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            let text = format!("{}: only root and the mount's owner may scrub", args.directory.display());
+            Failure::of(Cause::Permission, text)
+        }
+        _ => error.into(),
+    })
+}
+
+/// Follows the scrub to its end, which an interruption brings about.
+fn follow(directory: &Path, interrupted: &AtomicBool) -> Result<Value, Failure> {
+    let bar = image::progress_bar(0, "scrubbing");
+    let mut asked = false;
+    loop {
+        let text = match control::text(directory, REPORT) {
+            // The signal that interrupts the scrub.
+            Err(ControlError::Failed { source, .. }) if source.kind() == std::io::ErrorKind::Interrupted => {
+                continue;
+            }
+            text => text?,
+        };
+        let report: Value = serde_json::from_str(&text)
+            .map_err(|error| Failure::new(format!("the daemon's answer makes no sense: {error}")))?;
+        bar.set_length(report["total_bytes"].as_u64().unwrap_or(0));
+        bar.set_position(report["bytes"].as_u64().unwrap_or(0));
+        if report["running"] != Value::Bool(true) {
+            bar.finish_and_clear();
+            return Ok(report);
+        }
+        if interrupted.load(Ordering::Acquire) && !asked {
+            asked = true;
+            control::command(directory, CANCEL, 0)?;
+        }
+        std::thread::sleep(if asked { POLL / 10 } else { POLL });
+    }
+}
+
+fn findings(report: &Value) -> impl Iterator<Item = &Value> {
+    report["findings"].as_array().into_iter().flatten()
+}
+
+fn print(directory: &Path, report: &Value) {
+    for finding in findings(report) {
+        let path = finding["object"].as_u64().and_then(|object| report["paths"][object.to_string()].as_str());
+        let mut line = format!("{} {}", text(&finding["id"]), text(&finding["name"]));
+        if let Some(path) = path {
+            line.push_str(&format!(", {path}"));
+        } else if let Some(object) = finding["object"].as_u64() {
+            line.push_str(&format!(", inode {object}"));
+        }
+        if let Some(block) = finding["block"].as_u64() {
+            line.push_str(&format!(", block {block}"));
+        }
+        println!("{line}: {}", text(&finding["text"]));
+    }
+    let number = |name: &str| report[name].as_u64().unwrap_or(0);
+    let directory = directory.display();
+    let damaged = findings(report).count() as u64 + number("findings_dropped");
+    let how = if report["cancelled"] == Value::Bool(true) { "interrupted, " } else { "" };
+    let what = if damaged == 0 { "nothing is damaged".to_owned() } else { format!("{damaged} errors") };
+    println!(
+        "{directory}: {how}{what} ({} tree nodes, {} data blocks, {} read in {:.1} s)",
+        number("nodes"),
+        number("data_blocks"),
+        size::show(number("bytes")),
+        number("milliseconds") as f64 / 1000.0
+    );
+    if damaged > 0 {
+        println!(
+            "{directory}: reading what is damaged fails; restore it from a backup, then unmount and run 'syncline check --repair'"
+        );
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_sizes_in_a_second() {
+        assert_eq!(rate("50MiB/s"), Ok(50 << 20));
+        assert_eq!(rate("1G"), Ok(1 << 30));
+        assert_eq!(rate("0"), Ok(0));
+        assert!(rate("fast").is_err());
+    }
+}

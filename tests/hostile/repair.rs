@@ -1,0 +1,134 @@
+//! `syncline check --repair` through the binary: exit codes, what it prints, and what it leaves alone.
+
+use crate::skip_if;
+use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
+use std::fs;
+use std::path::Path;
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, Geometry};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const BLOCKS: u64 = (64 << 20) / BLOCK;
+
+fn check(place: &Place, arguments: &[&str]) -> Answer {
+    let mut command = program();
+    command.arg("check").arg(place.image()).args(arguments);
+    run(command)
+}
+
+/// An image with a few files, unmounted.
+fn filled() -> Place {
+    let place = Place::with_image("64MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("large"), vec![5; 1_000_000]).unwrap();
+    fs::write(mount.path.join("small"), "small").unwrap();
+    mount.unmount().ok();
+    place
+}
+
+fn newest(image: &Path) -> Superblock {
+    let bytes = fs::read(image).unwrap();
+    let at = |slot| Geometry::superblock_copies_for(BLOCKS, slot)[0] as usize * BLOCK_BYTES;
+    let decoded =
+        [0, 1].into_iter().filter_map(|slot| Superblock::decode(&bytes[at(slot)..][..BLOCK_BYTES]).ok());
+    decoded.max_by_key(|superblock| superblock.generation).unwrap()
+}
+
+fn flip(image: &Path, block: u64) {
+    edit(image, block * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
+}
+
+#[test]
+fn a_clean_image_is_left_as_it_is() {
+    skip_if!(no_fuse());
+    let place = filled();
+    let before = fs::read(place.image()).unwrap();
+    let answer = check(&place, &["--repair"]).ok();
+    assert!(answer.out.contains(": clean ("), "{answer:?}");
+    assert!(fs::read(place.image()).unwrap() == before);
+}
+
+#[test]
+fn a_damaged_space_map_is_made_anew() {
+    skip_if!(no_fuse());
+    let place = filled();
+    flip(&place.image(), newest(&place.image()).space.page.addr);
+    assert_eq!(check(&place, &[]).code, 4);
+    let before = fs::read(place.image()).unwrap();
+    let planned = check(&place, &["--repair", "--dry-run"]);
+    assert_eq!(planned.code, 4, "{planned:?}");
+    assert!(
+        planned.out.contains("SL0005 space-map-damaged") && planned.out.contains("nothing was written"),
+        "{planned:?}"
+    );
+    assert!(fs::read(place.image()).unwrap() == before);
+    let done = check(&place, &["--repair"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.out.contains("→ made anew from what is in use"), "{done:?}");
+    check(&place, &["--repair"]).ok();
+    let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
+    assert_eq!(fs::read(mount.path.join("large")).unwrap(), vec![5; 1_000_000]);
+    assert_eq!(fs::read(mount.path.join("small")).unwrap(), b"small");
+    mount.unmount().ok();
+}
+
+#[test]
+fn a_lost_tree_leaves_an_empty_root_and_json_tells_all() {
+    skip_if!(no_fuse());
+    let place = filled();
+    flip(&place.image(), newest(&place.image()).tree.node.addr);
+    let done = check(&place, &["--repair", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(report["rebuilt"], true);
+    let ids: Vec<_> =
+        report["changes"].as_array().unwrap().iter().map(|change| change["id"].clone()).collect();
+    assert!(ids.contains(&"SL0004".into()) && ids.contains(&"SL0017".into()), "{report}");
+    assert_eq!(report["after"]["findings"].as_array().unwrap().len(), 0);
+    let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
+    assert_eq!(fs::read_dir(&mount.path).unwrap().count(), 0);
+    mount.unmount().ok();
+}
+
+#[test]
+fn damaged_data_is_left_and_named() {
+    skip_if!(no_fuse());
+    let place = filled();
+    let image = fs::read(place.image()).unwrap();
+    let block = image.chunks(BLOCK_BYTES).position(|block| block.iter().all(|&byte| byte == 5)).unwrap();
+    flip(&place.image(), block as u64);
+    let before = fs::read(place.image()).unwrap();
+    let answer = check(&place, &["--repair"]);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    assert!(answer.out.contains("SL0023") && answer.out.contains("restore these files"), "{answer:?}");
+    assert!(fs::read(place.image()).unwrap() == before);
+}
+
+#[test]
+fn without_a_superblock_the_next_step_is_a_backup() {
+    skip_if!(no_fuse());
+    let place = filled();
+    for slot in 0..2 {
+        for block in Geometry::superblock_copies_for(BLOCKS, slot) {
+            flip(&place.image(), block);
+        }
+    }
+    let answer = check(&place, &["--repair"]);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    assert!(answer.out.contains("restore the image from a backup"), "{answer:?}");
+}
+
+#[test]
+fn a_mounted_image_is_refused() {
+    skip_if!(no_fuse());
+    let place = filled();
+    let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
+    check(&place, &["--repair"]).fails(8, &["in use"]);
+    mount.unmount().ok();
+}
+
+#[test]
+fn a_dry_run_belongs_to_a_repair() {
+    let place = Place::new();
+    assert_eq!(check(&place, &["--dry-run"]).code, 16);
+}

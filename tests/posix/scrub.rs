@@ -1,0 +1,136 @@
+//! `syncline scrub` on real mounts, while the image is damaged under them.
+
+use crate::Ground;
+use crate::skip_if;
+use crate::support::{Answer, edit, no_fuse, program, run};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, Geometry};
+
+fn scrub(ground: &Ground, arguments: &[&str]) -> Answer {
+    let mut command = program();
+    command.arg("scrub").arg(ground.path("")).args(arguments);
+    run(command)
+}
+
+/// A block that no other is like.
+fn pattern(number: u32) -> Vec<u8> {
+    let mut block = b"a block of the scrub test ".repeat(200);
+    block.truncate(BLOCK_BYTES - 4);
+    block.extend_from_slice(&number.to_le_bytes());
+    block
+}
+
+/// Where a block with these bytes lies in the image.
+fn find(image: &Path, block: &[u8]) -> u64 {
+    let image = fs::read(image).unwrap();
+    let index = image.chunks(BLOCK_BYTES).position(|found| found == block);
+    index.expect("it was synced") as u64
+}
+
+/// The superblock that counts.
+fn newest(image: &Path) -> Superblock {
+    let bytes = fs::read(image).unwrap();
+    let blocks = (bytes.len() / BLOCK_BYTES) as u64;
+    let copies = (0..2).map(|slot| Geometry::superblock_copies_for(blocks, slot)[0] as usize * BLOCK_BYTES);
+    let decoded = copies.filter_map(|at| Superblock::decode(&bytes[at..at + BLOCK_BYTES]).ok());
+    decoded.max_by_key(|superblock| superblock.generation).unwrap()
+}
+
+fn flip(image: &Path, block: u64) {
+    edit(image, block * BLOCK_BYTES as u64 + 1000, 1, |bytes| bytes[0] ^= 1);
+}
+
+#[test]
+fn a_sound_filesystem_is_scrubbed_while_it_is_used() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    fs::write(ground.path("large"), vec![7; 5_000_000]).unwrap();
+    fs::File::open(ground.path("large")).unwrap().sync_all().unwrap();
+    let answer = scrub(&ground, &["--rate", "0", "--json"]).ok();
+    let report: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!((&report["finished"], &report["cancelled"]), (&true.into(), &false.into()));
+    assert!(report["data_blocks"].as_u64().unwrap() >= 5_000_000 / 4096, "{report}");
+    assert!(report["nodes"].as_u64().unwrap() >= 1, "{report}");
+    // Files come and go while it reads.
+    let busy = ground.path("busy");
+    let answer = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..40u8 {
+                fs::write(&busy, vec![round; 300_000]).unwrap();
+                fs::File::open(&busy).unwrap().sync_all().unwrap();
+            }
+        });
+        let answer = scrub(&ground, &["--rate", "20MiB/s"]);
+        writer.join().unwrap();
+        answer
+    });
+    assert!(answer.ok().out.contains("nothing is damaged"));
+    assert_eq!(ground.mount.as_ref().unwrap().stats()["scrub"]["finished"], 2);
+    ground.end();
+}
+
+#[test]
+fn damage_under_a_mount_is_found_and_the_file_is_named() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    fs::create_dir(ground.path("below")).unwrap();
+    let contents: Vec<u8> = (0..8).flat_map(pattern).collect();
+    fs::write(ground.path("below/damaged"), &contents).unwrap();
+    fs::write(ground.path("sound"), "sound").unwrap();
+    ground.remount();
+    flip(&ground.place.image(), find(&ground.place.image(), &pattern(3)));
+    let answer = scrub(&ground, &["--rate", "0"]);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    let found = answer.out.lines().next().unwrap_or_default();
+    assert!(found.starts_with("SL0023 data-damaged, /below/damaged, block "), "{answer:?}");
+    assert!(found.contains("block 3 of the file"), "{answer:?}");
+    // A node that the daemon has in memory, and goes on to serve from there.
+    fs::metadata(ground.path("sound")).unwrap();
+    let root = newest(&ground.place.image()).tree.node.addr;
+    flip(&ground.place.image(), root);
+    let answer = scrub(&ground, &["--rate", "0", "--json"]);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    let report: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    let node = report["findings"].as_array().unwrap().iter().find(|found| found["id"] == "SL0004");
+    assert_eq!(node.unwrap()["block"], root, "{report}");
+    assert_eq!(fs::read(ground.path("sound")).unwrap(), b"sound");
+    flip(&ground.place.image(), root);
+    fs::remove_file(ground.path("below/damaged")).unwrap();
+    ground.end();
+}
+
+#[test]
+fn a_scrub_is_slow_when_told_so_and_can_be_interrupted() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    fs::write(ground.path("large"), vec![7; 20_000_000]).unwrap();
+    fs::File::open(ground.path("large")).unwrap().sync_all().unwrap();
+    let mut command = program();
+    command.arg("scrub").arg(ground.path("")).args(["--rate", "1MiB/s"]);
+    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let stats = || ground.mount.as_ref().unwrap().stats()["scrub"]["bytes"].as_u64().unwrap();
+    let started = Instant::now();
+    while stats() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "it does not begin");
+    }
+    // One at a time.
+    scrub(&ground, &[]).fails(3, &["a scrub is under way already", "wait for it"]);
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted, nothing is damaged"));
+    assert!(stats() < 20_000_000, "it was slow");
+    scrub(&ground, &["--rate", "0"]).ok();
+    ground.end();
+}
+
+#[test]
+fn what_is_no_mount_can_not_be_scrubbed() {
+    let mut command = program();
+    command.args(["scrub", "/proc"]);
+    run(command).fails(6, &["is not on a mounted Syncline filesystem"]);
+}
