@@ -140,10 +140,10 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// A long run: some hundred thousand actions.
+    /// A long run: some hundred thousand actions. A life is not longer because the model keeps all that it wrote.
     pub fn long() -> Self {
-        let load = Load { tasks: 16, actions: (100, 500), pressure: true };
-        Self { cycles: 30, lives: 3, images: 4, load, ..Self::default() }
+        let load = Load { tasks: 16, actions: (60, 260), pressure: true };
+        Self { cycles: 60, lives: 3, images: 4, load, ..Self::default() }
     }
 }
 
