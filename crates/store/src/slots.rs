@@ -85,7 +85,8 @@ fn no_superblock(damaged: &[(usize, usize, FormatError)]) -> StoreError {
 /// Writes both copies of a slot and makes them durable.
 ///
 /// The slot must not be the one that holds the newest durable superblock, and everything the superblock refers to
-/// must be durable already.
+/// must be durable already. One that could not be read back is refused: a hostile image may have driven a number past
+/// its limit, and two such superblocks would make the image unreadable.
 pub(crate) async fn write_slot(
     tracker: &Arc<FlushTracker>,
     slot: usize,
@@ -93,6 +94,7 @@ pub(crate) async fn write_slot(
 ) -> Result<(), StoreError> {
     let block = AlignedBuf::copy_from(&superblock.encode()).into_bytes();
     let copies = superblock.geometry.superblock_copies(slot);
+    Superblock::decode(&block).map_err(|detail| StoreError::Corrupt { addr: copies[0], detail })?;
     let writes = copies.map(|addr| tracker.write(addr * BLOCK_BYTES as u64, vec![block.clone()]));
     let mut newest = Default::default();
     for write in writes {
