@@ -118,6 +118,14 @@ impl Space {
         self.lock().live.set(run);
     }
 
+    /// A replayed batch names the run; false when some of it was not free. Whoever wrote the batch had allocated the run,
+    /// and what is freed is not allocated again before a superblock ends its generation: such a batch is damaged.
+    pub fn name_replayed(&self, run: BlockRun) -> bool {
+        let free = self.clip(run).is_some_and(|run| self.lock().live.free_parts(run) == [run]);
+        self.name(run);
+        free
+    }
+
     /// A committed transaction names the run.
     pub fn name(&self, run: BlockRun) {
         let Some(run) = self.clip(run) else { return };

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockRun, Geometry};
+use syncline_format::{BlockRun, FormatError, Geometry};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -247,7 +247,12 @@ pub(crate) fn apply(
                 replayed.next_object = replayed.next_object.max(key.object.saturating_add(1));
                 replayed.memtable.apply(key, None);
             }
-            Record::Name(run, _) => space.name(run),
+            Record::Name(run, _) if space.name_replayed(run) => {}
+            Record::Name(..) => {
+                // Going on would let blocks go twice: to this batch and to whoever is given them later.
+                let detail = FormatError::Field { structure: "log record", field: "name of a block in use" };
+                return Err(StoreError::Corrupt { addr: header.addr, detail });
+            }
             Record::Free(run) => space.unname(run, replayed.generation),
             Record::Void => {}
         }

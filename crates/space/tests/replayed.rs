@@ -1,0 +1,18 @@
+//! What replayed batches may name.
+
+use syncline_format::{BlockRun, Geometry};
+use syncline_space::{Class, Space};
+
+#[test]
+fn only_free_blocks_can_be_named_by_a_replayed_batch() {
+    let space = Space::format(Geometry { total_blocks: 4096, node_bytes: 4096 });
+    let taken = space.allocate(Class::Node, 4, 4, None).unwrap();
+    let free = BlockRun::new(taken.end() + 100, 8);
+    assert!(space.name_replayed(free));
+    assert!(!space.name_replayed(BlockRun::new(free.start + 7, 2)), "named before");
+    assert!(!space.name_replayed(BlockRun::new(taken.start, 1)), "a log segment, say");
+    assert!(!space.name_replayed(BlockRun::new(4090, 1)), "outside");
+    // What was freed waits for its superblock: a batch before that can't have been given it.
+    space.unname(free, 5);
+    assert!(!space.name_replayed(free));
+}
