@@ -215,9 +215,9 @@ impl Scrub {
         let store = self.store()?;
         let pin = store.pin();
         let (mut nodes, mut unreadable) = (HashSet::new(), Vec::new());
-        let mut visit = |node: Result<u64, Unreadable>| match node {
+        let mut visit = |node: Result<u64, Box<Unreadable>>| match node {
             Ok(addr) => drop(nodes.insert(addr)),
-            Err(node) => unreadable.push(node),
+            Err(node) => unreadable.push(*node),
         };
         let Chunk { items, complete } = store.scan_device(from, ITEMS_EACH, &mut visit).await;
         let node_bytes = u64::from(store.geometry().node_bytes);
@@ -298,7 +298,7 @@ impl Scrub {
         let mut from = Some(Key::MIN);
         while let Some(start) = from {
             let store = self.store()?;
-            let mut ignore = |_: Result<u64, Unreadable>| {};
+            let mut ignore = |_: Result<u64, Box<Unreadable>>| {};
             let chunk = store.scan_device(start, ITEMS_EACH * 16, &mut ignore).await;
             for (key, value) in chunk.items.iter().filter(|(key, _)| key.kind == Kind::Dirent as u8) {
                 let Ok(entry) = Dirent::decode(value) else { continue };

@@ -12,7 +12,7 @@ impl Store {
         &self,
         mut from: Key,
         max_items: usize,
-        visit: &mut (dyn FnMut(Result<BlockAddr, Unreadable>) + Send),
+        visit: &mut (dyn FnMut(Result<BlockAddr, Box<Unreadable>>) + Send),
     ) -> Chunk {
         let (to, max_items) = (Key::MAX, max_items.max(1));
         loop {

@@ -84,10 +84,10 @@ impl Tree {
         from: Key,
         to: Key,
         max_items: usize,
-        visit: &mut (dyn FnMut(Result<BlockAddr, Unreadable>) + Send),
+        visit: &mut (dyn FnMut(Result<BlockAddr, Box<Unreadable>>) + Send),
     ) -> Chunk {
         let mut watch = |place: Place, error: Option<TreeError>| {
-            visit(error.map_or(Ok(place.pointer.addr), |error| Err(place.unreadable(error))));
+            visit(error.map_or(Ok(place.pointer.addr), |error| Err(Box::new(place.unreadable(error)))));
             Ok(())
         };
         let scanned = self.scan_past(root, from, to, max_items, Caching::Bypass, &mut watch).await;
