@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn a_full_host_is_said_before_anything_is_left_behind() {
@@ -105,6 +106,76 @@ fn an_image_that_is_cut_off_under_a_mount_gives_errors_and_no_hang() {
     let mut command = program();
     command.arg("check").arg(place.image());
     assert_ne!(run(command).code, 0, "the damage is found");
+}
+
+/// As a disk that loses its end: what lay there is gone, what is written there fails.
+#[test]
+fn a_loop_device_whose_file_is_cut_off_gives_errors_and_no_hang() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let backing = place.path().join("backing");
+    fs::File::create(&backing).unwrap().set_len(64 << 20).unwrap();
+    let Some(device) = Loop::new(&backing) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    syncline([OsStr::new("mkfs"), device.device.as_ref()]).ok();
+    let mount = Mount::new(&device.device, &place.directory("mount"), &[]);
+    let path = mount.path.join("file");
+    fs::write(&path, vec![5; 8 << 20]).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    fs::File::options().write(true).open(&backing).unwrap().set_len(2 << 20).unwrap();
+
+    let error = fill(&mount.path.join("big")).expect_err("there is nowhere to write to");
+    assert!(matches!(error.raw_os_error(), Some(5 | 28 | 30)), "{error}");
+    let answer = mount.unmount();
+    assert!(answer.code == 0 || answer.err.starts_with("syncline: "), "{answer:?}");
+    let mut command = program();
+    command.arg("check").arg(&device.device);
+    let answer = run(command);
+    assert_ne!(answer.code, 0, "the damage is found: {answer:?}");
+    assert!(!answer.err.contains("panicked"), "{answer:?}");
+}
+
+/// A sparse image promises more than its host has. When the host is full every fsync says so, and what it acknowledged
+/// before stays.
+#[test]
+fn a_full_host_under_a_mounted_image_loses_nothing_acknowledged() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "40m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let image = tmpfs.path.join("image");
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "32MiB"]);
+    run(command).ok();
+    // mkfs reserves its blocks; a copy that skips zeros does not.
+    let sparse = tmpfs.path.join("sparse");
+    let mut copy = Command::new("cp");
+    copy.arg("--sparse=always").arg(&image).arg(&sparse);
+    run(copy).ok();
+    fs::remove_file(&image).unwrap();
+    fs::write(tmpfs.path.join("ballast"), vec![1; 24 << 20]).unwrap();
+
+    let mount = Mount::new(&sparse, &place.directory("mount"), &[]);
+    let path = mount.path.join("before");
+    fs::write(&path, "acknowledged").unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    let error = fill(&mount.path.join("big")).expect_err("the host holds less than that");
+    assert!(matches!(error.raw_os_error(), Some(5 | 28 | 30)), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"acknowledged");
+    let answer = mount.unmount();
+    assert!(answer.code == 0 || answer.err.starts_with("syncline: "), "{answer:?}");
+
+    fs::remove_file(tmpfs.path.join("ballast")).unwrap();
+    let mount = Mount::new(&sparse, &place.directory("again"), &[]);
+    assert_eq!(fs::read(mount.path.join("before")).unwrap(), b"acknowledged");
+    fs::write(mount.path.join("after"), "room again").unwrap();
+    fs::File::open(mount.path.join("after")).unwrap().sync_all().unwrap();
+    mount.unmount().ok();
+    syncline([OsStr::new("check"), sparse.as_ref()]).ok();
 }
 
 #[test]

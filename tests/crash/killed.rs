@@ -1,0 +1,55 @@
+//! SIGKILL in the middle of writes.
+
+use crate::skip_if;
+use crate::support::{Place, no_fuse};
+use crate::writers::{verify_all, write_during};
+use std::fs;
+use std::time::Duration;
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_daemon_is_killed() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("256MiB");
+    let mut rounds = Vec::new();
+    for round in 0..4 {
+        let mut mount = place.mount(&format!("mount {round}"));
+        verify_all(&mount.path, &rounds);
+        let path = mount.path.clone();
+        rounds.push(write_during(&path, round, || {
+            std::thread::sleep(Duration::from_millis(300 + 150 * round));
+            mount.kill();
+        }));
+        // Takes the dead mount away.
+        drop(mount);
+        place.check_clean();
+    }
+    let mount = place.mount("last");
+    verify_all(&mount.path, &rounds);
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn what_was_not_synced_is_a_prefix_and_never_garbage() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("128MiB");
+    let mut mount = place.mount("mount");
+    for index in 0..2000 {
+        fs::write(mount.path.join(format!("{index:04}")), format!("contents of {index}")).unwrap();
+    }
+    mount.kill();
+    drop(mount);
+    let mount = place.mount("again");
+    let mut names: Vec<String> = fs::read_dir(&mount.path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    for (index, name) in names.iter().enumerate() {
+        assert_eq!(*name, format!("{index:04}"), "names come back in the order in which they were made");
+        let found = fs::read(mount.path.join(name)).unwrap();
+        assert!(found.is_empty() || found == format!("contents of {index}").as_bytes(), "{name}");
+    }
+    mount.unmount().ok();
+    place.check_clean();
+}
