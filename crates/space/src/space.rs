@@ -118,6 +118,15 @@ impl Space {
         self.lock().live.set(run);
     }
 
+    /// Keeps a segment of a log that is replayed from being handed out; false when some of it was not free before.
+    pub fn reserve_segment(&self, run: BlockRun) -> bool {
+        let Some(run) = self.clip(run) else { return false };
+        let live = &mut self.lock().live;
+        let free = live.free_parts(run) == [run];
+        live.set(run);
+        free
+    }
+
     /// A replayed batch names the run; false when some of it was not free. Whoever wrote the batch had allocated the run,
     /// and what is freed is not allocated again before a superblock ends its generation: such a batch is damaged.
     pub fn name_replayed(&self, run: BlockRun) -> bool {

@@ -12,6 +12,9 @@ fn only_free_blocks_can_be_named_by_a_replayed_batch() {
     assert!(!space.name_replayed(BlockRun::new(free.start + 7, 2)), "named before");
     assert!(!space.name_replayed(BlockRun::new(taken.start, 1)), "a log segment, say");
     assert!(!space.name_replayed(BlockRun::new(4090, 1)), "outside");
+    assert!(space.reserve_segment(BlockRun::new(2000, 64)), "a log segment");
+    assert!(!space.reserve_segment(BlockRun::new(2063, 64)), "another that overlaps it");
+    assert!(!space.name_replayed(BlockRun::new(2010, 1)));
     // What was freed waits for its superblock: a batch before that can't have been given it.
     space.unname(free, 5);
     assert!(!space.name_replayed(free));

@@ -155,7 +155,13 @@ async fn replay(
 ) -> Result<Replayed, StoreError> {
     let (device, geometry) = (tracker.device(), slots.superblock.geometry);
     let mut replayed = Replayed::before(slots, &found);
-    replayed.segments.iter().for_each(|segment| space.reserve_live(*segment));
+    for segment in &replayed.segments {
+        if !space.reserve_segment(*segment) && !options.read_only {
+            // Recovery gives the segments back when it ends, and with them whatever else lies there.
+            let detail = FormatError::Field { structure: "log", field: "segment in use" };
+            return Err(StoreError::Corrupt { addr: segment.start, detail });
+        }
+    }
     let mut window = Window::new(device.clone());
     let whole = found.batches.len() as u64;
     for header in &found.batches {
