@@ -33,3 +33,11 @@ apps:
 peers:
     cargo build --release
     tests/apps/peers target/release/syncline
+
+# Every workload of one and two operations through every power cut, then as many of three as half an hour allows
+worlds:
+    SYNCLINE_WORLDS_SECONDS=1800 cargo test -p syncline-sim --test worlds all_of_them -- --ignored --nocapture
+
+# Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
+fuzz seconds="60" *targets="":
+    fuzz/run {{seconds}} {{targets}}

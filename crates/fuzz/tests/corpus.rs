@@ -22,8 +22,7 @@ fn kept(kind: &str, target: &Target) -> Vec<PathBuf> {
 fn attempt(target: &Target, bytes: &[u8], what: &str) {
     let caught = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
     if caught.is_err() {
-        let meaning = if target.image { describe(bytes) } else { format!("{bytes:02x?}") };
-        panic!("{}: {what} fails; it means {meaning}", target.name);
+        panic!("{}: {what} fails; it means {}", target.name, describe(target, bytes));
     }
 }
 

@@ -48,7 +48,11 @@ fn from_bytes<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
     T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
 }
 
-/// What the bytes of an input for an image target mean.
-pub fn describe(bytes: &[u8]) -> String {
-    format!("{:#?}", from_bytes::<mount::Input>(bytes))
+/// What the bytes of an input for a target mean.
+pub fn describe(target: &Target, bytes: &[u8]) -> String {
+    match target.name {
+        "replay" => format!("{:#?}", from_bytes::<replay::Input>(bytes)),
+        "mount" | "check" => format!("{:#?}", from_bytes::<mount::Input>(bytes)),
+        _ => format!("{bytes:02x?}"),
+    }
 }

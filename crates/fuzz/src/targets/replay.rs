@@ -12,7 +12,7 @@ use syncline_store::{Chunk, Store, StoreError};
 
 /// Changes of the log alone.
 #[derive(Arbitrary, Debug)]
-struct Input {
+pub(crate) struct Input {
     base: u8,
     changes: Vec<LogChange>,
 }
