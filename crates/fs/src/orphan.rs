@@ -5,7 +5,7 @@ use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::types::{FileType, Ino};
+use crate::types::{FileType, Ino, ROOT};
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -136,6 +136,10 @@ impl Filesystem {
             }
             Err(error) => return Err(error),
         };
+        // A link count alone may be damage, and its file has a name: only both together say that nobody wants it any more.
+        if ino == ROOT || self.store.get(key(ino)).await?.is_none() {
+            return Err(FsError::corrupt(ino, "inode", "link count"));
+        }
         {
             let mut state = inode.state.lock();
             if state.attr.nlink > 0 {

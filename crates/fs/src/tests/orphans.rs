@@ -1,9 +1,12 @@
 //! Inodes without names.
 
 use super::{Mount, errno};
+use crate::inode::Inode;
 use crate::types::{Ino, ROOT, XattrMode};
 use syncline_device::block_on;
+use syncline_format::items::inode::InodeItem;
 use syncline_format::{Key, Kind};
+use syncline_store::Transaction;
 
 /// Items that an inode has left, its orphan item included.
 fn items(mount: &Mount, ino: Ino) -> usize {
@@ -104,4 +107,39 @@ fn a_change_of_a_removed_inode_does_not_bring_it_back() {
     assert_eq!(errno(mount.fs.require_present(&held)), 116);
     assert_eq!(errno(block_on(mount.fs.open_file(file))), 116);
     assert_eq!(items(&mount, file), 0);
+}
+
+/// Says of an inode that it has no names, as damage might.
+fn without_links(mount: Mount, ino: Ino, mark: bool) -> Mount {
+    let store = mount.fs.store();
+    let value = block_on(store.get(Inode::key(ino))).unwrap().unwrap();
+    let item = InodeItem { nlink: 0, ..InodeItem::decode(&value).unwrap() };
+    let mut transaction = Transaction::new();
+    transaction.put(Inode::key(ino), item.encode());
+    if mark {
+        transaction.put(crate::orphan::key(ino), Vec::new());
+    }
+    store.commit(transaction).unwrap();
+    mount.sync();
+    mount.crash()
+}
+
+#[test]
+fn a_damaged_link_count_removes_no_file_that_is_looked_at() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    let mount = without_links(mount, file, false);
+    assert_eq!(mount.lookup(ROOT, "file").unwrap().ino, file);
+    mount.settle();
+    let mount = mount.reopen();
+    assert_eq!(mount.lookup(ROOT, "file").unwrap().ino, file);
+}
+
+#[test]
+fn nothing_removes_the_root() {
+    for mark in [false, true] {
+        let mount = without_links(Mount::new(), ROOT, mark);
+        mount.settle();
+        assert_eq!(mount.reopen().getattr(ROOT).ino, ROOT);
+    }
 }
