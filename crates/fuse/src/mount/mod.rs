@@ -4,8 +4,8 @@ mod fusermount;
 mod mount_table;
 mod privileged;
 
-pub(crate) use privileged::own_uid;
 use crate::error::MountError;
+pub(crate) use privileged::own_uid;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
