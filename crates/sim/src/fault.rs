@@ -22,6 +22,10 @@ pub enum Effect {
     Partial,
     /// A read succeeds with one bit wrong.
     FlippedBit,
+    /// A read succeeds with nothing but zeros.
+    Zeros,
+    /// A read succeeds with what lies somewhere else.
+    Elsewhere,
 }
 
 /// A fault: which operations it hits, and how.
@@ -149,15 +153,23 @@ impl Device for FaultDevice {
         let len_bytes = buf.len() as u64;
         match self.effect(Operation::Read, offset, len_bytes) {
             None => self.inner.read(offset, buf, done),
-            Some(Effect::FlippedBit) => {
+            Some(effect @ (Effect::FlippedBit | Effect::Zeros)) => {
                 let bit = self.state.lock().rng.random_range(0..len_bytes * 8);
-                let flip = move |result: Result<AlignedBuf, DeviceError>| {
+                let garble = move |result: Result<AlignedBuf, DeviceError>| {
                     done(result.map(|mut buf| {
-                        buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+                        match effect {
+                            Effect::Zeros => buf.fill(0),
+                            _ => buf[(bit / 8) as usize] ^= 1 << (bit % 8),
+                        }
                         buf
                     }));
                 };
-                self.inner.read(offset, buf, Box::new(flip));
+                self.inner.read(offset, buf, Box::new(garble));
+            }
+            Some(Effect::Elsewhere) => {
+                let places = (self.size_bytes() - len_bytes) / BLOCK_BYTES as u64;
+                let place = self.state.lock().rng.random_range(0..=places) * BLOCK_BYTES as u64;
+                self.inner.read(place, buf, done);
             }
             Some(_) => done(Err(failure(Operation::Read, offset, len_bytes))),
         }

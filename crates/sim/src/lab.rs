@@ -300,13 +300,17 @@ fn stack(
 fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng, context: &Context) {
     let Some(faults) = faults else { return };
     for index in 0..rng.random_range(1..4) {
-        let (operation, other) = match rng.random_range(0..10) {
-            0..5 => (Operation::Write, Effect::Partial),
-            5..8 => (Operation::Flush, Effect::Partial),
-            _ => (Operation::Read, Effect::FlippedBit),
+        let (operation, other) = match rng.random_range(0..20) {
+            0..10 => (Operation::Write, Effect::Partial),
+            10..16 => (Operation::Flush, Effect::Partial),
+            16..18 => (Operation::Read, Effect::FlippedBit),
+            18 => (Operation::Read, Effect::Zeros),
+            _ => (Operation::Read, Effect::Elsewhere),
         };
         let effect = if rng.random() { Effect::Error } else { other };
         let times = match rng.random_range(0..8) {
+            // The same wrong bytes time and again are what the device holds, as far as anyone can tell.
+            _ if matches!(effect, Effect::Zeros | Effect::Elsewhere) => 1,
             0..5 => 1,
             5..7 => rng.random_range(2..5),
             _ => u64::MAX,

@@ -122,16 +122,16 @@ pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rn
     }
 }
 
-/// Writes to a device, waiting for it.
+/// Writes to a device, waiting for it. The devices of the laboratory answer at once, so that this may be done by a task too.
 pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
-    use syncline_device::{DeviceExt, block_on};
-    if let Err(error) = block_on(device.write_at(offset, bufs)) {
+    use syncline_device::DeviceExt;
+    if let Err(error) = futures_lite::future::block_on(device.write_at(offset, bufs)) {
         tracing::error!("a write that was to survive failed: {error}");
     }
 }
 
 /// Reads from a device, waiting for it; zeros where it fails.
 pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
-    use syncline_device::{DeviceExt, block_on};
-    block_on(device.read_at(offset, len_bytes)).unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
+    use syncline_device::DeviceExt;
+    futures_lite::future::block_on(device.read_at(offset, len_bytes)).unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
 }

@@ -179,7 +179,7 @@ fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
     assert!(opened > 3, "most of these mounts succeed");
 }
 
-/// What recovery takes for the end of the log it overwrites. A bit that was read wrong once must not be that end.
+/// What recovery takes for the end of the log it overwrites. Bytes that were read wrong once must not be that end.
 #[test]
 fn bytes_read_wrong_during_recovery_end_no_log() {
     let rig = rig();
@@ -188,16 +188,20 @@ fn bytes_read_wrong_during_recovery_end_no_log() {
         rig.sync(rig.put(*object)).unwrap();
     }
     let mut failed = 0;
-    for after in 0..30 {
-        for times in [1, 2, 5, u64::MAX] {
+    let effects = [Effect::FlippedBit, Effect::Elsewhere, Effect::Zeros, Effect::Error];
+    for (effect, after) in effects.into_iter().flat_map(|effect| (0..30).map(move |after| (effect, after))) {
+        // The same wrong bytes twice are what the device holds, as far as anyone can tell.
+        let once = matches!(effect, Effect::Zeros | Effect::Elsewhere);
+        let times: &[u64] = if once { &[1] } else { &[1, 2, 5, u64::MAX] };
+        for &times in times {
             let memory = rig.memory.snapshot();
             let device = FaultDevice::seeded(memory.clone(), after);
-            device.add(Fault { effect: Effect::FlippedBit, after, ..Fault::next(Operation::Read, times) });
+            device.add(Fault { effect, after, ..Fault::next(Operation::Read, times) });
             let opened = block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone()));
             failed += u64::from(opened.is_err());
             drop(opened);
             let again = Rig { memory, device, store: rig.store.clone(), spawn: rig.spawn.clone() };
-            assert_eq!(again.after_crash(), objects, "read {after} and {times} in all");
+            assert_eq!(again.after_crash(), objects, "{effect:?}, read {after} and {times} in all");
         }
     }
     assert!(failed > 0, "a device that never gives the same bytes is given up");
@@ -213,8 +217,10 @@ fn wrong_bytes_are_an_error_never_an_answer() {
     let device = FaultDevice::new(rig.memory.snapshot());
     let (store, _) =
         block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone())).unwrap();
-    device.add(Fault { effect: Effect::FlippedBit, ..Fault::next(Operation::Read, u64::MAX) });
-    assert!(matches!(block_on(store.get(key(100))), Err(StoreError::Corrupt { .. })));
-    device.mend();
+    for effect in [Effect::FlippedBit, Effect::Zeros, Effect::Elsewhere] {
+        device.add(Fault { effect, ..Fault::next(Operation::Read, u64::MAX) });
+        assert!(matches!(block_on(store.get(key(100))), Err(StoreError::Corrupt { .. })), "{effect:?}");
+        device.mend();
+    }
     assert!(block_on(store.get(key(100))).unwrap().is_some());
 }
