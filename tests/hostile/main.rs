@@ -6,6 +6,7 @@ mod support;
 
 mod devices;
 mod images;
+mod memory;
 mod mount_points;
 mod repair;
 mod usage;

@@ -18,7 +18,7 @@ impl Store {
     }
 
     fn log_is_full(&self) -> bool {
-        self.commit.lock().pending.payload_bytes() >= self.options.seal_bytes
+        self.commit.lock().is_full(&self.options)
     }
 
     /// Seals a long pending log, and flushes when much has been written without a flush.

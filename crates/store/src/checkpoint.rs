@@ -133,7 +133,7 @@ impl Store {
         let mut unsealed = None;
         if !commit.pending.is_empty() {
             let pending = commit.pending.take();
-            let data = std::mem::take(&mut commit.writes);
+            let data = commit.writes.take();
             match self.segment_for(&log, &pending) {
                 Ok(segment) => {
                     self.seal_into(&mut log, pending, data, generation, op_seq, segment);
@@ -292,8 +292,8 @@ impl Store {
             data.iter().for_each(|data| data.write().restart_if_ended(&self.tracker));
             pending.append(commit.pending.take());
             commit.pending = pending;
-            data.append(&mut commit.writes);
-            commit.writes = data;
+            data.append(&mut commit.writes.take());
+            commit.writes.extend(data);
         }
         let mut layers = self.layers.write();
         layers.active.fold_under(&frozen.memtable);

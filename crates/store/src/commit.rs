@@ -1,6 +1,6 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
-use crate::{Canary, DataWrite, OpSeq, Store, StoreError, Transaction};
+use crate::{Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use std::sync::atomic::Ordering;
 use syncline_log::Pending;
 
@@ -9,11 +9,44 @@ pub(crate) struct CommitState {
     /// Changes not sealed yet.
     pub(crate) pending: Pending,
     /// Data writes that the pending changes name; the batch depends on them (rule R1).
-    pub(crate) writes: Vec<DataWrite>,
+    pub(crate) writes: NamedWrites,
     /// Generation of the active memtable.
     pub(crate) generation: u64,
     /// Objects that exist.
     pub(crate) objects: u64,
+}
+
+impl CommitState {
+    /// True when enough is pending to seal it without waiting for an fsync: until it is sealed, no flush lets go of the data.
+    pub(crate) fn is_full(&self, options: &StoreOptions) -> bool {
+        self.pending.payload_bytes() >= options.seal_bytes || self.writes.bytes >= options.unflushed_bytes / 4
+    }
+}
+
+/// Data writes and how much they hold in memory.
+#[derive(Default)]
+pub(crate) struct NamedWrites {
+    writes: Vec<DataWrite>,
+    bytes: u64,
+}
+
+impl NamedWrites {
+    /// Adds these after those that are here.
+    pub(crate) fn extend(&mut self, writes: Vec<DataWrite>) {
+        self.bytes += writes.iter().map(|data| data.run().len_bytes()).sum::<u64>();
+        self.writes.extend(writes);
+    }
+
+    /// All of them; none stays.
+    pub(crate) fn take(&mut self) -> Vec<DataWrite> {
+        self.bytes = 0;
+        std::mem::take(&mut self.writes)
+    }
+
+    /// Bytes that they hold in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Store {
@@ -51,7 +84,7 @@ impl Store {
         let memtable_full = layers.active.bytes() >= self.options.memtable_bytes;
         drop(layers);
         let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
-        let pending_full = state.pending.payload_bytes() >= self.options.seal_bytes;
+        let pending_full = state.is_full(&self.options);
         drop(state);
         if memtable_full {
             self.ask_for_checkpoint();

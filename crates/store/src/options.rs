@@ -21,7 +21,8 @@ pub struct StoreOptions {
     pub log_bytes: u64,
     /// Pending log that is sealed in the background, in bytes. Default 1 MiB.
     pub seal_bytes: usize,
-    /// Log and data bytes written but not flushed that start a background flush. Default 64 MiB.
+    /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
+    /// writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
     /// A deliberately broken rule, for tests of the tests.
     #[doc(hidden)]

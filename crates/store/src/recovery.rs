@@ -300,7 +300,7 @@ pub(crate) fn assemble(
     };
     let commit = CommitState {
         pending: Pending::default(),
-        writes: Vec::new(),
+        writes: Default::default(),
         generation: replayed.generation,
         objects: replayed.objects,
     };

@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Waits while memtables of twice the limit, or far more unflushed log than the background lets be, are in memory.
+    /// Waits while memtables of twice the limit, or far more unflushed log and data than the background lets be, are in memory.
     async fn throttle(&self) -> Result<(), StoreError> {
         loop {
             let ended = self.checkpoint_ended.listen();
@@ -92,13 +92,19 @@ impl Store {
         }
         loop {
             let drained = self.drained.listen();
-            if self.log.lock().unflushed_bytes < 4 * self.options.unflushed_bytes {
+            if self.unflushed_bytes() < 4 * self.options.unflushed_bytes {
                 return Ok(());
             }
             self.health.writable()?;
             self.wake.notify(usize::MAX);
             drained.await;
         }
+    }
+
+    /// Bytes of log and data in memory because no flush has covered them yet.
+    fn unflushed_bytes(&self) -> u64 {
+        let log = self.log.lock();
+        log.unflushed_bytes + self.commit.lock().writes.bytes()
     }
 
     /// Blocks that may still be promised; negative when the reserve is being drawn on.

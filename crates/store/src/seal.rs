@@ -61,7 +61,7 @@ impl Store {
         }
         let segment = self.segment_for(&log, &commit.pending)?;
         let pending = commit.pending.take();
-        let data = std::mem::take(&mut commit.writes);
+        let data = commit.writes.take();
         let generation = commit.generation;
         let op_seq = self.last_op.load(Ordering::Acquire);
         drop(commit);

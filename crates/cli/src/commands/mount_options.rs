@@ -54,7 +54,11 @@ impl MountChoices {
             }
             "memtable" => self.store.memtable_bytes = at_least(value, 64 << 10)?,
             "cache" => self.store.node_cache_bytes = at_least(value, 1 << 20)?,
-            "dirty" => self.fs.dirty_bytes_max = at_least(value, 1 << 20)? as u64,
+            "dirty" => {
+                self.fs.dirty_bytes_max = at_least(value, 1 << 20)? as u64;
+                // What was written back stays in memory too, until a flush.
+                self.store.unflushed_bytes = self.fs.dirty_bytes_max.min(self.store.unflushed_bytes);
+            }
             "direct_io" => {
                 self.direct_io = match value {
                     "never" => DirectIo::Never,

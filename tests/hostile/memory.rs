@@ -1,0 +1,38 @@
+//! The daemon keeps to the memory that it was given.
+
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse};
+use std::fs;
+use std::io::Write;
+
+/// Peak resident memory of a process in bytes.
+fn peak_bytes(pid: rustix::process::Pid) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux tells it");
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+/// Nobody calls fsync, so that nothing but the limits makes the daemon let go of what was written.
+#[test]
+fn a_long_write_without_fsync_stays_within_the_limits() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("1GiB");
+    let limits = ["-o", "memtable=4MiB,cache=4MiB,dirty=4MiB"];
+    let mount = Mount::new(&place.image(), &place.directory("mount"), &limits);
+    let daemon = mount.pid();
+    let before = peak_bytes(daemon);
+    let mut file = fs::File::create(mount.path.join("stream")).unwrap();
+    for _ in 0..400 {
+        file.write_all(&[7; 1 << 20]).unwrap();
+    }
+    for index in 0..5_000 {
+        fs::write(mount.path.join(index.to_string()), [7; 100]).unwrap();
+    }
+    let grown = peak_bytes(daemon) - before;
+    // Dirty 4, unflushed 16, two memtables of 8 each, cache 4, and buffers of requests on their way.
+    assert!(grown < 96 << 20, "{} MiB", grown >> 20);
+    drop(file);
+    mount.unmount().ok();
+    place.check_clean();
+}
