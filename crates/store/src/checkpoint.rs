@@ -183,7 +183,10 @@ impl Store {
         let (root, tree_nodes) = self.layers_root();
         let merged = self.merge(root, frozen).await?;
         started.extend(merged.written.iter().map(|written| written.handle.clone()));
-        let tree_nodes = tree_nodes + merged.nodes_written - self.nodes_in(&merged.freed);
+        // Counted from what the superblock said, which may be damage: a figure that is off must not end the writing.
+        let tree_nodes = (tree_nodes + merged.nodes_written)
+            .saturating_sub(self.nodes_in(&merged.freed))
+            .min(self.geometry.total_blocks);
         let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
         for handle in started.iter() {
