@@ -133,5 +133,6 @@ pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
 /// Reads from a device, waiting for it; zeros where it fails.
 pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
     use syncline_device::DeviceExt;
-    futures_lite::future::block_on(device.read_at(offset, len_bytes)).unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
+    futures_lite::future::block_on(device.read_at(offset, len_bytes))
+        .unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
 }
