@@ -87,6 +87,10 @@ impl Default for Enumeration {
                 two.push(Workload(vec![first.clone(), second.clone()]));
             }
             if first.1 == Persist::Nothing {
+                // The second one meets a checkpoint on its way.
+                two.extend(singles.iter().map(|second| {
+                    Workload(vec![(first.0.clone(), Persist::CheckpointBegun), second.clone()])
+                }));
                 two.extend(first_synced_after_second(&first.0, &ops));
             }
         }
@@ -119,9 +123,13 @@ pub fn three_operations(seed: u64, count: usize) -> Vec<Workload> {
         let pairs = chosen.into_iter().enumerate().map(|(index, op)| {
             // Now and then what an earlier operation touched.
             let of = if rng.random_range(0..4) == 0 { rng.random_range(0..=index) } else { index };
-            let nothing = index < 2 && rng.random_range(0..3) == 0;
-            let persist = points[of].choose(&mut rng).expect("there are some").clone();
-            (op, if nothing { Persist::Nothing } else { persist })
+            let chance = if index < 2 { rng.random_range(0..12) } else { 12 };
+            let persist = match chance {
+                0..4 => Persist::Nothing,
+                4 => Persist::CheckpointBegun,
+                _ => points[of].choose(&mut rng).expect("there are some").clone(),
+            };
+            (op, persist)
         });
         Workload(pairs.collect())
     };
@@ -215,6 +223,7 @@ mod tests {
             "fsync2 B/foo B/bar",
             "syncfs",
             "checkpoint",
+            "idle",
         ];
         assert_eq!(texts, expected);
     }

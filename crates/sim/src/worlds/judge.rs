@@ -4,6 +4,9 @@
 //! model's after the first k calls, for a k that no promise forbids and that the recovered transaction number names; each
 //! file's data must lie in the window that the promises leave ([`Window`]).
 
+#[cfg(test)]
+mod tests;
+
 use super::data::{Window, truncates};
 use super::run::{Names, Run, Sync};
 use super::state::{Body, Node, State};

@@ -2,8 +2,8 @@
 //! point after each, through every power cut that the device assumption allows, and through a second one during
 //! recovery. In the manner of bounded black-box crash testing: bugs in what a crash leaves show in small workloads.
 //!
-//! [`run`](mod@run) makes the log, [`cuts`] the images, [`recover`] opens them, [`judge`] compares them with a model that is
-//! exact because a workload is one sequence of calls.
+//! `run` makes the log, `cuts` the images, `recover` opens them, `judge` compares them with a model that is exact because a
+//! workload is one sequence of calls.
 
 mod base;
 mod cuts;

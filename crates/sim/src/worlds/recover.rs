@@ -22,7 +22,7 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
     // One image is one recovery, whichever thread comes across it.
     let seed = image.hash() as u64;
     let simulation = Simulation::new(seed);
-    if checked && canary.is_none() {
+    if checked {
         check_image(&simulation, image)?;
     }
     let log = RecordingDevice::new(image.device());

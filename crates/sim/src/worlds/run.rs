@@ -8,6 +8,7 @@ use super::state::{State, contents};
 use super::step::{Path, Persist, RenameKind, Step, Workload};
 use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation};
 use bytes::Bytes;
+use futures_lite::future::yield_now;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{AlignedBuf, Device, Spawn};
@@ -218,17 +219,33 @@ impl Runner {
         }
     }
 
+    /// What may make things durable and promises nothing.
+    async fn unpromised(&mut self, persist: &Persist) -> bool {
+        match persist {
+            Persist::Idle => {
+                self.idles.push((self.ran.len(), self.syncs.len()));
+                self.spawn.sleep(LONG_IDLE).await;
+            }
+            Persist::CheckpointBegun => {
+                let store = self.fs.store().clone();
+                // Whether it succeeds shows in what comes back.
+                self.spawn.spawn(Box::pin(async move { drop(store.checkpoint().await) }));
+                yield_now().await;
+            }
+            _ => return false,
+        }
+        true
+    }
+
     async fn persist(&mut self, persist: &Persist) -> Result<(), String> {
         let steps = self.ran.len();
-        if *persist == Persist::Idle {
-            self.idles.push((steps, self.syncs.len()));
-            self.spawn.sleep(LONG_IDLE).await;
+        if self.unpromised(persist).await {
             return Ok(());
         }
         let ino = |path: &Path| self.now().find(path).ok();
         let files = self.now().nodes.iter().filter(|(_, node)| node.data().is_some()).map(|(ino, _)| *ino);
         let (answer, names, data) = match persist {
-            Persist::Nothing | Persist::Idle => return Ok(()),
+            Persist::Nothing | Persist::Idle | Persist::CheckpointBegun => return Ok(()),
             Persist::Fsync(path) => {
                 let Some(ino) = ino(path) else { return Ok(()) };
                 (self.fs.fsync(ino, false).await, Names::All, vec![ino])

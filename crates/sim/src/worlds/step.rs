@@ -110,6 +110,8 @@ pub enum Persist {
     Syncfs,
     /// A checkpoint of the store, which knows nothing of data that was never submitted.
     Checkpoint,
+    /// A checkpoint begins, and the next operation with it: nobody waits for it.
+    CheckpointBegun,
     /// No call, but time: what happens in the background happens, and nothing of it is promised.
     Idle,
 }
@@ -188,6 +190,7 @@ impl fmt::Display for Persist {
             Self::SyncMany(one, other) => write!(f, "fsync2 {one} {other}"),
             Self::Syncfs => write!(f, "syncfs"),
             Self::Checkpoint => write!(f, "checkpoint"),
+            Self::CheckpointBegun => write!(f, "checkpoint&"),
             Self::Idle => write!(f, "idle"),
         }
     }
@@ -258,6 +261,7 @@ fn parse_persist(text: &str) -> Result<Persist, String> {
         ["fsync2", one, other] => Ok(Persist::SyncMany(path(one), path(other))),
         ["syncfs"] => Ok(Persist::Syncfs),
         ["checkpoint"] => Ok(Persist::Checkpoint),
+        ["checkpoint&"] => Ok(Persist::CheckpointBegun),
         ["idle"] => Ok(Persist::Idle),
         _ => Err(format!("{text:?} is not a persistence point")),
     }

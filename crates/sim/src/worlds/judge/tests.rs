@@ -1,0 +1,183 @@
+//! The oracle accepts what is promised and rejects everything next to it.
+
+use super::*;
+use crate::worlds::base::Base;
+use crate::worlds::run::run;
+use crate::worlds::step::Path;
+
+struct World {
+    run: Run,
+}
+
+impl World {
+    fn of(workload: &str) -> Self {
+        let base = Base::make().unwrap();
+        let run = run(&base.image, &base.state, &workload.parse().unwrap(), 1, None).unwrap();
+        Self { run }
+    }
+
+    /// What comes back with the first `calls` calls and all their data.
+    fn after(&self, calls: usize) -> Found {
+        let op = if calls == 0 { self.run.ran[0].ops.0 } else { self.run.ran[calls - 1].ops.1 };
+        Found { state: self.run.states[calls].clone(), op }
+    }
+
+    /// The same with other data in one file, and the times that belong to it.
+    fn with_data(&self, calls: usize, path: &str, data: &[u8]) -> Found {
+        let mut found = self.after(calls);
+        let ino = found.state.find(&Path::new(path)).unwrap();
+        found.state.node_mut(ino).body = Body::File(data.to_vec());
+        if let Some(old) = self.run.states[0].nodes.get(&ino) {
+            found.state.node_mut(ino).times = old.times;
+        }
+        found
+    }
+
+    fn data(&self, calls: usize, path: &str) -> Vec<u8> {
+        let state = &self.run.states[calls];
+        state.nodes[&state.find(&Path::new(path)).unwrap()].data().unwrap().to_vec()
+    }
+
+    /// Judged at the end of the run.
+    fn judged(&self, found: &Found) -> Result<(), String> {
+        judge(&self.run, found, self.run.events.len())
+    }
+
+    /// Judged before anything was promised.
+    fn judged_early(&self, found: &Found) -> Result<(), String> {
+        judge(&self.run, found, 0)
+    }
+}
+
+#[test]
+fn a_promised_change_must_be_there() {
+    let world = World::of("create B/foo; -; chmod A 700; fsync A");
+    assert_eq!(world.judged(&world.after(2)), Ok(()));
+    for calls in [0, 1] {
+        assert!(world.judged(&world.after(calls)).unwrap_err().contains("promised"), "{calls}");
+        assert_eq!(world.judged_early(&world.after(calls)), Ok(()));
+    }
+}
+
+#[test]
+fn a_tree_that_never_was_is_rejected() {
+    let world = World::of("create B/foo; -; chmod A 700; -");
+    // The later change without the earlier one, under either number.
+    let mut torn = world.after(0);
+    let dir = torn.state.find(&Path::new("A")).unwrap();
+    torn.state.nodes.insert(dir, world.run.states[2].nodes[&dir].clone());
+    for op in [world.after(0).op, world.after(1).op, world.after(2).op] {
+        assert!(world.judged_early(&Found { op, ..torn.clone() }).is_err());
+    }
+    // A number that does not belong to the state.
+    assert!(world.judged_early(&Found { op: world.after(2).op, ..world.after(1) }).is_err());
+}
+
+#[test]
+fn every_attribute_counts() {
+    let world = World::of("chmod A 700; syncfs");
+    let changes: [fn(&mut Node); 6] = [
+        |node| node.permissions ^= 1,
+        |node| node.nlink += 1,
+        |node| node.xattrs.clear(),
+        |node| drop(node.xattrs.insert(b"user.new".to_vec(), Vec::new())),
+        |node| node.times.mtime.nanoseconds += 1,
+        |node| node.times.fixed.0.seconds += 1,
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut found = world.after(1);
+        let ino = found.state.find(&Path::new("A/foo")).unwrap();
+        change(found.state.node_mut(ino));
+        assert!(world.judged(&found).is_err(), "change {index}");
+    }
+    let mut found = world.after(1);
+    let ino = found.state.find(&Path::new("A/foo")).unwrap();
+    found.state.nodes.remove(&ino);
+    assert!(world.judged(&found).is_err());
+}
+
+#[test]
+fn synced_data_is_exact() {
+    let world = World::of("write A/bar 4000 200; fsync A/bar");
+    assert_eq!(world.judged(&world.after(1)), Ok(()));
+    let old = world.data(0, "A/bar");
+    assert!(world.judged(&world.with_data(1, "A/bar", &old)).is_err());
+    assert_eq!(world.judged_early(&world.with_data(1, "A/bar", &old)), Ok(()));
+    let mut garbled = world.data(1, "A/bar");
+    garbled[9000] ^= 1;
+    assert!(world.judged_early(&world.with_data(1, "A/bar", &garbled)).is_err());
+}
+
+#[test]
+fn unsynced_data_is_old_or_new_by_whole_blocks() {
+    let world = World::of("write A/bar 2000 8192; -");
+    let (old, new) = (world.data(0, "A/bar"), world.data(1, "A/bar"));
+    let mut mixed = old.clone();
+    mixed[4096..8192].copy_from_slice(&new[4096..8192]);
+    assert_eq!(world.judged(&world.with_data(1, "A/bar", &mixed)), Ok(()));
+    mixed[2000..3000].copy_from_slice(&new[2000..3000]);
+    let error = world.judged(&world.with_data(1, "A/bar", &mixed)).unwrap_err();
+    assert!(error.contains("block 0") && error.contains("never held"), "{error}");
+    let mut foreign = old.clone();
+    foreign[4096..8192].copy_from_slice(&world.data(0, "foo"));
+    assert!(world.judged(&world.with_data(1, "A/bar", &foreign)).is_err());
+    let mut zeros = old;
+    zeros[8192..].fill(0);
+    assert!(world.judged(&world.with_data(1, "A/bar", &zeros)).is_err());
+}
+
+#[test]
+fn the_size_does_not_run_ahead_of_the_data() {
+    let world = World::of("append A/bar 9000; -");
+    let (old, new) = (world.data(0, "A/bar"), world.data(1, "A/bar"));
+    assert_eq!(world.judged(&world.with_data(1, "A/bar", &new[..4 * 4096])), Ok(()), "cut at a block");
+    assert!(world.judged(&world.with_data(1, "A/bar", &new[..13_000])).is_err(), "cut inside a block");
+    let mut ahead = new.clone();
+    ahead[old.len()..].fill(0);
+    assert!(world.judged(&world.with_data(1, "A/bar", &ahead)).is_err());
+}
+
+#[test]
+fn what_a_truncation_cut_off_stays_away() {
+    let world = World::of("truncate A/bar 5000; -; truncate A/bar 12788; fsync A");
+    assert_eq!(world.judged(&world.after(2)), Ok(()));
+    let old = world.data(0, "A/bar");
+    assert!(world.judged(&world.with_data(2, "A/bar", &old)).is_err());
+    assert_eq!(world.judged_early(&world.after(1)), Ok(()));
+    // The first one is missing, but what it cut off is gone.
+    assert!(world.judged_early(&world.with_data(0, "A/bar", &old[..5000])).is_err());
+}
+
+#[test]
+fn a_rename_brings_the_data_along() {
+    let world = World::of("replace A/foo 500; -");
+    let calls = world.run.ran.len();
+    assert_eq!(calls, 3);
+    assert_eq!(world.judged(&world.after(3)), Ok(()));
+    assert_eq!(world.judged(&world.after(0)), Ok(()), "nothing was promised");
+    for data in [&[][..], &[0; 500]] {
+        let mut found = world.after(3);
+        let ino = found.state.find(&Path::new("A/foo")).unwrap();
+        found.state.node_mut(ino).body = Body::File(data.to_vec());
+        assert!(world.judged(&found).is_err());
+    }
+}
+
+#[test]
+fn one_sync_of_two_files_is_all_or_nothing() {
+    let world = World::of("write A/foo 50 30; -; write B/bar 0 100; fsync2 A/foo B/bar");
+    let (foo, bar) = (world.data(0, "A/foo"), world.data(0, "B/bar"));
+    assert_eq!(world.judged(&world.after(2)), Ok(()));
+    assert_eq!(world.judged_early(&world.after(0)), Ok(()));
+    for half in [world.with_data(2, "A/foo", &foo), world.with_data(2, "B/bar", &bar)] {
+        assert!(world.judged_early(&half).unwrap_err().contains("some came back"));
+    }
+}
+
+#[test]
+fn a_datasync_promises_the_data_and_the_name() {
+    let world = World::of("create B/foo; -; chmod A 700; -; write B/foo 0 300; fdatasync B/foo");
+    assert_eq!(world.judged(&world.after(3)), Ok(()));
+    assert!(world.judged(&world.after(0)).is_err());
+    assert!(world.judged(&world.after(1)).is_err(), "the data is missing");
+}
