@@ -1,5 +1,6 @@
 //! Why a mount, an unmount or a session fails, and what to do about it.
 
+use crate::mount::daemon_has_gone;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,7 +151,7 @@ impl MountError {
         match source.raw_os_error() {
             Some(libc::ENOENT) => Self::MountPointMissing { path },
             Some(libc::ENOTDIR) => Self::NotDirectory { path },
-            Some(libc::ENOTCONN) => Self::DeadMount { path },
+            _ if daemon_has_gone(&source) => Self::DeadMount { path },
             _ => Self::MountPoint { path, source: Arc::new(source) },
         }
     }

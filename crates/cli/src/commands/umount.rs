@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use syncline_device::{Device, block_on};
-use syncline_fuse::{FILESYSTEM_TYPE, control, mounts};
+use syncline_fuse::{FILESYSTEM_TYPE, control, daemon_has_gone, mounts};
 
 /// Arguments of `umount`.
 #[derive(clap::Args)]
@@ -41,9 +41,8 @@ pub fn run(args: Args) -> Outcome {
 
 /// The mount point without symbolic links; one whose daemon has died can't be resolved, and is taken as it is.
 fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
-    const ENOTCONN: i32 = 107;
     match std::fs::canonicalize(directory) {
-        Err(error) if error.raw_os_error() == Some(ENOTCONN) => Ok(std::path::absolute(directory)?),
+        Err(error) if daemon_has_gone(&error) => Ok(std::path::absolute(directory)?),
         Err(error) => Err(Failure::of(Cause::MountPoint, error).about(directory).next("name a mount point")),
         Ok(resolved) => Ok(resolved),
     }

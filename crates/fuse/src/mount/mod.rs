@@ -8,6 +8,7 @@ use crate::error::MountError;
 pub(crate) use privileged::own_uid;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,7 +156,13 @@ impl MountPoint {
 
 /// True for a mount whose daemon has gone.
 fn is_dead(path: &Path) -> bool {
-    fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    fs::metadata(path).is_err_and(|error| daemon_has_gone(&error))
+}
+
+/// True for the errors with which the kernel answers for a daemon that has gone: `ENOTCONN`, and `ECONNABORTED` for
+/// requests that were under way while its connection was torn down, which can outlast the process.
+pub fn daemon_has_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 impl Drop for MountPoint {
