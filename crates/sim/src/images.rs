@@ -3,8 +3,8 @@
 //! What the device promises is all that is used: a write is there for certain when a flush that was submitted after
 //! the write ended has ended well. Of the others any subset may be there, in any order, torn at any sector.
 
-use crate::Event;
 use crate::tear::{Volatile, put, survive, tear};
+use crate::{Cut, Event};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub struct CrashImages {
     /// Writes that may be there, by the position at which they were submitted; with that at which they ended.
     open: BTreeMap<usize, (Volatile, Option<usize>)>,
     rng: ChaCha8Rng,
+    /// Counts the changes of `durable`.
+    version: u64,
 }
 
 impl CrashImages {
@@ -32,16 +34,22 @@ impl CrashImages {
             durable: base.snapshot(),
             open: BTreeMap::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
+            version: 0,
         }
+    }
+
+    /// A power cut after the first `position` events, before it is decided what becomes of each open write. Positions may
+    /// not go back.
+    pub fn cut(&mut self, position: usize) -> Cut {
+        self.advance_to(position);
+        let open = self.open.iter().map(|(id, (write, _))| (*id, write.clone())).collect();
+        Cut::new(self.durable.snapshot(), self.version, open)
     }
 
     /// One image of a power cut after the first `position` events; another seed is another one. Positions may not go
     /// back.
     pub fn at(&mut self, position: usize, seed: u64) -> Arc<MemoryDevice> {
-        assert!(position >= self.position && position <= self.events.len(), "positions go forward");
-        while self.position < position {
-            self.advance();
-        }
+        self.advance_to(position);
         let image = self.durable.snapshot();
         let device: Arc<dyn Device> = image.clone();
         let open = self.open.values().map(|(write, _)| write.clone()).collect();
@@ -52,6 +60,13 @@ impl CrashImages {
     /// Writes whose fate is open at the present position.
     pub fn open_writes(&self) -> usize {
         self.open.len()
+    }
+
+    fn advance_to(&mut self, position: usize) {
+        assert!(position >= self.position && position <= self.events.len(), "positions go forward");
+        while self.position < position {
+            self.advance();
+        }
     }
 
     fn advance(&mut self) {
@@ -101,6 +116,7 @@ impl CrashImages {
             .filter_map(|(id, (_, ended))| Some((ended.filter(|ended| *ended < submitted)?, *id)))
             .collect();
         durable.sort_unstable();
+        self.version += 1;
         let device: Arc<dyn Device> = self.durable.clone();
         for (_, id) in durable {
             if let Some((write, _)) = self.open.remove(&id) {
@@ -112,6 +128,7 @@ impl CrashImages {
     /// The device gave a write up: some of it may be there, for good or until something is written over it.
     fn settle_lost(&mut self, id: usize) {
         let Some((write, _)) = self.open.remove(&id) else { return };
+        self.version += 1;
         let device: Arc<dyn Device> = self.durable.clone();
         match self.rng.random_range(0..3) {
             0 => {}
@@ -122,6 +139,7 @@ impl CrashImages {
 
     /// What lay in a discarded range is undefined from now on: the old contents, or zeros, block by block.
     fn discard(&mut self, offset: u64, len_bytes: u64) {
+        self.version += 1;
         let device: Arc<dyn Device> = self.durable.clone();
         for block in (offset..offset + len_bytes).step_by(BLOCK_BYTES) {
             if self.rng.random() {

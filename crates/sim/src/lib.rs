@@ -8,6 +8,7 @@
 
 mod case;
 mod content;
+mod cut;
 mod device;
 mod executor;
 mod fault;
@@ -23,6 +24,7 @@ pub mod worlds;
 
 pub use case::{Case, CaseSubject};
 pub use content::block_of;
+pub use cut::{Cut, Fate};
 pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled};
 pub use fault::{Effect, Fault, FaultDevice};

@@ -54,18 +54,18 @@ impl Mood {
 }
 
 /// What becomes of one write.
-enum Fate {
+pub(crate) enum Fate {
     Kept,
     Lost,
     Torn,
 }
 
-/// Lets a seeded part of `writes` reach `device`, in a seeded order, torn at sectors.
-pub(crate) fn survive(device: &Arc<dyn Device>, mut writes: Vec<Volatile>, rng: &mut impl Rng) {
+/// Decides for each of `writes`, seeded.
+pub(crate) fn decide(writes: &[Volatile], rng: &mut impl Rng) -> Vec<Fate> {
     let mood = Mood::pick(rng);
     let chosen = if writes.is_empty() { 0 } else { rng.random_range(0..writes.len()) };
-    let mut fates: Vec<(Volatile, Fate)> = Vec::with_capacity(writes.len());
-    for (index, write) in writes.drain(..).enumerate() {
+    let mut fates = Vec::with_capacity(writes.len());
+    for (index, write) in writes.iter().enumerate() {
         let lost_or_torn = |rng: &mut dyn rand::RngCore| if rng.random() { Fate::Torn } else { Fate::Lost };
         let fate = match mood {
             Mood::LoseAll => Fate::Lost,
@@ -80,8 +80,15 @@ pub(crate) fn survive(device: &Arc<dyn Device>, mut writes: Vec<Volatile>, rng: 
             Mood::Mixed { tear, .. } if rng.random::<u8>() < tear => Fate::Torn,
             Mood::Mixed { .. } => Fate::Lost,
         };
-        fates.push((write, fate));
+        fates.push(fate);
     }
+    fates
+}
+
+/// Lets a seeded part of `writes` reach `device`, in a seeded order, torn at sectors.
+pub(crate) fn survive(device: &Arc<dyn Device>, writes: Vec<Volatile>, rng: &mut impl Rng) {
+    let fates = decide(&writes, rng);
+    let mut fates: Vec<(Volatile, Fate)> = writes.into_iter().zip(fates).collect();
     if rng.random() {
         fates.shuffle(rng);
     }
