@@ -2,7 +2,10 @@
 
 use crate::mount::KernelOptions;
 use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use syncline_fs::types::Ino;
 
 /// Which openings pass the page cache by. That doubles small synced writes, and leaves reads uncached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +30,39 @@ impl DirectIo {
     }
 }
 
+/// A sync that succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Synced {
+    /// fsync of a file or directory.
+    Fsync(Ino),
+    /// fdatasync.
+    Fdatasync(Ino),
+    /// Everything.
+    Filesystem,
+}
+
+/// Somebody who is told of each successful sync before its caller is. It is called on a thread that serves requests, and
+/// must be quick.
+#[derive(Clone)]
+pub struct SyncObserver(Arc<dyn Fn(Synced) + Send + Sync>);
+
+impl SyncObserver {
+    /// Calls `observe` each time.
+    pub fn new(observe: impl Fn(Synced) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+
+    pub(crate) fn tell(&self, synced: Synced) {
+        (self.0)(synced);
+    }
+}
+
+impl fmt::Debug for SyncObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SyncObserver")
+    }
+}
+
 /// Choices at mount; every one but the source has a default.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -41,6 +77,8 @@ pub struct MountOptions {
     pub cache_time: Duration,
     /// Which openings pass the page cache by. Default: none.
     pub direct_io: DirectIo,
+    /// Who is told of syncs. Default: nobody.
+    pub sync_observer: Option<SyncObserver>,
 }
 
 impl MountOptions {
@@ -52,6 +90,7 @@ impl MountOptions {
             pin_workers: true,
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
+            sync_observer: None,
         }
     }
 }

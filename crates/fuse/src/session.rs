@@ -5,7 +5,7 @@ use crate::counters::RequestCounters;
 use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::Negotiated;
-use crate::options::{DirectIo, MountOptions};
+use crate::options::{DirectIo, MountOptions, SyncObserver, Synced};
 use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ pub struct Session {
     counters: Arc<RequestCounters>,
     cache_seconds: u64,
     direct_io: DirectIo,
+    sync_observer: Option<SyncObserver>,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
 }
@@ -49,7 +50,8 @@ impl Session {
         let counted = counters.clone();
         control.register("requests", move || counted.to_json());
         let (cache_seconds, direct_io) = (options.cache_time.as_secs(), options.direct_io);
-        Self { fs, negotiated, control, counters, cache_seconds, direct_io, ended }
+        let sync_observer = options.sync_observer.clone();
+        Self { fs, negotiated, control, counters, cache_seconds, direct_io, sync_observer, ended }
     }
 
     /// The filesystem that is served.
@@ -79,6 +81,13 @@ impl Session {
     /// The kernel has ended the connection.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+
+    /// A sync has succeeded and is about to be answered.
+    pub(crate) fn synced(&self, synced: Synced) {
+        if let Some(observer) = &self.sync_observer {
+            observer.tell(synced);
+        }
     }
 
     pub(crate) fn direct_io(&self) -> DirectIo {

@@ -6,6 +6,7 @@ use crate::abi::flags::{fsync as fsync_flags, open as open_flags, open_request, 
 use crate::abi::{
     CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
 };
+use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -168,7 +169,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     if input.handle & HANDLE_DIRECT != 0 && !cached && input.flags & libc::O_DSYNC as u32 != 0 {
         // For cached writes the kernel sends an FSYNC of its own; for these it relies on us.
         let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
-        session.fs().fsync(ino, data_only).await?;
+        sync(session, ino, data_only).await?;
     }
     let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 });
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
@@ -188,11 +189,18 @@ pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
 /// Files and directories alike (promise P1).
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
-    session.fs().fsync(request.ino(), input.flags & fsync_flags::DATA_ONLY != 0).await?;
+    sync(session, request.ino(), input.flags & fsync_flags::DATA_ONLY != 0).await?;
     Ok(Reply::empty())
+}
+
+async fn sync(session: &Session, ino: Ino, data_only: bool) -> Result<(), FsError> {
+    session.fs().fsync(ino, data_only).await?;
+    session.synced(if data_only { Synced::Fdatasync(ino) } else { Synced::Fsync(ino) });
+    Ok(())
 }
 
 pub(super) async fn syncfs(session: &Session) -> Answer {
     session.fs().syncfs().await?;
+    session.synced(Synced::Filesystem);
     Ok(Reply::empty())
 }
