@@ -214,6 +214,14 @@ impl Mount {
         mount
     }
 
+    /// A mount that is there already.
+    #[track_caller]
+    pub fn of(directory: &Path) -> Self {
+        let mut mount = Self { path: directory.to_owned(), daemon: None };
+        mount.daemon = Some(mount.pid());
+        mount
+    }
+
     /// What `stats --json` says.
     pub fn stats(&self) -> serde_json::Value {
         let answer = syncline([OsStr::new("stats"), self.path.as_ref(), OsStr::new("--json")]).ok();

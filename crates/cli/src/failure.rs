@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use syncline_check::CheckError;
+use syncline_crashlab::CrashlabError;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::MountError;
@@ -73,6 +74,11 @@ impl Failure {
         let path = path.display().to_string();
         let text = if self.text.contains(&path) { self.text } else { format!("{path}: {}", self.text) };
         Self { text, ..self }
+    }
+
+    /// The same in other words.
+    pub fn with_text(self, text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), ..self }
     }
 
     /// The same with another exit code.
@@ -196,6 +202,28 @@ impl From<CheckError> for Failure {
         match error {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<CrashlabError> for Failure {
+    fn from(error: CrashlabError) -> Self {
+        match error {
+            CrashlabError::File { path, source } => match source.kind() {
+                io::ErrorKind::NotFound => {
+                    Self::of(Cause::NotAnImage, format!("cannot open {}: {source}", path.display()))
+                        .next("make a recording with 'syncline crashlab record'")
+                }
+                kind => Self::from(io::Error::new(kind, source)).about(&path),
+            },
+            CrashlabError::NotARecording { .. }
+            | CrashlabError::Version { .. }
+            | CrashlabError::Damaged { .. } => Self::of(Cause::NotAnImage, error),
+            CrashlabError::State { .. } | CrashlabError::Stopped(_) => Self::usage(error),
+            CrashlabError::Device(error) => error.into(),
+            CrashlabError::Store(error) => error.into(),
+            CrashlabError::Engine(error) => error.into(),
+            error => Self::new(error),
         }
     }
 }

@@ -28,6 +28,7 @@ Exit codes:
   10  no space
 'check' has those of fsck(8): 0 nothing wrong, 1 errors mended, 4 errors left, 8 not done, 16 wrong usage.
 
+'crashlab record' has that of the recorded command, or 127; 'crashlab explore' has 1 if a state fails.
 SYNCLINE_LOG=debug shows more of what happens.";
 
 #[derive(Parser)]
@@ -60,6 +61,8 @@ enum Command {
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
+    /// Record what a program does on a mount, and see every state that a power cut could leave
+    Crashlab(commands::crashlab::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
     Demo(commands::demo::Args),
 }
@@ -73,6 +76,7 @@ fn run(command: Command) -> Outcome {
         Command::Scrub(args) => commands::scrub::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Demo(args) => commands::demo::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod check;
+pub mod crashlab;
 pub mod demo;
 pub mod image;
 pub mod info;

@@ -54,11 +54,11 @@ pub fn run(args: Args) -> Outcome {
     if args.foreground || args.daemon {
         return serve(&args, &choices);
     }
-    start_daemon(&args)
+    start_daemon(daemon_command(&args)?)
 }
 
-/// Starts the daemon; returns when the mount is usable or the daemon has given up.
-fn start_daemon(args: &Args) -> Outcome {
+/// The command line of the daemon's end.
+fn daemon_command(args: &Args) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("mount").arg(&args.image).arg(&args.directory).arg("--daemon");
     if let Some(size) = args.create {
@@ -70,6 +70,11 @@ fn start_daemon(args: &Args) -> Outcome {
     if let Some(log) = &args.log {
         command.arg("--log").arg(log);
     }
+    Ok(command)
+}
+
+/// Starts a daemon; returns when the mount is usable or the daemon has given up.
+pub(super) fn start_daemon(mut command: Command) -> Outcome {
     let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = daemon.stdout.take().expect("it was asked for");
     let mut line = String::new();
@@ -212,7 +217,7 @@ fn register(
 }
 
 /// Tells the parent that the mount is usable and lets go of its terminal.
-fn detach_from_terminal(log: &File) -> Result<(), Failure> {
+pub(super) fn detach_from_terminal(log: &File) -> Result<(), Failure> {
     let mut output = std::io::stdout();
     writeln!(output, "{READY}")?;
     output.flush()?;

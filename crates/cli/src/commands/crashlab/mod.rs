@@ -1,0 +1,59 @@
+//! `syncline crashlab`: record what a program does on a mount, and see every state that a power cut could leave.
+
+mod checker;
+mod explore;
+mod list;
+mod mount;
+mod record;
+mod report;
+
+use crate::failure::Outcome;
+use serde_json::json;
+use std::sync::Arc;
+use syncline_fs::Filesystem;
+use syncline_fuse::Mounted;
+
+/// Arguments of `crashlab`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Run a command on a copy of an image, and record all that reaches the device
+    Record(record::Args),
+    /// List the moments at which something became durable or was told
+    List(list::Args),
+    /// Recover the states that a power cut could have left, and have each checked
+    Explore(explore::Args),
+    /// Mount one of those states
+    Mount(mount::Args),
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Record(args) => record::run(args),
+        Command::List(args) => list::run(args),
+        Command::Explore(args) => explore::run(args),
+        Command::Mount(args) => mount::run(args),
+    }
+}
+
+/// Makes a mount of the laboratory answer `stats`, and `umount`, which shall not look whether an image has become clean: there is
+/// none.
+fn register(mounted: &Mounted, fs: &Arc<Filesystem>) {
+    let daemon = json!({ "pid": std::process::id(), "version": env!("CARGO_PKG_VERSION") });
+    let control = mounted.session().control();
+    let text = daemon.to_string();
+    control.register("daemon", move || text.clone());
+    let fs = Arc::downgrade(fs);
+    control.register("stats", move || match fs.upgrade() {
+        Some(fs) => {
+            json!({ "daemon": daemon, "files": fs.counters(), "store": fs.store().counters() }).to_string()
+        }
+        None => "{}".to_owned(),
+    });
+}

@@ -1,0 +1,267 @@
+//! `syncline crashlab record`: run a command on a copy of an image, and record all that reaches the device.
+//!
+//! The copy is in memory, and so is the record until it is written at the end; the image stays as it is.
+
+use crate::commands::{image, mount};
+use crate::failure::{Cause, Failure, Outcome};
+use crate::size;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use syncline_crashlab::{Info, MarkKind, Recorder};
+use syncline_device::block_on;
+use syncline_fs::Filesystem;
+use syncline_fuse::{MountError, MountOptions, Mounted, Session, SyncObserver, Synced};
+use syncline_store::{Store, StoreOptions};
+
+/// Most bytes recorded, unless told otherwise: they are all in memory.
+const RECORDED_DEFAULT: &str = "1GiB";
+/// Longest piece of a line, and most bytes of lines, that are kept.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+const LINES_BYTES_MAX: usize = 64 << 20;
+/// How long others may go on using the mount, and to print, once COMMAND has ended.
+const LEAVE: Duration = Duration::from_secs(5);
+const PRINT: Duration = Duration::from_secs(1);
+/// How long COMMAND may take to end when it is told to.
+const END: Duration = Duration::from_secs(5);
+
+/// Arguments of `crashlab record`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "COMMAND finds the mount in SYNCLINE_CRASHLAB_DIR. What it prints is taken as told to somebody at that moment: a \
+                        checker gets it. It has to reach the pipe at once: flush standard output after each line. \
+                        The exit code is COMMAND's; 126 and 127 if it can't be run."
+)]
+pub struct Args {
+    /// Image to start from, unmounted cleanly; it is only read, and its blocks in use (at most 1 GiB) are copied into memory
+    image: PathBuf,
+    /// Empty directory to mount the copy at
+    directory: PathBuf,
+    /// Where the recording goes. Default: IMAGE.crashlab
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Most bytes written that are recorded; COMMAND is ended when they are exceeded
+    #[arg(long, value_name = "SIZE", default_value = RECORDED_DEFAULT, value_parser = size::parse)]
+    max_recorded: u64,
+    /// What to run
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let image = std::fs::canonicalize(&args.image).map_err(|error| {
+        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
+            .next("check the path, or make an image with 'syncline mkfs'")
+    })?;
+    let output = args.output.clone().unwrap_or_else(|| {
+        let mut path = args.image.clone().into_os_string();
+        path.push(".crashlab");
+        path.into()
+    });
+    require_folder(&output)?;
+    let about = |failure: Failure| failure.about(&image);
+    let base =
+        syncline_crashlab::load(image::open_read_only(&image)?).map_err(|error| about(error.into()))?;
+    let uuid = base.uuid;
+    let recorder = Recorder::new(base);
+    let (fs, mounted) = serve(&recorder, &image, &args.directory).map_err(about)?;
+    let begin = recorder.position();
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ran = run_command(&args, &mounted, &recorder);
+    let end = recorder.mark(MarkKind::Ended);
+    leave(mounted)?;
+    mount::close(&fs)?;
+    let (exit_code, truncated) = match ran? {
+        Ran::Ended { code, truncated } => (code, truncated),
+        Ran::NotRun { failure } => return Err(failure),
+    };
+    let info = Info {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        image: image.display().to_string(),
+        uuid,
+        size_bytes: syncline_device::Device::size_bytes(&*recorder),
+        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        exit_code: i32::from(exit_code),
+        started_seconds: started.as_secs(),
+        begin,
+        end,
+        truncated,
+    };
+    let recording = recorder.finish(info);
+    syncline_crashlab::write(&recording, &output)?;
+    eprintln!(
+        "syncline: recorded {} device events, {} written, in {}; next: syncline crashlab explore {} --check 'COMMAND'",
+        recording.events.len(),
+        size::show(recorder.written_bytes()),
+        output.display(),
+        output.display()
+    );
+    Ok(ExitCode::from(exit_code))
+}
+
+/// The recording is written at the very end: a place where it can't be is told now.
+fn require_folder(output: &Path) -> Result<(), Failure> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let probe = tempfile::Builder::new().prefix(".crashlab-").tempfile_in(folder);
+    probe.map(drop).map_err(|error| {
+        let text = format!("cannot write {}: {error}", output.display());
+        Failure::from(error).with_text(text).next("name a place that can be written with --output")
+    })
+}
+
+/// Opens the copy and mounts it, with the recorder below and an ear at the syncs.
+fn serve(
+    recorder: &Arc<Recorder>,
+    image: &Path,
+    directory: &Path,
+) -> Result<(Arc<Filesystem>, Mounted), Failure> {
+    let spawn = image::background()?;
+    let (store, _) = block_on(Store::open(recorder.clone(), StoreOptions::default(), spawn.clone()))?;
+    let fs = block_on(Filesystem::open(store, spawn, syncline_fs::Options::default()))?;
+    let mut options = MountOptions::new(image);
+    let ear = recorder.clone();
+    options.sync_observer = Some(SyncObserver::new(move |synced| {
+        ear.mark(match synced {
+            Synced::Fsync(ino) => MarkKind::Fsync(ino),
+            Synced::Fdatasync(ino) => MarkKind::Fdatasync(ino),
+            Synced::Filesystem => MarkKind::SyncFs,
+        });
+    }));
+    let mounted = match Session::mount(fs.clone(), directory, &options) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            // It was a copy: the first error is the one to tell.
+            let _ = mount::close(&fs);
+            return Err(error.into());
+        }
+    };
+    super::register(&mounted, &fs);
+    Ok((fs, mounted))
+}
+
+/// How it went with COMMAND.
+enum Ran {
+    Ended { code: u8, truncated: bool },
+    NotRun { failure: Failure },
+}
+
+fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Result<Ran, Failure> {
+    let (name, arguments) = args.command.split_first().expect("the argument is required");
+    // An interrupt from the terminal is COMMAND's; what would end us without it, it is told.
+    let told = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, Arc::default())?;
+    for signal in [SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, told.clone())?;
+    }
+    let mut command = Command::new(name);
+    command.args(arguments).env("SYNCLINE_CRASHLAB_DIR", mounted.path()).stdout(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            let text = format!("cannot run {}: {error}", name.to_string_lossy());
+            let failure = Failure::new(text).next("name a program after '--'").with_code(code);
+            return Ok(Ran::NotRun { failure });
+        }
+    };
+    let output = child.stdout.take().expect("it was asked for");
+    let (sender, printed) = mpsc::channel();
+    let listener = recorder.clone();
+    std::thread::Builder::new().name("syncline-crashlab-output".into()).spawn(move || {
+        listen(output, &listener);
+        let _ = sender.send(());
+    })?;
+    let (status, truncated) = wait(&mut child, recorder, args.max_recorded, &told)?;
+    // Whoever else has the pipe is not waited for.
+    let _ = printed.recv_timeout(PRINT);
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Ok(Ran::Ended { code: u8::try_from(code).unwrap_or(1), truncated })
+}
+
+/// Notes each line when it arrives, and passes it on. Whatever was printed had been printed before: a crash after the noted
+/// position comes after that for certain.
+fn listen(output: ChildStdout, recorder: &Recorder) {
+    let mut output = BufReader::new(output);
+    let mut kept = 0;
+    loop {
+        let mut line = Vec::new();
+        match (&mut output).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if kept + line.len() <= LINES_BYTES_MAX {
+            recorder.mark(MarkKind::Line(line.clone()));
+        } else if kept <= LINES_BYTES_MAX {
+            eprintln!(
+                "syncline: COMMAND printed more than {LINES_BYTES_MAX} bytes: the rest is not recorded"
+            );
+        }
+        kept += line.len();
+        let mut stdout = io::stdout().lock();
+        // If nobody reads what we print, it is recorded none the less.
+        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    }
+}
+
+/// Waits for COMMAND; ends it when it writes too much. True if so.
+fn wait(
+    child: &mut Child,
+    recorder: &Recorder,
+    max_recorded: u64,
+    told: &AtomicBool,
+) -> Result<(ExitStatus, bool), Failure> {
+    let mut ending: Option<Instant> = None;
+    let mut truncated = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, truncated));
+        }
+        let too_much = recorder.written_bytes() > max_recorded;
+        if too_much && !truncated {
+            truncated = true;
+            eprintln!(
+                "syncline: {} were written, which are all in memory: ending COMMAND; raise --max-recorded",
+                size::show(recorder.written_bytes())
+            );
+        }
+        if ending.is_none() && (too_much || told.load(Ordering::Relaxed)) {
+            ending = Some(Instant::now());
+            if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                kill_process(pid, Signal::TERM)?;
+            }
+        }
+        if ending.is_some_and(|since| since.elapsed() > END) {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Unmounts; what others still do there is cut off.
+fn leave(mounted: Mounted) -> Result<(), Failure> {
+    let started = Instant::now();
+    loop {
+        match mounted.unmount() {
+            Ok(()) => return Ok(mounted.run_until_unmounted()?),
+            Err(MountError::Busy { .. }) if started.elapsed() < LEAVE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(MountError::Busy { path }) => {
+                eprintln!(
+                    "syncline: {} is still in use by a process that COMMAND left behind; the recording ends here",
+                    path.display()
+                );
+                // Dropped, it goes out of sight; it ends with this process.
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The image that a recording starts from: its blocks in use, copied into memory.
+
+use crate::CrashlabError;
+use std::sync::Arc;
+use syncline_device::{Background, Device, DeviceExt, MemoryDevice, WorkerOptions, block_on};
+use syncline_format::{BLOCK_BYTES, BlockRun};
+use syncline_store::{Store, StoreOptions, read_superblocks};
+
+/// Most bytes in use of an image to start from: they are kept in memory, and in the recording.
+pub const BASE_BYTES_MAX: u64 = 1 << 30;
+/// Blocks read at a time.
+const READ_BLOCKS: u64 = 256;
+
+/// A copy of an image in memory.
+#[derive(Clone)]
+pub struct Base {
+    /// The image; blocks that nothing uses are zero.
+    pub device: Arc<MemoryDevice>,
+    /// Blocks that hold something, ascending.
+    pub blocks: Vec<u64>,
+    /// UUID of the filesystem.
+    pub uuid: [u8; 16],
+}
+
+/// Copies what is in use of an image that was unmounted cleanly. The image is only read.
+pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
+    let superblock = block_on(read_superblocks(&image))?.superblock;
+    if !superblock.clean {
+        return Err(CrashlabError::NotClean);
+    }
+    let geometry = superblock.geometry;
+    let mut runs = named_runs(&image)?;
+    let copies = [0, 1].into_iter().flat_map(|slot| geometry.superblock_copies(slot));
+    runs.extend(copies.map(|addr| BlockRun::new(addr, 1)));
+    runs.sort_unstable();
+    let used_bytes = runs.iter().map(|run| run.len_bytes()).sum();
+    if used_bytes > BASE_BYTES_MAX {
+        return Err(CrashlabError::TooLarge { used_bytes, max_bytes: BASE_BYTES_MAX });
+    }
+    let device = MemoryDevice::new(image.size_bytes());
+    let mut blocks = Vec::new();
+    for run in runs.into_iter().flat_map(|run| run.pieces(READ_BLOCKS)) {
+        let bytes = block_on(image.read_at(run.offset_bytes(), run.len_bytes() as usize))?;
+        let zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        let held = bytes.chunks(BLOCK_BYTES).zip(run.start..).filter(|(block, _)| !zero(block));
+        blocks.extend(held.map(|(_, addr)| addr));
+        block_on(device.write_at(run.offset_bytes(), vec![bytes.into_bytes()]))?;
+    }
+    Ok(Base { device, blocks, uuid: superblock.uuid })
+}
+
+/// What the space map calls used: tree, space map and file data. The log of a clean image is empty.
+fn named_runs(image: &Arc<dyn Device>) -> Result<Vec<BlockRun>, CrashlabError> {
+    let background = Background::start(WorkerOptions::default());
+    let spawn = Arc::new(background.map_err(|error| CrashlabError::Thread(Arc::new(error)))?);
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let (store, _) = block_on(Store::open(image.clone(), options, spawn))?;
+    Ok(store.named_runs())
+}

@@ -1,0 +1,104 @@
+//! From a state that fails to the simplest one that still does: the earliest power cut, the fewest lost writes.
+
+use crate::{CrashlabError, Explorer, Failing, Recording, State, Verdict};
+use syncline_sim::{Cut, Fate};
+
+/// Positions tried without any loss, at most.
+const POSITIONS_MAX: usize = 64;
+/// States tried in all, at most.
+const TRIES_MAX: usize = 400;
+
+/// The simplest failing state that is found from `failing`, with what the judge says of it, and how many states were tried.
+pub fn reduce(
+    recording: &Recording,
+    explorer: &Explorer<'_>,
+    failing: &Failing,
+) -> Result<(Failing, usize), CrashlabError> {
+    let cut = recording.cut(failing.state.position);
+    let mut search = Search {
+        explorer,
+        open: cut.open().collect(),
+        cut,
+        tries: 0,
+        best: failing.clone(),
+        from: failing.from,
+    };
+    if search.without_loss()? {
+        return Ok((search.best, search.tries));
+    }
+    let mut fates = failing.state.fates(&search.cut);
+    search.simplify(&mut fates)?;
+    Ok((search.best, search.tries))
+}
+
+struct Search<'a, 'b> {
+    explorer: &'a Explorer<'b>,
+    cut: Cut,
+    open: Vec<usize>,
+    from: usize,
+    tries: usize,
+    best: Failing,
+}
+
+impl Search<'_, '_> {
+    /// True if a state with these fates fails; then it is the best.
+    fn fails(&mut self, fates: &[Fate]) -> Result<bool, CrashlabError> {
+        if self.tries >= TRIES_MAX {
+            return Ok(false);
+        }
+        self.tries += 1;
+        let state = State::earliest(self.from, &self.open, fates);
+        let what = Failing { state, output: String::new(), ..self.best.clone() };
+        match self.explorer.evaluate(what.clone(), &self.cut, 0)? {
+            Some(Verdict::Failed(output)) => {
+                self.best = Failing { output, ..what };
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Looks for a power cut that fails without the loss of anything that was submitted.
+    fn without_loss(&mut self) -> Result<bool, CrashlabError> {
+        // What the stretch begins with was submitted before.
+        let least = self.open.iter().filter(|id| **id < self.from).count();
+        let parts = (self.open.len() - least).clamp(1, POSITIONS_MAX);
+        for part in 0..=parts {
+            let kept = least + (self.open.len() - least) * part / parts;
+            if self.fails(&vec![Fate::Kept; kept])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lets as many writes arrive as can without mending the failure, many at a time first; what is torn is lost if that is
+    /// enough.
+    fn simplify(&mut self, fates: &mut Vec<Fate>) -> Result<(), CrashlabError> {
+        fates.resize(self.open.len(), Fate::Lost);
+        // What came after the last that arrived was never submitted.
+        let known = fates.iter().rposition(|fate| *fate != Fate::Lost).map_or(0, |last| last + 1);
+        fates.truncate(known);
+        let mut chunk = fates.len().max(1);
+        while chunk > 0 {
+            for begin in (0..fates.len()).step_by(chunk) {
+                let end = fates.len().min(begin + chunk);
+                let mut tried = fates.clone();
+                tried[begin..end].fill(Fate::Kept);
+                if tried != *fates && self.fails(&tried)? {
+                    *fates = tried;
+                }
+            }
+            chunk /= 2;
+        }
+        for index in 0..fates.len() {
+            let mut tried = fates.clone();
+            tried[index] = Fate::Lost;
+            if matches!(fates[index], Fate::Torn(_)) && self.fails(&tried)? {
+                *fates = tried;
+            }
+        }
+        // The failing state itself, if nothing was simpler.
+        self.fails(fates).map(drop)
+    }
+}
