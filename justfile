@@ -36,7 +36,7 @@ peers:
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:
-    SYNCLINE_WORLDS_SECONDS=1800 cargo test -p syncline-sim --test worlds all_of_them -- --ignored --nocapture
+    SYNCLINE_WORLDS_SECONDS=1800 cargo test --release -p syncline-sim --test worlds all_of_them -- --ignored --nocapture
 
 # Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
 fuzz seconds="60" *targets="":
