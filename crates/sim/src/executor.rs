@@ -211,6 +211,8 @@ impl Shared {
                 let mut state = self.state.lock();
                 if poll.is_ready() {
                     let task = state.tasks.remove(&id);
+                    // It may have woken itself before it ended.
+                    state.ready.retain(|ready| *ready != id);
                     drop(state);
                     drop((task, future));
                 } else if let Some(task) = state.tasks.get_mut(&id) {
@@ -391,5 +393,16 @@ mod tests {
             .unwrap();
         assert!(simulation.now_ns() < 2_000_000_000);
         assert!(simulation.shared.state.lock().timers.is_empty());
+    }
+
+    #[test]
+    fn a_task_may_wake_itself_and_end() {
+        let simulation = Simulation::new(1);
+        let ended = std::future::poll_fn(|context| {
+            context.waker().wake_by_ref();
+            std::task::Poll::Ready(())
+        });
+        simulation.spawner().spawn(Box::pin(ended));
+        assert!(!simulation.run_steps(10));
     }
 }
