@@ -57,10 +57,14 @@ struct Task {
     queued: bool,
 }
 
-/// The run does not come to its end: nobody can ever run again (a lost wake-up, a cycle of waits), or somebody tries the
-/// same for ever.
+/// The run does not come to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stalled;
+pub enum Stalled {
+    /// Nobody can ever run again: a lost wake-up, a cycle of waits.
+    Stuck,
+    /// Somebody tries the same for ever.
+    Busy,
+}
 
 impl Simulation {
     /// A run that `seed` determines.
@@ -114,10 +118,10 @@ impl Simulation {
                 return Ok(value);
             }
             if !self.shared.step() {
-                break;
+                return Err(Stalled::Stuck);
             }
         }
-        Err(Stalled)
+        Err(Stalled::Busy)
     }
 
     /// Kills the process: its tasks end where they are. Of its device operations on their way some still take place, as
@@ -378,7 +382,7 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_end_is_noticed() {
         let simulation = Simulation::new(1);
-        assert_eq!(simulation.run(std::future::pending::<()>()), Err(Stalled));
+        assert_eq!(simulation.run(std::future::pending::<()>()), Err(Stalled::Stuck));
     }
 
     #[test]

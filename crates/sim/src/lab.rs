@@ -6,6 +6,7 @@
 
 use crate::{
     CrashImages, Effect, Fault, FaultDevice, Latency, Piece, RecordingDevice, Script, SimDevice, Simulation,
+    Stalled,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -369,5 +370,8 @@ fn open_once<S: Subject>(
 }
 
 fn drive<T: Send + 'static>(simulation: &Simulation, work: Work<T>) -> Result<T, String> {
-    simulation.run(work).map_err(|_| "stalled: the run does not come to its end".to_owned())?
+    simulation.run(work).map_err(|stalled| match stalled {
+        Stalled::Stuck => "stalled: everybody waits for something".to_owned(),
+        Stalled::Busy => "stalled: somebody tries the same for ever".to_owned(),
+    })?
 }

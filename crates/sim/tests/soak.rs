@@ -7,7 +7,7 @@ mod support;
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use support::{number_from, silently};
+use support::{number_from, show_logs, silently};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 use syncline_sim::{Case, CaseSubject, FsSubject, StoreSubject};
 
@@ -23,6 +23,7 @@ fn run<S: Subject>(subject: &S, case: &Case) -> Option<Explored> {
 
 /// Runs a case; the failure, reduced, if there is one.
 fn explore(case: &Case, tries: usize) -> Result<Explored, String> {
+    show_logs();
     let explored = match case.subject {
         CaseSubject::Store => run(&StoreSubject, case),
         CaseSubject::Fs => run(&FsSubject, case),

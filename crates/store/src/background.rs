@@ -21,15 +21,13 @@ impl Store {
         self.commit.lock().is_full(&self.options)
     }
 
-    /// Seals a long pending log, and flushes when much has been written without a flush.
-    async fn tend_log_once(&self) {
-        if self.log_is_full()
-            && let Err(error) = self.seal()
-        {
-            match error {
-                StoreError::NoSpace => self.ask_for_checkpoint(),
-                _ => tracing::error!("sealing in the background: {error}"),
-            }
+    /// Seals a long pending log, and flushes when much has been written without a flush. True if there is more to seal already.
+    async fn tend_log_once(&self) -> bool {
+        let sealed = self.log_is_full().then(|| self.seal());
+        match &sealed {
+            Some(Err(StoreError::NoSpace)) => self.ask_for_checkpoint(),
+            Some(Err(error)) => tracing::error!("sealing in the background: {error}"),
+            _ => {}
         }
         let (unflushed, newest_op) = {
             let log = self.log.lock();
@@ -43,6 +41,8 @@ impl Store {
             let _ = self.sync(OpSeq(op)).await;
         }
         self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
+        // What could not be sealed just now has to wait for a commit or a checkpoint.
+        sealed.is_none_or(|sealed| sealed.is_ok()) && self.log_is_full()
     }
 
     /// When idle after an acknowledgement: an empty batch that calls the one before it durable, so that one rotten
@@ -74,8 +74,7 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
             return;
         }
         let listener = strong.wake.listen();
-        strong.tend_log_once().await;
-        if strong.log_is_full() {
+        if strong.tend_log_once().await {
             futures_lite::future::yield_now().await;
             continue;
         }

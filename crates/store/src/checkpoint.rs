@@ -94,6 +94,8 @@ impl Store {
         }
         self.checkpoint_due.store(false, Ordering::Release);
         self.checkpoint_ended.notify(usize::MAX);
+        // What could not be sealed before may fit now.
+        self.wake.notify(usize::MAX);
         result
     }
 

@@ -26,11 +26,7 @@ fn run_one<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, S
 
 /// Runs `seeds`, until `stop_at` violations were found.
 pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, stop_at: usize) -> Found {
-    if std::env::var_os("RUST_LOG").is_some() {
-        // What the engine has to say, for the study of one seed.
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-    }
+    show_logs();
     let next = AtomicU64::new(seeds.start);
     let enough = AtomicBool::new(false);
     let found = Mutex::new(Found { explored: Explored::default(), seeds: 0, violations: Vec::new() });
@@ -57,6 +53,14 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
         }
     });
     found.into_inner().unwrap()
+}
+
+/// With `RUST_LOG` set, shows what the engine has to say: for the study of one seed.
+pub fn show_logs() {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    }
 }
 
 pub fn number_from(variable: &str) -> Option<u64> {
