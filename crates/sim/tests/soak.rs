@@ -83,6 +83,7 @@ fn soak() {
 /// Cases that failed once. One with a canary must fail with it still, and none may fail without.
 #[test]
 fn regressions() {
+    show_logs();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
     let mut cases = 0;
     for file in std::fs::read_dir(dir).expect("it is part of the repository") {

@@ -83,11 +83,16 @@ impl Store {
             }
             Err(error) => {
                 tracing::error!("checkpoint failed: {error}");
-                state.failures += u32::from(matches!(error, StoreError::Device(_)));
+                // Room can still be made.
+                state.failures += u32::from(!matches!(error, StoreError::NoSpace));
                 if state.failures >= FAILURES_MAX {
+                    let next = match error {
+                        StoreError::Device(_) => "mend the device and mount again to recover",
+                        _ => "run 'syncline check --repair'",
+                    };
                     // Else those who wait for a checkpoint to make room would wait for ever (promise P5).
                     self.turn_read_only(&format!(
-                        "checkpoints could not be written ({error}); unmount, mend the device and mount again to recover"
+                        "checkpoints could not be written ({error}); unmount and {next}"
                     ));
                 }
             }
