@@ -6,6 +6,7 @@ use crate::{FsError, filesystem::Filesystem};
 use async_lock::RwLockWriteGuard;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use syncline_format::items::inode::SIZE_MAX;
 use syncline_store::{OpSeq, Transaction};
 
 /// One inode as a transaction will leave it. Its lease is held for writing.
@@ -44,6 +45,18 @@ impl<'a> Change<'a> {
     pub(crate) fn touch_entries(&mut self, now: Timestamp) {
         self.attr.mtime = now;
         self.attr.ctime = now;
+    }
+
+    /// An entry was added to this directory. A size that a damaged image exaggerates stays one that can be stored.
+    pub(crate) fn add_entry(&mut self, now: Timestamp) {
+        self.touch_entries(now);
+        self.attr.size = self.attr.size.saturating_add(1).min(SIZE_MAX);
+    }
+
+    /// An entry of this directory was removed.
+    pub(crate) fn remove_entry(&mut self, now: Timestamp) {
+        self.touch_entries(now);
+        self.attr.size = self.attr.size.saturating_sub(1);
     }
 
     fn put(&self, transaction: &mut Transaction) {

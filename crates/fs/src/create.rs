@@ -108,8 +108,7 @@ impl Filesystem {
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
         let change = changes.of(&dir);
-        change.touch_entries(now);
-        change.attr.size += 1;
+        change.add_entry(now);
         if file_type == FileType::Directory {
             change.attr.nlink = more_links(change.attr.nlink)?;
         }
@@ -154,8 +153,7 @@ impl Filesystem {
         change.name_changed = true;
         let attributes = change.attr;
         let change = changes.of(&dir);
-        change.touch_entries(now);
-        change.attr.size += 1;
+        change.add_entry(now);
         let mut transaction = Transaction::new();
         put_entry(&mut transaction, new_parent, Entry { offset, ino, file_type: inode.file_type }, new_name);
         changes.commit(self, transaction)?;

@@ -232,15 +232,15 @@ impl Filesystem {
         put_entry(&mut transaction, to.ino, Entry { offset, ..*source_entry }, request.new_name);
 
         let change = changes.of(from);
-        change.touch_entries(now);
-        change.attr.size = change.attr.size.saturating_sub(1);
+        change.remove_entry(now);
         if directory {
             change.attr.nlink = change.attr.nlink.saturating_sub(1);
         }
         let change = changes.of(to);
-        change.touch_entries(now);
         if target.is_none() {
-            change.attr.size += 1;
+            change.add_entry(now);
+        } else {
+            change.touch_entries(now);
         }
         // A directory that is replaced was a subdirectory just as the one that replaces it is.
         if directory && target.is_none() {

@@ -55,8 +55,7 @@ impl Filesystem {
             let mut transaction = Transaction::new();
             delete_entry(&mut transaction, parent, entry);
             let change = changes.of(&dir);
-            change.touch_entries(now);
-            change.attr.size = change.attr.size.saturating_sub(1);
+            change.remove_entry(now);
             if directory {
                 change.attr.nlink = change.attr.nlink.saturating_sub(1);
             }

@@ -4,6 +4,7 @@ use super::{CALLER, Mount, Setup, errno};
 use crate::types::{FileType, Ino, ROOT};
 use std::collections::BTreeSet;
 use syncline_device::block_on;
+use syncline_format::items::inode::SIZE_MAX;
 
 #[test]
 fn what_is_created_is_found_and_survives_a_remount() {
@@ -22,6 +23,19 @@ fn what_is_created_is_found_and_survives_a_remount() {
     assert_eq!(mount.names(dir), ["device", "file"]);
     assert_eq!(mount.getattr(dir).size, 2);
     assert_eq!(mount.fs.statfs().objects, 4);
+}
+
+#[test]
+fn a_directory_whose_size_is_exaggerated_stays_readable() {
+    let mount = Mount::new();
+    let dir = mount.mkdir(ROOT, "dir");
+    // As a damaged image may tell it.
+    block_on(mount.fs.inode(dir)).unwrap().state.lock().attr.size = SIZE_MAX;
+    mount.create(dir, "first");
+    mount.rename((dir, "first"), (dir, "second")).unwrap();
+    block_on(mount.fs.link(mount.lookup(dir, "second").unwrap().ino, dir, b"third")).unwrap();
+    let mount = mount.reopen();
+    assert_eq!(mount.names(dir), ["second", "third"]);
 }
 
 #[test]
