@@ -4,26 +4,29 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceError, DeviceExt, unsettled};
 use syncline_format::{BLOCK_BYTES, BlockRun};
 
-/// Blocks read ahead at a time (1 MiB).
-const WINDOW_BLOCKS: u64 = 256;
+/// Blocks read ahead at first (64 KiB: most logs are short), and at most (1 MiB).
+const AHEAD_BLOCKS_FIRST: u64 = 16;
+const AHEAD_BLOCKS_MAX: u64 = 256;
 
-/// A device seen through its most recently read megabyte.
+/// A device seen through the piece of it that was read last; the pieces grow as the log turns out to be long.
 pub struct Window {
     device: Arc<dyn Device>,
     run: BlockRun,
+    ahead_blocks: u64,
     bytes: Option<AlignedBuf>,
 }
 
 impl Window {
     /// Nothing read yet.
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Self { device, run: BlockRun::new(0, 0), bytes: None }
+        Self { device, run: BlockRun::new(0, 0), ahead_blocks: AHEAD_BLOCKS_FIRST, bytes: None }
     }
 
     /// The bytes of `run`, reading on to `limit` (exclusive) if they are not at hand.
     pub async fn read(&mut self, run: BlockRun, limit: u64) -> Result<&[u8], DeviceError> {
         if self.bytes.is_none() || run.start < self.run.start || run.end() > self.run.end() {
-            let ahead = limit.saturating_sub(run.start).min(WINDOW_BLOCKS);
+            let ahead = limit.saturating_sub(run.start).min(self.ahead_blocks);
+            self.ahead_blocks = (2 * self.ahead_blocks).min(AHEAD_BLOCKS_MAX);
             self.run = BlockRun::new(run.start, run.blocks.max(ahead));
             self.bytes = None;
             let bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await?;
