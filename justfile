@@ -41,3 +41,10 @@ worlds:
 # Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
 fuzz seconds="60" *targets="":
     fuzz/run {{seconds}} {{targets}}
+
+# The program, its man page and the C header, below a prefix
+install prefix="/usr/local":
+    cargo build --release
+    install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
+    install -D -m 644 docs/man/syncline.1 {{prefix}}/share/man/man1/syncline.1
+    install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h

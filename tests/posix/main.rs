@@ -5,6 +5,7 @@ mod support;
 
 mod names;
 mod scrub;
+mod sync_many;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

@@ -57,6 +57,10 @@ enum Command {
     Check(commands::check::Args),
     /// Verify a mounted filesystem in the background
     Scrub(commands::scrub::Args),
+    /// Make many files durable with at most one flush, all or nothing
+    Sync(commands::sync::Args),
+    /// Order what was written to files before all that comes later, without a flush
+    Barrier(commands::sync::Args),
     /// Show what an image says about itself
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
@@ -74,6 +78,8 @@ fn run(command: Command) -> Outcome {
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Scrub(args) => commands::scrub::run(args),
+        Command::Sync(args) => commands::sync::sync(args),
+        Command::Barrier(args) => commands::sync::barrier(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),

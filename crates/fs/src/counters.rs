@@ -86,4 +86,6 @@ counters! {
     fsyncs,
     /// fdatasyncs of regular files.
     fdatasyncs,
+    /// Barriers.
+    barriers,
 }

@@ -259,7 +259,7 @@ impl Actor<'_> {
                 Ok(())
             }
             Step::Fsync(object, data_only) => fs.fsync(self.object(object), data_only).await,
-            Step::SyncMany(one, other) => fs.sync_many(&[self.object(one), self.object(other)]).await,
+            Step::SyncMany(one, other) => fs.sync_many(&[self.object(one), self.object(other)], 0).await,
             Step::Syncfs => fs.syncfs().await,
             _ => Ok(()),
         }

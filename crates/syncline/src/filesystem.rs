@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Background, Device, FileDevice, Spawn, WorkerOptions, block_on};
-use syncline_fs::types::{Caller, Statfs, Timestamp};
+use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, SystemClock};
 use syncline_store::{CountersSnapshot, RecoveryReport, Store};
 
@@ -124,11 +124,20 @@ impl Filesystem {
     /// Makes several files durable with one batch and one flush; what of them was not logged before comes back all or
     /// nothing after a crash. EFBIG, before any effect, for more than 64 MiB of unwritten data.
     pub fn sync_many(&self, files: &[&File]) -> Result<()> {
-        let mut inodes = Vec::with_capacity(files.len());
-        for file in files {
-            inodes.push(file.inode_in(&self.shared)?);
-        }
-        Ok(block_on(self.shared.engine.sync_many(&inodes))?)
+        let inodes = self.inodes(files)?;
+        Ok(block_on(self.shared.engine.sync_many(&inodes, self.shared.caller.uid))?)
+    }
+
+    /// Orders without making durable: after a crash, what was written to these files before this call is there if anything that
+    /// was written, created or changed after it returned is, anywhere in the filesystem. Waits for no flush.
+    pub fn barrier(&self, files: &[&File]) -> Result<()> {
+        let inodes = self.inodes(files)?;
+        Ok(block_on(self.shared.engine.barrier(&inodes))?)
+    }
+
+    /// The files' inodes; EXDEV if one is another filesystem's.
+    fn inodes(&self, files: &[&File]) -> Result<Vec<Ino>> {
+        files.iter().map(|file| file.inode_in(&self.shared)).collect()
     }
 
     /// Sizes and counts of the whole filesystem.

@@ -105,6 +105,22 @@ fn sync_many_is_one_flush_and_refuses_strangers() {
 }
 
 #[test]
+fn a_barrier_orders_without_a_flush_and_refuses_strangers() {
+    let (device, fs) = memory();
+    let (first, second) = (fs.create_file("first").unwrap(), fs.create_file("second").unwrap());
+    first.write_all_at(&[1; 10_000], 0).unwrap();
+    let before = fs.statistics().store.flushes_issued;
+    fs.barrier(&[&first]).unwrap();
+    assert_eq!(fs.statistics().store.flushes_issued, before);
+    second.write_all_at(&[2; 10_000], 0).unwrap();
+    second.sync_all().unwrap();
+    let again = Filesystem::open_device(device.snapshot(), ImageOptions::default()).unwrap();
+    assert_eq!(again.read("second").unwrap(), [2; 10_000]);
+    assert_eq!(again.read("first").unwrap(), [1; 10_000]);
+    assert_eq!(errno(again.barrier(&[&first])), 18);
+}
+
+#[test]
 fn closing_leaves_nothing_to_recover_and_dropping_does_the_same() {
     let (device, fs) = memory();
     fs.write("kept", "by closing").unwrap();

@@ -11,4 +11,5 @@ mod mount_options;
 pub mod scrub;
 mod signals;
 pub mod stats;
+pub mod sync;
 pub mod umount;

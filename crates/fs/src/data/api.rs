@@ -44,13 +44,24 @@ impl Filesystem {
     }
 
     /// fsync of several files with one batch and one flush. What of them was not logged before comes back all or nothing
-    /// after a crash (P6). More than 64 MiB of dirty data in all is `TooLarge`, before any effect.
-    pub async fn sync_many(&self, inos: &[Ino]) -> Result<(), FsError> {
+    /// after a crash (P6). More than 64 MiB of dirty data in all is `TooLarge`, before any effect. `uid` is who asks: only root
+    /// and a file's owner take note of earlier failures of its write-back for everybody.
+    pub async fn sync_many(&self, inos: &[Ino], uid: u32) -> Result<(), FsError> {
+        sync::sync_many(self, &self.inodes(inos).await?, uid).await
+    }
+
+    /// Orders without making durable: after a crash, what was written to these files before this call is there if anything
+    /// that was written, created or changed after it returned is, anywhere. Waits for no flush.
+    pub async fn barrier(&self, inos: &[Ino]) -> Result<(), FsError> {
+        sync::barrier(self, &self.inodes(inos).await?).await
+    }
+
+    async fn inodes(&self, inos: &[Ino]) -> Result<Vec<Arc<Inode>>, FsError> {
         let mut inodes = Vec::with_capacity(inos.len());
         for &ino in inos {
             inodes.push(self.inode(ino).await?);
         }
-        sync::sync_many(self, &inodes).await
+        Ok(inodes)
     }
 
     /// Writes back everything and makes a checkpoint.

@@ -1,4 +1,4 @@
-//! fsync, fdatasync, sync of many files, syncfs.
+//! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Submission, submit_dirty};
 use super::{WriteErrors, shared};
@@ -58,7 +58,10 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
 
 /// Makes several files durable with one batch and one flush: what of them was not logged comes back all or nothing after a
 /// crash (P6). `TooLarge` before any effect if they have too much dirty data for one batch.
-pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
+///
+/// A failure of earlier write-back counts as reported only if `uid` is root or the file's owner: who asks need not have the
+/// files open, and shall not take an error away from those who have.
+pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
     let entry = fs.store.last_op();
     let files: BTreeMap<_, _> = inodes
         .iter()
@@ -75,11 +78,28 @@ pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<
     }
     for (inode, error) in unreported {
         if let Some((count, error)) = error {
-            inode.state.lock().data.errors.report(count);
+            let mut state = inode.state.lock();
+            if uid == 0 || uid == state.attr.uid {
+                state.data.errors.report(count);
+            }
+            drop(state);
             result = result.and(Err(error));
         }
     }
     result
+}
+
+/// Orders: after a crash, what these files held when this was called is there if anything that was written, created or
+/// changed after it returned is, anywhere. Waits for no flush.
+///
+/// The log makes it so: what comes back is a prefix of the transactions, and a batch counts only with all the data that it
+/// and those before it name. So it is enough that the transaction that names the data comes before all later ones.
+pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
+    fs.counters.barriers.add(1);
+    for inode in inodes {
+        submit_dirty(fs, inode).await?;
+    }
+    Ok(())
 }
 
 /// Submits the files (in the order of their numbers) in one transaction.

@@ -4,6 +4,7 @@ use super::wire::{COMMAND, ControlIn, ControlOut, MAGIC, MESSAGE_BYTES, Question
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -37,6 +38,20 @@ pub enum ControlError {
         path: PathBuf,
         /// What was asked for.
         name: String,
+    },
+    /// One of several files can't take part.
+    #[error("{path}: {source}", path = .path.display())]
+    File {
+        /// As given.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// More files than one call can name.
+    #[error("{count} files are more than one call can name, which is {}", super::FILES_MAX)]
+    TooMany {
+        /// How many there were.
+        count: usize,
     },
     /// The daemon answered with an error.
     #[error("the daemon behind {path} answered: {source}", path = .path.display())]
@@ -101,11 +116,13 @@ fn pages(file: &File, name: &str) -> Option<io::Result<String>> {
     Some(whole.and_then(|()| String::from_utf8(text).map_err(io::Error::other)))
 }
 
-fn open(path: &Path) -> Result<File, ControlError> {
-    File::open(path).map_err(|source| ControlError::Open { path: path.to_owned(), source: Arc::new(source) })
+pub(super) fn open(path: &Path) -> Result<File, ControlError> {
+    // A FIFO must not make us wait for a writer.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.map_err(|source| ControlError::Open { path: path.to_owned(), source: Arc::new(source) })
 }
 
-fn failed(path: &Path, name: &str, source: io::Error) -> ControlError {
+pub(super) fn failed(path: &Path, name: &str, source: io::Error) -> ControlError {
     let path = path.to_owned();
     match source.raw_os_error() {
         Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS) => ControlError::NotSyncline { path },

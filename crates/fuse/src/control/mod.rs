@@ -3,10 +3,14 @@
 //! A question is an ioctl on any file or directory of the mount, so that whoever can enter the mount can ask, no path
 //! of a socket must be agreed on, and nothing shows up in a directory. Texts (JSON, Prometheus) are named by the
 //! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
+//!
+//! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
 
 mod client;
+pub(crate) mod files;
 mod server;
 pub(crate) mod wire;
 
 pub use client::{ControlError, command, stats, sync, text};
+pub use files::{FILES_MAX, order_files, sync_files};
 pub use server::Control;

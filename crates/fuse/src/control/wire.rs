@@ -5,8 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Length of the ioctl's argument, which carries the question in and the answer out. (A command's number has 14 bits
 /// for this.)
 pub(crate) const MESSAGE_BYTES: usize = 16128;
+/// The letter that the numbers of our ioctls share.
+pub(crate) const IOCTL_TYPE: u32 = 0xF5;
 /// `_IOWR(0xF5, 0x53, MESSAGE_BYTES)`: a command of both directions, so that the kernel copies in and out.
-pub(crate) const COMMAND: u32 = (3 << 30) | ((MESSAGE_BYTES as u32) << 16) | (0xF5 << 8) | 0x53;
+pub(crate) const COMMAND: u32 = (3 << 30) | ((MESSAGE_BYTES as u32) << 16) | (IOCTL_TYPE << 8) | 0x53;
 /// Begins every question and every answer.
 pub(crate) const MAGIC: u32 = u32::from_ne_bytes(*b"Sync");
 /// Longest name of a text.

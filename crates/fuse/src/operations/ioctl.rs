@@ -1,8 +1,10 @@
-//! IOCTL: the control channel. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier. Every other command is "not for this file".
 
 use super::{Answer, Refusal};
 use crate::abi::{IoctlIn, IoctlOut};
+use crate::control::files::{self, FilesCommand};
 use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
+use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -10,6 +12,11 @@ use crate::session::Session;
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: IoctlIn = arguments.take()?;
+    if let Some(command) = FilesCommand::from_number(input.command) {
+        let inos = files::inodes(arguments.bytes(input.in_size as usize)?);
+        let inos = inos.ok_or(Refusal::Errno(libc::EINVAL))?;
+        return name_files(session, command, &inos, request.caller().uid).await;
+    }
     if input.command != COMMAND {
         return Err(Refusal::Errno(libc::ENOTTY));
     }
@@ -20,6 +27,17 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let (question, _) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
     let answer = answer(session, request.caller().uid, question).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
+}
+
+async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid: u32) -> Answer {
+    match command {
+        FilesCommand::Sync => {
+            session.fs().sync_many(inos, uid).await?;
+            inos.iter().for_each(|ino| session.synced(Synced::Fsync(*ino)));
+        }
+        FilesCommand::Barrier => session.fs().barrier(inos).await?,
+    }
+    Ok(Reply::fixed(&IoctlOut::default()))
 }
 
 async fn answer(session: &Session, uid: u32, question: ControlIn) -> Result<Vec<u8>, Refusal> {

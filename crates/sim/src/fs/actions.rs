@@ -333,7 +333,7 @@ impl Task {
         let inos: Vec<Ino> = files.choose_multiple(&mut self.rng, count).copied().collect();
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
         let (fs, many) = (self.fs.clone(), inos.clone());
-        let ((), op) = self.tracked(async move { fs.sync_many(&many).await }).await?;
+        let ((), op) = self.tracked(async move { fs.sync_many(&many, 0).await }).await?;
         let position = self.world.log.position();
         self.history.promise(position, everything, None);
         for ino in inos {

@@ -256,7 +256,7 @@ impl Runner {
             }
             Persist::SyncMany(one, other) => {
                 let many: Vec<Ino> = [ino(one), ino(other)].into_iter().flatten().collect();
-                (self.fs.sync_many(&many).await, Names::All, many)
+                (self.fs.sync_many(&many, CALLER.uid).await, Names::All, many)
             }
             Persist::Syncfs => {
                 let all = files.collect();

@@ -1,0 +1,45 @@
+//! `syncline sync` and `syncline barrier`: fsync2 and fbarrier for scripts.
+
+use crate::failure::{Cause, Failure, Outcome};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use syncline_fuse::control::{self, ControlError};
+
+/// Arguments of `sync` and `barrier`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Files and directories on one mount
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Makes the files durable: one log batch, at most one flush, all or nothing after a crash.
+pub fn sync(args: Args) -> Outcome {
+    done(control::sync_files(&args.files))
+}
+
+/// Orders what was written to the files before all that comes later.
+pub fn barrier(args: Args) -> Outcome {
+    done(control::order_files(&args.files))
+}
+
+fn done(result: Result<(), ControlError>) -> Outcome {
+    const EXDEV: i32 = rustix::io::Errno::XDEV.raw_os_error();
+    const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+    const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
+    let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
+    let errno = match &error {
+        ControlError::File { source, .. } | ControlError::Failed { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    Err(match (errno, &error) {
+        (Some(EXDEV), _) => Failure::of(Cause::Usage, error).next("name files of one mount at a time"),
+        (Some(EINVAL), _) => Failure::of(Cause::Usage, error).next("name regular files and directories"),
+        (Some(EFBIG), _) => Failure::new(error)
+            .next("nothing was done: more than 64 MiB are unwritten; sync the large files one by one first"),
+        (_, ControlError::TooMany { .. }) => {
+            Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")
+        }
+        _ => error.into(),
+    })
+}
