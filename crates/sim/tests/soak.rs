@@ -1,7 +1,8 @@
 //! Long seeded simulations: many tasks, space, memory and cache pressure, slow and reordered completions, faults, crashes,
 //! with the model beside them. What goes wrong is reduced to a short case.
 //!
-//! `just soak 600` runs for ten minutes with seeds that start at the clock's; `SYNCLINE_SOAK_SEED` repeats one.
+//! `just soak 600` runs for ten minutes with seeds that start at the clock's; `SYNCLINE_SOAK_SEED` repeats one. A failure is
+//! reduced in at most `SYNCLINE_SOAK_TRIES` runs (default 400, 0 for not at all).
 
 mod support;
 
@@ -29,6 +30,9 @@ fn explore(case: &Case, tries: usize) -> Result<Explored, String> {
         CaseSubject::Fs => run(&FsSubject, case),
     };
     explored.ok_or_else(|| {
+        if tries > 50 {
+            println!("seed {} fails: it is being reduced", case.seed);
+        }
         let reduced = case.reduced(tries).unwrap_or_else(|| case.clone());
         let what = reduced.run().0.err().unwrap_or_else(|| "it does not fail again".to_owned());
         format!("# {}\n{reduced}", what.replace('\n', " "))
@@ -53,9 +57,10 @@ fn soak() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
     let first = number_from("SYNCLINE_SOAK_SEED").unwrap_or(clock * 1000);
     let only = number_from("SYNCLINE_SOAK_SEED").is_some();
+    let tries = number_from("SYNCLINE_SOAK_TRIES").unwrap_or(400) as usize;
     let (mut seeds, mut violations, mut total) = (0, 0, Explored::default());
     for seed in first.. {
-        match silently(|| explore(&case_of(seed, Plan::long()), 400)) {
+        match silently(|| explore(&case_of(seed, Plan::long()), tries)) {
             Ok(explored) => total.add(explored),
             Err(found) => {
                 violations += 1;
