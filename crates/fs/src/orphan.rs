@@ -6,6 +6,7 @@ use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::{FileType, Ino, ROOT};
+use async_lock::RwLockWriteGuard;
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ pub(crate) fn key(ino: Ino) -> Key {
 #[derive(Default)]
 pub(crate) struct OrphanQueue {
     waiting: Mutex<Waiting>,
-    /// The task has ended.
+    /// The task has ended, or waits for a lease.
     ended: Event,
 }
 
@@ -37,6 +38,8 @@ struct Waiting {
     inos: VecDeque<Ino>,
     /// A task is at work, or about to be.
     running: bool,
+    /// The task waits for a lease that somebody holds.
+    blocked: bool,
     /// The filesystem is being closed: handles and references no longer count.
     closing: bool,
 }
@@ -176,7 +179,7 @@ impl Filesystem {
             self.remove_items(ino, Kind::Chunk).await?;
         }
         self.store.admit(Admission::Shrink).await?;
-        let _lease = inode.lease.write().await;
+        let _lease = self.lease_of_orphan(inode).await;
         let mut transaction = Transaction::new();
         transaction.delete(Inode::key(ino));
         transaction.delete(key(ino));
@@ -233,8 +236,31 @@ impl Filesystem {
         }
     }
 
-    /// Waits for the removing task to end, if it is at work. It takes leases of inodes without names only, so that those of
-    /// others may be held meanwhile.
+    /// The lease of an inode that is being removed. A late write or write-back may have it.
+    pub(crate) async fn lease_of_orphan<'a>(&self, inode: &'a Inode) -> RwLockWriteGuard<'a, ()> {
+        if let Some(lease) = inode.lease.try_write() {
+            return lease;
+        }
+        let _blocked = Blocked::new(&self.orphans);
+        inode.lease.write().await
+    }
+
+    /// Waits for the removing task, if it is at work, to end or to need a lease: the caller holds leases, and it may be one of
+    /// these.
+    pub(crate) async fn wait_for_orphans_leased(&self) {
+        loop {
+            let ended = self.orphans.ended.listen();
+            {
+                let waiting = self.orphans.waiting.lock();
+                if !waiting.running || waiting.blocked {
+                    return;
+                }
+            }
+            ended.await;
+        }
+    }
+
+    /// Waits for the removing task to end, if it is at work. The caller holds no leases.
     pub(crate) async fn wait_for_orphans(&self) {
         loop {
             let ended = self.orphans.ended.listen();
@@ -252,6 +278,23 @@ impl Filesystem {
         self.enqueue_orphans(left.iter().map(|inode| inode.ino));
         drop(left);
         self.wait_for_orphans().await;
+    }
+}
+
+/// Tells that the removing task waits for a lease, for as long as it does.
+struct Blocked<'a>(&'a OrphanQueue);
+
+impl<'a> Blocked<'a> {
+    fn new(queue: &'a OrphanQueue) -> Self {
+        queue.waiting.lock().blocked = true;
+        queue.ended.notify(usize::MAX);
+        Self(queue)
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.lock().blocked = false;
     }
 }
 

@@ -322,7 +322,7 @@ async fn delete_from(fs: &Filesystem, inode: &Arc<Inode>, first: u64) -> Result<
 /// itself. Afterwards the inode item still exists, with size 0 or whatever else is true of it.
 pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     fs.store.admit(Admission::Shrink).await?;
-    let _lease = inode.lease.write().await;
+    let _lease = fs.lease_of_orphan(inode).await;
     drop_dirty(fs, inode);
     let no_extents = inode.state.lock().data.extent_end == Some(0);
     if no_extents {

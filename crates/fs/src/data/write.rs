@@ -86,7 +86,7 @@ async fn write_leased(
     Ok(())
 }
 
-/// Sets blocks aside. Before giving up it forces a checkpoint, and waits for what was unlinked to give its blocks back.
+/// Sets blocks aside; the caller may hold leases. Before giving up it forces a checkpoint, and waits for what was unlinked to give its blocks back.
 pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reservation>, FsError> {
     if blocks == 0 {
         return Ok(None);
@@ -96,7 +96,7 @@ pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reser
     }
     match fs.store.reserve(blocks).await {
         Err(StoreError::NoSpace) => {
-            fs.wait_for_orphans().await;
+            fs.wait_for_orphans_leased().await;
             Ok(Some(fs.store.reserve(blocks).await?))
         }
         reserved => Ok(Some(reserved?)),
