@@ -132,9 +132,12 @@ impl Store {
         if self.breaks(Canary::NoReserve) {
             return 0;
         }
-        let total = self.geometry.total_blocks;
-        let floor = (total / 64).clamp(256, 16 * 1024);
-        active + frozen + floor + 2 * self.segment_blocks()
+        active + frozen + self.floor_blocks() + 2 * self.segment_blocks()
+    }
+
+    /// The part of the reserve that is for whoever makes room on a full filesystem.
+    fn floor_blocks(&self) -> u64 {
+        (self.geometry.total_blocks / 64).clamp(256, 16 * 1024)
     }
 
     /// Blocks that a checkpoint of this memtable may need in the worst case: every leaf touched is written anew, with
@@ -161,7 +164,17 @@ impl Store {
         Some(Reservation { store: Some(self.clone()), blocks })
     }
 
-    /// The same, forcing a checkpoint before it answers `NoSpace`.
+    /// The same for what releases space and needs a little to do so: draws on the reserve, down to what a checkpoint needs.
+    pub fn try_reserve_to_shrink(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
+        let room = self.room() + self.floor_blocks() as i64;
+        if room < with_metadata(blocks) as i64 {
+            return None;
+        }
+        self.reserved.fetch_add(blocks, Ordering::AcqRel);
+        Some(Reservation { store: Some(self.clone()), blocks })
+    }
+
+    /// The same as [`Store::try_reserve`], forcing a checkpoint before it answers `NoSpace`.
     pub async fn reserve(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
         loop {
             if let Some(reservation) = self.try_reserve(blocks) {

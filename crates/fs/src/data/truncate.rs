@@ -21,7 +21,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
-use syncline_store::{Admission, Reservation, StoreError};
+use syncline_store::{Admission, Reservation};
 
 /// Most extents that one transaction deletes: about a third of a megabyte in the log.
 const DELETES_MAX: usize = 8192;
@@ -45,27 +45,9 @@ pub(crate) async fn truncate(
     if new_size >= size {
         return grow(fs, inode, new_size, now, kill_privileges).await;
     }
-    let edge = match prepare_edge(fs, inode, new_size).await {
-        Err(FsError::Store(StoreError::NoSpace)) => make_room(fs, inode, new_size, now).await?,
-        prepared => prepared?,
-    };
+    let edge = prepare_edge(fs, inode, new_size).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
     shrink(fs, inode, new_size, now, edge).await
-}
-
-/// On a full image there may be no block for the edge until the blocks behind it are free: those go first, in a truncation
-/// of their own.
-async fn make_room(
-    fs: &Filesystem,
-    inode: &Arc<Inode>,
-    new_size: u64,
-    now: Timestamp,
-) -> Result<Edge, FsError> {
-    let aligned = new_size.next_multiple_of(BLOCK);
-    if aligned < inode.state.lock().attr.size {
-        shrink(fs, inode, aligned, now, Edge::InMemory).await?;
-    }
-    prepare_edge(fs, inode, new_size).await
 }
 
 /// A larger size, or the same: ordered metadata. What lies between reads as zeros.
@@ -154,10 +136,18 @@ async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) 
     let own = if dirty { take_reserved(&mut inode.state.lock().data) } else { None };
     let reservation = match own {
         Some(reservation) => Some(reservation),
-        None => reserve(fs, 1).await?,
+        None => reserve_edge(fs).await?,
     };
     let contents = Block::Owned(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
     Ok(Edge::Rewrite { contents, reservation: reservation.unwrap_or_default() })
+}
+
+/// A block for the edge. A truncation makes room, so on a full image it may draw on the reserve.
+async fn reserve_edge(fs: &Filesystem) -> Result<Option<Reservation>, FsError> {
+    match fs.store.try_reserve(1).or_else(|| fs.store.try_reserve_to_shrink(1)) {
+        Some(reservation) => Ok(Some(reservation)),
+        None => reserve(fs, 1).await,
+    }
 }
 
 /// One block of the inode's own reservation. (If the truncation fails, the deficit is made up later.)
@@ -172,7 +162,7 @@ async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<
         state.data.in_flight.contains(block) && !state.data.dirty.contains(block)
     };
     if in_flight_only {
-        let reservation = reserve(fs, 1).await?;
+        let reservation = reserve_edge(fs).await?;
         let mut state = inode.state.lock();
         patch(&mut state.data, block, 0, &[], None);
         state.data.add_reservation(reservation);

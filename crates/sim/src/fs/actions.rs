@@ -258,12 +258,13 @@ impl Task {
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
         // Aligned in every run or in none: the filesystem copies a payload that is not, and where memory lies is chance.
         let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
-        let offset = if self.rng.random_range(0..4) == 0 {
-            self.fs.append(ino, payload, false).await?
+        let written = if self.rng.random_range(0..4) == 0 {
+            self.fs.append(ino, payload, false).await
         } else {
-            self.fs.write(ino, offset, payload, false).await?;
-            offset
+            self.fs.write(ino, offset, payload, false).await.map(|()| offset)
         };
+        tracing::trace!(ino, offset, len, ?written, "write");
+        let offset = written?;
         let time = self.history.tick();
         self.history.with_file(ino, |file| file.write(time, offset, &data));
         Ok(())
@@ -297,7 +298,12 @@ impl Task {
         let (new_size, _) = self.random_range_of(size);
         let set = SetAttributes { size: Some(new_size), ..SetAttributes::default() };
         let fs = self.fs.clone();
-        let (_, op) = self.changed(async move { fs.setattr(CALLER, ino, set).await }).await?;
+        let setting = async move {
+            let set = fs.setattr(CALLER, ino, set).await;
+            tracing::trace!(ino, new_size, error = ?set.as_ref().err(), "truncate");
+            set
+        };
+        let (_, op) = self.changed(setting).await?;
         let time = self.history.tick();
         self.history.with_file(ino, |file| file.truncate(time, op, new_size));
         self.history.changed(op, Change::Truncate);
@@ -362,13 +368,17 @@ impl Task {
         let size = self.history.with_file(ino, |file| file.size());
         let (offset, len) = self.random_range_of(size);
         let expected = self.history.with_file(ino, |file| file.read(offset, len));
-        if self.fs.read(ino, offset, len).await?.concat() == expected {
-            Ok(())
-        } else {
-            Err(Failure::Wrong(format!(
-                "file {ino} does not read as it was written, {len} bytes at {offset}"
-            )))
+        let found = self.fs.read(ino, offset, len).await?.concat();
+        if found == expected {
+            return Ok(());
         }
+        let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        let zeros = found.iter().filter(|byte| **byte == 0).count();
+        Err(Failure::Wrong(format!(
+            "file {ino} of {size} bytes does not read as it was written, {len} bytes at {offset}: {} bytes with {zeros} zeros, not {}; the first that differs is {differs:?}",
+            found.len(),
+            expected.len()
+        )))
     }
 
     /// Keeps a file open, so that it outlives its last name, or lets it go.
