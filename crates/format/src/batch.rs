@@ -233,6 +233,11 @@ impl<'a> Records<'a> {
         Self { rest: payload, geometry }
     }
 
+    /// Bytes not read yet.
+    pub fn remaining_bytes(&self) -> usize {
+        self.rest.len()
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let (taken, rest) =
             self.rest.split_at_checked(len).ok_or(FormatError::Truncated { structure: "log record" })?;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::mem;
 use syncline_format::batch::{
-    HEADER_BYTES, PUT_PREFIX_BYTES, push_delete, push_free, push_name, push_put, void_put,
+    HEADER_BYTES, PUT_PREFIX_BYTES, Records, push_delete, push_free, push_name, push_put, void_put,
 };
-use syncline_format::{BlockAddr, BlockRun, Crc, Key};
+use syncline_format::{BlockAddr, BlockRun, Crc, Geometry, Key};
 
 /// How many records of each sort were gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -155,6 +155,22 @@ impl Pending {
         self.counts = self.counts.plus(later.counts);
     }
 
+    /// The same changes, copied one record at a time, and how many there were: what sealing costs where items are not
+    /// gathered as they will be logged. For measurements.
+    pub fn copied_item_by_item(&self, geometry: Geometry) -> (Self, u64) {
+        let mut buffer = vec![0; HEADER_BYTES];
+        let mut records = Records::new(&self.buffer[HEADER_BYTES..], geometry);
+        let mut copies = 0;
+        while let Some(Ok(_)) = records.next() {
+            let end = self.buffer.len() - records.remaining_bytes();
+            buffer.extend_from_slice(&self.buffer[buffer.len()..end]);
+            copies += 1;
+        }
+        debug_assert_eq!(buffer, self.buffer);
+        let (counts, objects_delta, named_blocks) = (self.counts, self.objects_delta, self.named_blocks);
+        (Self { buffer, puts: HashMap::default(), counts, objects_delta, named_blocks }, copies)
+    }
+
     /// Takes everything gathered, leaving an empty log behind.
     pub fn take(&mut self) -> Pending {
         mem::take(self)
@@ -164,8 +180,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use syncline_format::Geometry;
-    use syncline_format::batch::{Record, Records};
+    use syncline_format::batch::Record;
 
     const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384 };
 
@@ -200,6 +215,19 @@ mod tests {
         pending.delete(key(0));
         pending.put(key(0), b"two");
         assert_eq!(records(&pending), [Record::Delete(key(0)), Record::Put(key(0), b"two")]);
+    }
+
+    #[test]
+    fn a_copy_item_by_item_is_the_same() {
+        let mut pending = Pending::default();
+        pending.put(key(0), b"one");
+        pending.put(key(0), b"longer");
+        pending.delete(key(1));
+        pending.name(500, &[1, 2, 3]);
+        pending.free(BlockRun::new(100, 2));
+        let (copy, copies) = pending.copied_item_by_item(GEOMETRY);
+        assert_eq!(copy.buffer(), pending.buffer());
+        assert_eq!((copies, copy.counts(), copy.named_blocks()), (5, pending.counts(), 3));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
-use crate::{Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
+use crate::{Ablation, Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use std::sync::atomic::Ordering;
+use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_log::Pending;
 
 /// What commits change; one lock makes each of them atomic and gives all of them one order.
@@ -19,6 +20,9 @@ pub(crate) struct CommitState {
 impl CommitState {
     /// True when enough is pending to seal it without waiting for an fsync: until it is sealed, no flush lets go of the data.
     pub(crate) fn is_full(&self, options: &StoreOptions) -> bool {
+        if options.ablations.contains(Ablation::DirBulk) {
+            return self.pending.payload_bytes() >= PAYLOAD_BYTES_MAX / 2;
+        }
         self.pending.payload_bytes() >= options.seal_bytes || self.writes.bytes >= options.unflushed_bytes / 4
     }
 }

@@ -177,14 +177,14 @@ pub struct CountersSnapshot {
 }
 
 impl Counters {
-    /// Counts what a seal put into batches.
-    pub(crate) fn sealed(&self, pending: &Pending, batches: &[SealedBatch]) {
+    /// Counts what a seal put into batches, with so many copies.
+    pub(crate) fn sealed(&self, pending: &Pending, batches: &[SealedBatch], copies: u64) {
         let add = |counter: &AtomicU64, more: u64| {
             counter.fetch_add(more, Ordering::Relaxed);
         };
         let counts = pending.counts();
         add(&self.batches, batches.len() as u64);
-        add(&self.log_copies, 1);
+        add(&self.log_copies, copies);
         add(&self.log_bytes, batches.iter().map(|batch| batch.bytes.len() as u64).sum());
         add(&self.log_puts, counts.puts);
         add(&self.log_deletes, counts.deletes);

@@ -10,7 +10,7 @@
 use crate::inflight::Write;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
-use crate::{Canary, OpSeq, Store, StoreError};
+use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use event_listener::Event;
 use futures_lite::future::{or, poll_once};
 use parking_lot::Mutex;
@@ -54,6 +54,8 @@ pub(crate) struct GroupCommit {
     /// A flush failed: everything not durable must be written again before the next (rule R6).
     rewrite: AtomicBool,
     failures: AtomicU32,
+    /// Held by whoever drives a batch by itself.
+    alone: async_lock::Mutex<()>,
 }
 
 impl Default for GroupCommit {
@@ -64,6 +66,7 @@ impl Default for GroupCommit {
             batch_ns: AtomicU64::new(0),
             rewrite: AtomicBool::new(false),
             failures: AtomicU32::new(0),
+            alone: async_lock::Mutex::new(()),
         }
     }
 }
@@ -97,6 +100,12 @@ impl GroupCommit {
         Some(Lead(self))
     }
 
+    /// Makes the caller the driver of a batch of its own. Nobody else drives: `alone` is held.
+    fn lead_alone(&self) -> Lead<'_> {
+        self.stage.lock().busy = true;
+        Lead(self)
+    }
+
     /// Ends the gathering of the current group.
     fn close(&self) {
         self.stage.lock().gathering = Arc::default();
@@ -123,13 +132,17 @@ impl GroupCommit {
 impl Store {
     /// Makes everything up to `op` survive any crash. Costs nothing when it is durable already.
     pub async fn sync(&self, op: OpSeq) -> Result<(), StoreError> {
-        if self.is_durable(op) {
+        if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {
             self.counters.syncs_elided.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
         let asked = Instant::now();
-        let group = self.group.join();
-        let result = self.wait_for(&group).await;
+        let result = if self.ablates(Ablation::FlushGroup) {
+            self.drive_alone().await
+        } else {
+            let group = self.group.join();
+            self.wait_for(&group).await
+        };
         self.counters.fsync_latency.record(asked.elapsed());
         result
     }
@@ -147,12 +160,22 @@ impl Store {
         }
     }
 
+    /// For a measurement: takes a batch to the device for one caller only, with a flush of its own.
+    async fn drive_alone(&self) -> Result<(), StoreError> {
+        let _alone = self.group.alone.lock().await;
+        let group = Arc::new(Group { members: AtomicU64::new(1), ..Group::default() });
+        let lead = self.group.lead_alone();
+        self.drive(&group, lead).await
+    }
+
     /// Takes a group's batch to the device and answers all its members.
     async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Result<(), StoreError> {
         // Should this future be dropped half-way, its members must not wait for ever.
         let abandoned = AnswerOnDrop(group);
         let asked = Instant::now();
-        self.gather(group).await;
+        if !self.ablates(Ablation::FlushGroup) {
+            self.gather(group).await;
+        }
         self.counters.gather_latency.record(asked.elapsed());
         let result = match self.drive_batch().await {
             Err(StoreError::NoSpace) => {
@@ -240,7 +263,12 @@ impl Store {
             }
             _ => {}
         }
-        let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
+        let own = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
+        let outcome = match own {
+            true => self.tracker.flush_now().await,
+            false => self.tracker.make_durable(tickets.newest()).await,
+        };
+        let outcome = outcome.map_err(StoreError::from);
         outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
     }
 

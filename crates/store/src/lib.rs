@@ -6,6 +6,7 @@
 //! other way after a crash.
 #![forbid(unsafe_code)]
 
+mod ablation;
 mod background;
 mod canary;
 mod checkpoint;
@@ -32,6 +33,7 @@ mod store;
 mod tickets;
 mod transaction;
 
+pub use ablation::{Ablation, Ablations};
 pub use canary::Canary;
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;

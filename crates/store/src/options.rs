@@ -1,6 +1,6 @@
 //! What can be chosen when a store is opened.
 
-use crate::Canary;
+use crate::{Ablations, Canary};
 use std::time::Duration;
 use syncline_format::Epoch;
 
@@ -24,6 +24,8 @@ pub struct StoreOptions {
     /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
     /// writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
+    /// Mechanisms that are switched off, for measurements. Default none.
+    pub ablations: Ablations,
     /// A deliberately broken rule, for tests of the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
@@ -43,6 +45,7 @@ impl Default for StoreOptions {
             log_bytes: 256 << 20,
             seal_bytes: 1 << 20,
             unflushed_bytes: 64 << 20,
+            ablations: Ablations::default(),
             canary: None,
             epoch: None,
         }

@@ -1,7 +1,7 @@
 //! Sealing: the pending log becomes a batch on its way to the device.
 
 use crate::inflight::Write;
-use crate::{DataWrite, Store, StoreError};
+use crate::{Ablation, DataWrite, Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -100,9 +100,14 @@ impl Store {
         segment: Option<BlockRun>,
     ) -> u64 {
         log.segments.extend(segment);
+        let (pending, copies) = if self.ablates(Ablation::DirBulk) {
+            pending.copied_item_by_item(self.geometry)
+        } else {
+            (pending, 1)
+        };
         let stamp = Stamp { generation, durable_seq: log.durable_seq, op_seq };
         let batches = log.chain.seal(&pending, stamp, segment);
-        self.counters.sealed(&pending, &batches);
+        self.counters.sealed(&pending, &batches, copies);
         let mut data = Some(data);
         let last = batches.len() - 1;
         for (index, batch) in batches.into_iter().enumerate() {

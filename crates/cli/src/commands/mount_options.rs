@@ -67,6 +67,12 @@ impl MountChoices {
                     _ => return Err("choose never, write or always".into()),
                 }
             }
+            // Several are joined by colons, since commas separate options.
+            "ablate" => {
+                for name in value.split(':') {
+                    self.store.ablations.insert(name.parse()?);
+                }
+            }
             // Words of mount(8) and fstab(5) that say what is the case anyway.
             "defaults" | "async" | "user" | "nofail" | "auto" | "noauto" | "_netdev" => {}
             _ => return Err("unknown option; 'syncline mount --help' lists them".into()),
@@ -106,6 +112,9 @@ mod tests {
         assert!(choices.store.read_only);
         assert_eq!(choices.store.checkpoint_interval, Duration::from_secs(5));
         assert_eq!(choices.store.memtable_bytes, 1 << 20);
+        let choices = parse("ablate=xattr-skip:flush-elide,ablate=dir-bulk").unwrap();
+        let names: Vec<_> = choices.store.ablations.iter().map(|ablation| ablation.name()).collect();
+        assert_eq!(names, ["xattr-skip", "flush-elide", "dir-bulk"]);
     }
 
     #[test]
@@ -113,5 +122,6 @@ mod tests {
         assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
         assert!(parse("commit=soon").is_err());
         assert!(parse("memtable=1").is_err());
+        assert!(parse("ablate=fsync").is_err_and(|failure| failure.to_string().contains("flush-group")));
     }
 }

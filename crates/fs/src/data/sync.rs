@@ -9,13 +9,16 @@ use crate::inode::Inode;
 use crate::types::FileType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_store::{Admission, Canary, OpSeq};
+use syncline_store::{Ablation, Admission, Canary, OpSeq};
 
 /// Most dirty blocks that one [`sync_many`] takes: 64 MiB. They go in parallel with one batch that holds all their extents.
 pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
 
 /// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before) survive any crash (P1).
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
+    if fs.store.ablates(Ablation::XattrSkip) {
+        fs.log_xattrs_again(inode).await?;
+    }
     let entry = fs.store.last_op();
     if inode.file_type != FileType::Regular {
         return Ok(fs.store.sync(entry).await?);

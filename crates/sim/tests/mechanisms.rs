@@ -1,0 +1,209 @@
+//! What makes fsync cheap, each by its counters: with it, and with it switched off.
+
+use bytes::Bytes;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_device::MemoryDevice;
+use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp, XattrMode};
+use syncline_fs::{Filesystem, FsCounters, Options};
+use syncline_sim::{Latency, SimDevice, Simulation};
+use syncline_store::{Ablation, CountersSnapshot, FormatOptions, Store, StoreOptions, format};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+/// A filesystem on a device with latencies, in virtual time.
+struct Bench {
+    simulation: Simulation,
+    fs: Arc<Filesystem>,
+}
+
+impl Bench {
+    fn new(without: &[Ablation]) -> Self {
+        let memory = MemoryDevice::new(256 << 20);
+        let simulation = Simulation::new(1);
+        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+        let formatting = format(memory.clone(), FormatOptions::default(), root, simulation.spawner());
+        simulation.run(formatting).unwrap().unwrap();
+        let device = SimDevice::new(&simulation, memory, Latency::default());
+        let options =
+            StoreOptions { ablations: without.iter().copied().collect(), ..StoreOptions::default() };
+        let (spawn, clock) = (simulation.spawner(), simulation.clock());
+        let opening = async move {
+            let (store, _) = Store::open(device, options, spawn.clone()).await.unwrap();
+            Filesystem::open(store, spawn, Options { clock, ..Options::default() }).await.unwrap()
+        };
+        let fs = simulation.run(opening).unwrap();
+        Self { simulation, fs }
+    }
+
+    /// Runs some work on the filesystem to its end.
+    fn run<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Filesystem>) -> F) -> T
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.simulation.run(work(self.fs.clone())).expect("the work ends")
+    }
+
+    fn create(&self, name: &str) -> Ino {
+        let name = name.to_owned();
+        self.run(|fs| async move {
+            fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0).await.unwrap().ino
+        })
+    }
+
+    fn write(&self, ino: Ino, data: &'static [u8]) {
+        self.run(|fs| async move { fs.write(ino, 0, Bytes::from_static(data), false).await.unwrap() });
+    }
+
+    fn fsync(&self, ino: Ino, data_only: bool) {
+        self.run(|fs| async move { fs.fsync(ino, data_only).await.unwrap() });
+    }
+
+    fn store(&self) -> CountersSnapshot {
+        self.fs.store().counters()
+    }
+
+    fn files(&self) -> FsCounters {
+        self.fs.counters()
+    }
+
+    /// Flushes that `work` needs.
+    fn flushes(&self, work: impl FnOnce(&Self)) -> u64 {
+        let before = self.store().flushes_issued;
+        work(self);
+        self.store().flushes_issued - before
+    }
+}
+
+#[test]
+fn xattrs_are_logged_when_they_change_and_not_when_files_are_synced() {
+    let logged_by_fsyncs = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let ino = bench.create("file");
+        bench.run(|fs| async move {
+            for (name, len) in [("user.a", 50), ("user.b", 3000), ("user.c", 60_000)] {
+                fs.setxattr(ino, name.as_bytes(), &vec![7; len], XattrMode::Set).await.unwrap();
+            }
+        });
+        assert_eq!(bench.files().xattrs_logged, 3);
+        bench.fsync(ino, false);
+        let (before, bytes) = (bench.files().xattrs_logged, bench.store().log_bytes);
+        for _ in 0..5 {
+            bench.write(ino, &[1; 65536]);
+            bench.fsync(ino, false);
+        }
+        (bench.files().xattrs_logged - before, bench.store().log_bytes - bytes)
+    };
+    let (logged, bytes) = logged_by_fsyncs(&[]);
+    assert_eq!(logged, 0);
+    assert_eq!(bytes, 5 * 4096, "a block of log for each fsync");
+    let (logged, bytes) = logged_by_fsyncs(&[Ablation::XattrSkip]);
+    assert_eq!(logged, 15);
+    assert!(bytes >= 5 * 60_000, "{bytes}");
+}
+
+#[test]
+fn an_fsync_that_another_flush_covered_needs_none() {
+    let flushes = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let (one, two) = (bench.create("f1"), bench.create("f2"));
+        bench.fsync(two, false);
+        bench.flushes(|bench| {
+            bench.write(one, b"aaa\n");
+            bench.write(two, b"aaa\n");
+            // What is small lies in its inode, and inodes come in order: to log it, write-back is enough.
+            bench.run(|fs| async move { fs.barrier(&[one]).await.unwrap() });
+            bench.fsync(two, false);
+            bench.fsync(one, false);
+            bench.fsync(one, false);
+        })
+    };
+    assert_eq!(flushes(&[]), 1);
+    assert_eq!(flushes(&[Ablation::FlushElide]), 3);
+}
+
+#[test]
+fn timestamps_cost_an_fdatasync_nothing() {
+    let bench = Bench::new(&[]);
+    let ino = bench.create("file");
+    bench.write(ino, &[1; 8192]);
+    bench.fsync(ino, true);
+    let touch = |bench: &Bench| {
+        bench.run(|fs| async move {
+            let change = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
+            fs.setattr(CALLER, ino, change).await.unwrap();
+        });
+    };
+    assert_eq!(
+        bench.flushes(|bench| {
+            touch(bench);
+            bench.fsync(ino, true);
+        }),
+        0
+    );
+    assert_eq!(bench.flushes(|bench| bench.fsync(ino, false)), 1);
+}
+
+#[test]
+fn concurrent_fsyncs_share_batches_and_flushes() {
+    const WRITERS: u64 = 16;
+    const ROUNDS: u64 = 10;
+    let figures = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let files: Vec<Ino> = (0..WRITERS).map(|index| bench.create(&format!("f{index}"))).collect();
+        let spawn = bench.simulation.spawner();
+        let before = bench.store();
+        bench.run(|fs| async move {
+            let left = Arc::new(AtomicU64::new(WRITERS));
+            for ino in files {
+                let (fs, left) = (fs.clone(), left.clone());
+                spawn.spawn(Box::pin(async move {
+                    for _ in 0..ROUNDS {
+                        fs.write(ino, 0, Bytes::from_static(&[3; 65536]), false).await.unwrap();
+                        fs.fsync(ino, false).await.unwrap();
+                    }
+                    left.fetch_sub(1, Ordering::AcqRel);
+                }));
+            }
+            while left.load(Ordering::Acquire) > 0 {
+                futures_lite::future::yield_now().await;
+            }
+        });
+        let after = bench.store();
+        (after.flushes_issued - before.flushes_issued, after.batches - before.batches)
+    };
+    let (flushes, batches) = figures(&[]);
+    assert!(flushes <= WRITERS * ROUNDS / 8, "{flushes} flushes");
+    assert!(batches <= WRITERS * ROUNDS / 8, "{batches} batches");
+    let (flushes, _) = figures(&[Ablation::FlushGroup]);
+    assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
+}
+
+#[test]
+fn the_cost_of_a_directory_fsync_does_not_grow_with_the_directory() {
+    const FILES: u64 = 30_000;
+    let figures = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        bench.run(|fs| async move {
+            for index in 0..FILES {
+                let name = format!("file{index}");
+                let created = fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0).await;
+                fs.forget(created.unwrap().ino, 1);
+                if index.is_multiple_of(100) {
+                    futures_lite::future::yield_now().await;
+                }
+            }
+        });
+        let before = bench.store();
+        bench.fsync(ROOT, false);
+        let after = bench.store();
+        (after.log_bytes - before.log_bytes, after.log_copies, after.log_puts - after.log_coalesced)
+    };
+    let (at_fsync, copies, items) = figures(&[]);
+    assert!(at_fsync <= 2 << 20, "{at_fsync} bytes are left to the fsync");
+    assert!(copies * 1000 < items, "{copies} copies of {items} items");
+    let (at_fsync, copies, items) = figures(&[Ablation::DirBulk]);
+    assert!(at_fsync >= FILES * 100, "{at_fsync} bytes are left to the fsync");
+    assert!(copies >= items, "{copies} copies of {items} items");
+}
