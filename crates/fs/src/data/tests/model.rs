@@ -86,7 +86,7 @@ impl Pair {
                 block_on(self.mount.fs.fsync(self.inos[file], data_only)).unwrap();
                 self.mount.check_items(self.inos[file]);
             }
-            Step::SyncAll => block_on(self.mount.fs.sync_many(&self.inos)).unwrap(),
+            Step::SyncAll => block_on(self.mount.fs.sync_many(&self.inos, 0)).unwrap(),
             Step::WriteBack { file } => {
                 let inode = block_on(self.mount.fs.inode(self.inos[file])).unwrap();
                 block_on(super::super::writeback::write_back(&self.mount.fs, &inode)).unwrap();
@@ -100,7 +100,7 @@ impl Pair {
             }
             Step::Crash => {
                 // Everything synced survives.
-                block_on(self.mount.fs.sync_many(&self.inos)).unwrap();
+                block_on(self.mount.fs.sync_many(&self.inos, 0)).unwrap();
                 self.mount = self.mount.crash();
                 self.find_again();
                 self.check();

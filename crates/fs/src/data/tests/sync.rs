@@ -115,7 +115,7 @@ fn many_files_share_a_batch_and_a_flush() {
     }
     let before = flushes(&mount);
     let op = mount.fs.store().last_op().0;
-    block_on(mount.fs.sync_many(&inos)).unwrap();
+    block_on(mount.fs.sync_many(&inos, 0)).unwrap();
     assert_eq!(flushes(&mount) - before, 1);
     assert_eq!(mount.fs.store().last_op().0 - op, 1, "one transaction, so all or nothing (P6)");
     let mount = mount.crash();
@@ -133,7 +133,7 @@ fn too_much_for_one_batch_is_refused_before_any_effect() {
         mount.write(ino, index << 20, &[1; 1 << 20]);
     }
     let op = mount.fs.store().last_op();
-    assert!(matches!(block_on(mount.fs.sync_many(&[ino])), Err(FsError::TooLarge)));
+    assert!(matches!(block_on(mount.fs.sync_many(&[ino], 0)), Err(FsError::TooLarge)));
     assert_eq!(mount.fs.store().last_op(), op);
     mount.fsync(ino);
 }
