@@ -29,10 +29,19 @@ apps:
     cargo build --release
     tests/apps/run target/release/syncline
 
+# Everything that is measured, beside ext4, xfs and btrfs on a loop device (root); `just bench k5 --quick` for a part
+bench *options="all":
+    cargo build --release
+    target/release/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
+
 # fio K5 beside ext4, xfs and btrfs on loop devices (root)
 peers:
     cargo build --release
     tests/apps/peers target/release/syncline
+
+# Parts of the engine by themselves, at length
+micro:
+    cargo bench -p syncline-bench
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:

@@ -67,6 +67,8 @@ enum Command {
     Stats(commands::stats::Args),
     /// Record what a program does on a mount, and see every state that a power cut could leave
     Crashlab(commands::crashlab::Args),
+    /// Measure Syncline beside ext4, xfs and btrfs
+    Bench(commands::bench::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
     Demo(commands::demo::Args),
 }
@@ -83,6 +85,7 @@ fn run(command: Command) -> Outcome {
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => commands::demo::run(args),
     }
 }

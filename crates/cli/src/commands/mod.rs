@@ -1,10 +1,12 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod check;
 pub mod crashlab;
 pub mod demo;
 pub mod image;
 pub mod info;
+mod interrupt;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;

@@ -6,16 +6,15 @@ mod target;
 mod verify;
 mod workload;
 
-use super::{check, image};
+use super::{check, image, interrupt};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::{HumanCount, ProgressBar};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use syncline::FormatOptions;
+use syncline_bench::Interrupt;
 use syncline_device::block_on;
 use target::Target;
 use workload::{Row, WORKLOADS};
@@ -43,37 +42,9 @@ pub struct Args {
     seed: Option<u64>,
 }
 
-/// Raised by SIGINT and SIGTERM, so that mount and folder are cleaned up.
-#[derive(Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    fn watch() -> Result<Self, Failure> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, flag.clone())?;
-        }
-        Ok(Self(flag))
-    }
-
-    /// True once a signal came.
-    pub fn raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Fails once a signal came.
-    pub fn check(&self) -> Result<(), Failure> {
-        if self.raised() {
-            Err(Failure::new("interrupted; the mount and the image are removed"))
-        } else {
-            Ok(())
-        }
-    }
-}
-
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let interrupt = Interrupt::watch()?;
+    let interrupt = interrupt::watch()?;
     let mut folder = tempfile::Builder::new().prefix("syncline-demo-").tempdir()?;
     folder.disable_cleanup(args.keep);
     let result = show(&args, folder.path(), &interrupt);
@@ -130,7 +101,7 @@ fn measure(args: &Args, target: &Target, interrupt: &Interrupt) -> Result<Vec<Ro
 }
 
 fn explain(rows: &[Row]) {
-    let fsyncs: u64 = rows.iter().map(|row| row.fsyncs).sum();
+    let fsyncs: u64 = rows.iter().map(Row::fsyncs).sum();
     println!(
         "\n{} fsyncs. Each waits for its data and its log, written side by side, and for one flush; those that come\n\
          together share both. A kernel filesystem needs two flushes for the first line.",

@@ -1,7 +1,6 @@
 //! Power cuts under load. The engine runs on a device that records each write and flush; from the record are made the images
 //! that a power cut may leave at any moment, which are opened and compared with what had been acknowledged by then.
 
-use super::Interrupt;
 use super::verify::{Acknowledged, Compared, JobHistory, verify};
 use crate::commands::image;
 use crate::failure::{Cause, Failure};
@@ -13,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use syncline::{Filesystem, FormatOptions, ImageOptions, StoreOptions};
+use syncline_bench::Interrupt;
 use syncline_device::{MemoryDevice, block_on};
 use syncline_sim::{CrashImages, RecordingDevice, block_of};
 use syncline_store::Canary;

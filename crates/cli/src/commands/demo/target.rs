@@ -1,22 +1,24 @@
 //! What the workloads run on: a real mount, or the engine inside this process where FUSE can't be used.
 
 use crate::failure::{Cause, Failure};
-use serde_json::Value;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use syncline::{Filesystem, ImageOptions};
-use syncline_fuse::control;
-
-/// The attribute that the overwriting workload sets.
-const XATTR: &str = "user.demo";
+use syncline_bench::BenchError;
+use syncline_bench::counts::Counts;
+use syncline_bench::mount::Mounted;
+use syncline_bench::synced::WorkFile;
 
 /// An open filesystem.
 pub enum Target {
     /// Mounted by a daemon.
-    Mounted(Mount),
+    Mounted {
+        /// The mount.
+        mount: Mounted,
+        /// Size of the image.
+        image_bytes: u64,
+    },
     /// In this process.
     Embedded {
         /// The open image.
@@ -26,45 +28,19 @@ pub enum Target {
     },
 }
 
-/// A mount that is taken away when it is dropped.
-pub struct Mount {
-    directory: PathBuf,
-    image_bytes: u64,
-    mounted: bool,
-}
-
-/// The counters that the demo shows, since the image was opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
-    /// Flushes asked of the device.
-    pub flushes: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Bytes in them.
-    pub write_bytes: u64,
-}
-
-/// A file of a workload.
-pub trait WorkFile: Send {
-    /// Writes all of `data`.
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// fsync.
-    fn sync(&self) -> io::Result<()>;
-    /// Cuts or extends it.
-    fn set_len(&self, bytes: u64) -> io::Result<()>;
-    /// Sets an extended attribute.
-    fn set_xattr(&self, value: &[u8]) -> io::Result<()>;
-}
-
 impl Target {
     /// Mounts the image, or opens it here if that can't be done for a reason that is FUSE's.
     pub fn start(image: &Path, folder: &Path, embedded: bool) -> Result<Self, Failure> {
         let why = if embedded {
             "as was asked for".to_owned()
         } else {
-            match Mount::start(image, &folder.join("mount"))? {
-                Ok(mount) => return Ok(Self::Mounted(mount)),
-                Err(why) => why,
+            let directory = folder.join("mount");
+            fs::create_dir(&directory)?;
+            let image_bytes = fs::metadata(image)?.len();
+            match Mounted::syncline(&std::env::current_exe()?, image, &directory, &[]) {
+                Ok(mount) => return Ok(Self::Mounted { mount, image_bytes }),
+                Err(BenchError::Program { code, said }) if is_for_want_of_fuse(code) => said,
+                Err(error) => return Err(error.into()),
             }
         };
         Ok(Self::Embedded { fs: Filesystem::open(image, ImageOptions::default())?, why })
@@ -73,8 +49,9 @@ impl Target {
     /// What it is, for the reader.
     pub fn description(&self) -> String {
         match self {
-            Self::Mounted(mount) => {
-                format!("Mounted at {}; the workloads use it as any program would", mount.directory.display())
+            Self::Mounted { mount, .. } => {
+                let directory = mount.directory().display();
+                format!("Mounted at {directory}; the workloads use it as any program would")
             }
             Self::Embedded { why, .. } => format!("Not mounted, but embedded in this process: {why}"),
         }
@@ -83,7 +60,7 @@ impl Target {
     /// Creates a file.
     pub fn create(&self, name: &str) -> Result<Box<dyn WorkFile>, Failure> {
         match self {
-            Self::Mounted(mount) => Ok(Box::new(File::create(mount.directory.join(name))?)),
+            Self::Mounted { mount, .. } => Ok(Box::new(File::create(mount.directory().join(name))?)),
             Self::Embedded { fs, .. } => {
                 let file = fs.create_file(name)?;
                 Ok(Box::new(EmbeddedFile { fs: fs.clone(), file, name: name.to_owned() }))
@@ -94,7 +71,7 @@ impl Target {
     /// Removes a file and with it its data.
     pub fn remove(&self, name: &str) -> Result<(), Failure> {
         match self {
-            Self::Mounted(mount) => Ok(fs::remove_file(mount.directory.join(name))?),
+            Self::Mounted { mount, .. } => Ok(fs::remove_file(mount.directory().join(name))?),
             Self::Embedded { fs, .. } => Ok(fs.remove_file(name)?),
         }
     }
@@ -102,27 +79,18 @@ impl Target {
     /// Size of the filesystem.
     pub fn image_bytes(&self) -> u64 {
         match self {
-            Self::Mounted(mount) => mount.image_bytes,
+            Self::Mounted { image_bytes, .. } => *image_bytes,
             Self::Embedded { fs, .. } => fs.space().blocks * syncline_format::BLOCK_BYTES as u64,
         }
     }
 
-    /// What was counted so far.
-    pub fn figures(&self) -> Result<Figures, Failure> {
+    /// What was asked of the device, since the image was opened.
+    pub fn counts(&self) -> Result<Counts, Failure> {
         match self {
-            Self::Mounted(mount) => {
-                let text = control::stats(&mount.directory)?;
-                let stats: Value = serde_json::from_str(&text).map_err(Failure::new)?;
-                let get = |name: &str| stats["store"][name].as_u64().unwrap_or(0);
-                Ok(Figures {
-                    flushes: get("flushes_issued"),
-                    writes: get("device_writes"),
-                    write_bytes: get("device_write_bytes"),
-                })
-            }
+            Self::Mounted { mount, .. } => Ok(Counts::from_daemon(mount.directory())?),
             Self::Embedded { fs, .. } => {
                 let store = fs.statistics().store;
-                Ok(Figures {
+                Ok(Counts {
                     flushes: store.flushes_issued,
                     writes: store.device_writes,
                     write_bytes: store.device_write_bytes,
@@ -134,71 +102,14 @@ impl Target {
     /// Unmounts or closes.
     pub fn end(self) -> Result<(), Failure> {
         match self {
-            Self::Mounted(mount) => mount.end(),
+            Self::Mounted { mount, .. } => Ok(mount.end()?),
             Self::Embedded { fs, .. } => Ok(fs.close()?),
         }
     }
 }
 
-impl Mount {
-    /// Mounts by this program's own `mount`, as a person would. `Ok(Err(why))` when FUSE is what is missing.
-    fn start(image: &Path, directory: &Path) -> Result<Result<Self, String>, Failure> {
-        fs::create_dir(directory)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("mount").arg(image).arg(directory);
-        let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-        let said = said.strip_prefix("syncline: ").unwrap_or(&said).to_owned();
-        match output.status.code() {
-            Some(0) => {
-                let image_bytes = fs::metadata(image)?.len();
-                Ok(Ok(Self { directory: directory.to_owned(), image_bytes, mounted: true }))
-            }
-            Some(code) if code == Cause::Fuse as i32 || code == Cause::Permission as i32 => Ok(Err(said)),
-            _ => Err(Failure::new(said)),
-        }
-    }
-
-    fn end(mut self) -> Result<(), Failure> {
-        self.unmount()
-    }
-
-    fn unmount(&mut self) -> Result<(), Failure> {
-        self.mounted = false;
-        let output = Command::new(std::env::current_exe()?).arg("umount").arg(&self.directory).output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if self.mounted
-            && let Err(failure) = self.unmount()
-        {
-            eprintln!("syncline: {failure}");
-        }
-    }
-}
-
-impl WorkFile for File {
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(data, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        File::set_len(self, bytes)
-    }
-
-    fn set_xattr(&self, value: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::fsetxattr(self, XATTR, value, rustix::fs::XattrFlags::empty())?)
-    }
+fn is_for_want_of_fuse(code: u8) -> bool {
+    code == Cause::Fuse as u8 || code == Cause::Permission as u8
 }
 
 /// A file of the engine in this process.
@@ -217,11 +128,15 @@ impl WorkFile for EmbeddedFile {
         Ok(self.file.sync_all()?)
     }
 
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(self.file.sync_data()?)
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         Ok(self.file.set_len(bytes)?)
     }
 
-    fn set_xattr(&self, value: &[u8]) -> io::Result<()> {
-        Ok(self.fs.set_xattr(&self.name, XATTR, value)?)
+    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()> {
+        Ok(self.fs.set_xattr(&self.name, name, value)?)
     }
 }

@@ -1,28 +1,19 @@
 //! The two workloads of the measurements: append and fsync, and random overwrite and fsync of files with an attribute.
 
-use super::Interrupt;
-use super::target::{Figures, Target, WorkFile};
+use super::target::Target;
 use crate::failure::Failure;
-use rand::{Rng, RngCore};
 use std::fmt;
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use syncline_bench::Interrupt;
+use syncline_bench::counts::Counts;
+use syncline_bench::synced::{Pattern, SyncedWrites, WorkFile, set_xattr};
+use syncline_bench::workload::{Pace, Sample};
 
 /// Bytes of each write.
 const WRITE_BYTES: u64 = 64 << 10;
 /// A job's file starts over at this length, or at this part of a small image.
 const FILE_BYTES_MAX: u64 = 48 << 20;
 const FILE_PART: u64 = 24;
-/// Length of the attribute.
-const XATTR_BYTES: usize = 50;
-
-/// How a workload writes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pattern {
-    Append,
-    Overwrite,
-}
 
 /// A workload.
 pub struct Workload {
@@ -35,36 +26,39 @@ pub struct Workload {
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "64 KiB append + fsync", jobs: 1, pattern: Pattern::Append },
     Workload { name: "64 KiB append + fsync", jobs: 8, pattern: Pattern::Append },
-    Workload { name: "64 KiB random overwrite + fsync, one xattr", jobs: 8, pattern: Pattern::Overwrite },
+    Workload { name: "64 KiB random overwrite + fsync, one xattr", jobs: 8, pattern: Pattern::Random },
 ];
 
 /// What came out.
 pub struct Row {
     name: &'static str,
     jobs: usize,
-    /// fsyncs that were acknowledged.
-    pub fsyncs: u64,
-    seconds: f64,
-    figures: Figures,
+    sample: Sample,
+    counts: Counts,
 }
 
 impl Row {
     /// The line above the rows.
     pub const HEADING: &'static str = "workload                                     jobs  fsyncs/s  flushes/fsync  writes/fsync  bytes written/byte";
+
+    /// fsyncs that were acknowledged.
+    pub fn fsyncs(&self) -> u64 {
+        self.sample.operations
+    }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fsyncs = self.fsyncs.max(1) as f64;
+        let fsyncs = self.fsyncs().max(1) as f64;
         write!(
             f,
             "{:44} {:>4} {:>9.0} {:>14.2} {:>13.2} {:>19.2}",
             self.name,
             self.jobs,
-            self.fsyncs as f64 / self.seconds,
-            self.figures.flushes as f64 / fsyncs,
-            self.figures.writes as f64 / fsyncs,
-            self.figures.write_bytes as f64 / (fsyncs * WRITE_BYTES as f64),
+            self.fsyncs() as f64 / self.sample.seconds,
+            self.counts.flushes as f64 / fsyncs,
+            self.counts.writes as f64 / fsyncs,
+            self.counts.write_bytes as f64 / (fsyncs * WRITE_BYTES as f64),
         )
     }
 }
@@ -83,85 +77,25 @@ impl Workload {
         for name in self.files() {
             files.push(self.prepare(target, &name, file_bytes)?);
         }
-        let before = target.figures()?;
-        let (fsyncs, elapsed) = self.drive(files, file_bytes, Duration::from_secs(seconds), interrupt)?;
-        let after = target.figures()?;
-        let figures = Figures {
-            flushes: after.flushes - before.flushes,
-            writes: after.writes - before.writes,
-            write_bytes: after.write_bytes - before.write_bytes,
-        };
-        Ok(Row { name: self.name, jobs: self.jobs, fsyncs, seconds: elapsed.as_secs_f64(), figures })
+        let bar = super::bar(seconds, "s");
+        let tick = |lasted: Duration| bar.set_position(lasted.as_secs());
+        let pace = Pace { duration: Duration::from_secs(seconds), interrupt, tick: &tick };
+        let load =
+            SyncedWrites { pattern: self.pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false };
+        let before = target.counts()?;
+        let sample = load.run(files, pace);
+        bar.finish_and_clear();
+        let counts = target.counts()? - before;
+        Ok(Row { name: self.name, jobs: self.jobs, sample: sample?, counts })
     }
 
     fn prepare(&self, target: &Target, name: &str, file_bytes: u64) -> Result<Box<dyn WorkFile>, Failure> {
         let file = target.create(name)?;
-        if self.pattern == Pattern::Overwrite {
+        if self.pattern == Pattern::Random {
             file.set_len(file_bytes)?;
-            file.set_xattr(&[b'x'; XATTR_BYTES])?;
+            set_xattr(&*file)?;
         }
         file.sync()?;
         Ok(file)
     }
-
-    /// All jobs at once; the fsyncs that returned, and the time.
-    fn drive(
-        &self,
-        files: Vec<Box<dyn WorkFile>>,
-        file_bytes: u64,
-        limit: Duration,
-        interrupt: &Interrupt,
-    ) -> Result<(u64, Duration), Failure> {
-        let (stop, fsyncs) = (AtomicBool::new(false), AtomicU64::new(0));
-        let bar = super::bar(limit.as_secs(), "s");
-        let started = Instant::now();
-        let outcomes = std::thread::scope(|scope| {
-            let (stop, fsyncs) = (&stop, &fsyncs);
-            let job = |file: Box<dyn WorkFile>| job(&*file, file_bytes, self.pattern, stop, fsyncs);
-            let jobs: Vec<_> = files.into_iter().map(|file| scope.spawn(move || job(file))).collect();
-            while started.elapsed() < limit
-                && !interrupt.raised()
-                && !jobs.iter().any(|job| job.is_finished())
-            {
-                std::thread::sleep(Duration::from_millis(20));
-                bar.set_position(started.elapsed().as_secs());
-            }
-            stop.store(true, Ordering::Relaxed);
-            jobs.into_iter().map(|job| job.join()).collect::<Vec<_>>()
-        });
-        let elapsed = started.elapsed();
-        bar.finish_and_clear();
-        for outcome in outcomes {
-            outcome.map_err(|_| Failure::new("a job of the workload panicked"))??;
-        }
-        Ok((fsyncs.load(Ordering::Relaxed), elapsed))
-    }
-}
-
-fn job(
-    file: &dyn WorkFile,
-    file_bytes: u64,
-    pattern: Pattern,
-    stop: &AtomicBool,
-    fsyncs: &AtomicU64,
-) -> io::Result<()> {
-    let mut rng = rand::rng();
-    let mut data = vec![0; WRITE_BYTES as usize];
-    rng.fill_bytes(&mut data);
-    let mut next = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let offset = match pattern {
-            Pattern::Append if next == file_bytes => {
-                file.set_len(0)?;
-                0
-            }
-            Pattern::Append => next,
-            Pattern::Overwrite => rng.random_range(0..file_bytes / WRITE_BYTES) * WRITE_BYTES,
-        };
-        file.write_at(&data, offset)?;
-        file.sync()?;
-        next = offset + WRITE_BYTES;
-        fsyncs.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
 }

@@ -1,0 +1,187 @@
+//! What all contestants run on: one fully written image, where possible behind a loop device with direct I/O, so that the device's
+//! counters count for everybody alike.
+
+use crate::contestant::Contestant;
+use crate::counts::Source;
+use crate::error::During;
+use crate::mount::{Mounted, run_program};
+use crate::{BenchError, Interrupt, command};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The image is written in pieces of this size.
+const PIECE_BYTES: usize = 4 << 20;
+/// What has to stay free beside the image.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// A loop device; detached when dropped.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn over(image: &Path) -> Result<Self, BenchError> {
+        let losetup = command::require("losetup", "mount")?;
+        let mut command = Command::new(losetup);
+        command.args(["--find", "--show", "--direct-io=on"]).arg(image);
+        Ok(Self(command::succeed(&mut command, None)?.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // A device that is still in use is detached by the kernel when it is not any more.
+        let _ = command::run(Command::new("losetup").arg("--detach").arg(&self.0), None);
+    }
+}
+
+/// The place of the measurements. Dropping it removes everything.
+pub struct Ground {
+    /// Syncline's own program.
+    program: PathBuf,
+    bytes: u64,
+    image: PathBuf,
+    mount_point: PathBuf,
+    // In this order: the device before the file that it is over.
+    loop_device: Option<LoopDevice>,
+    /// Why there is no loop device.
+    why_no_loop_device: Option<String>,
+    _folder: TempDir,
+}
+
+impl Ground {
+    /// Writes an image of `bytes` in a folder of its own in `parent`. A loop device is needed for peers, and used wherever
+    /// there can be one.
+    pub fn new(
+        program: &Path,
+        parent: &Path,
+        bytes: u64,
+        peers: bool,
+        interrupt: &Interrupt,
+        written: &mut dyn FnMut(u64),
+    ) -> Result<Self, BenchError> {
+        let root = rustix::process::geteuid().is_root();
+        if peers && !root {
+            return Err(BenchError::NotRoot { what: "measuring the kernel's filesystems".into() });
+        }
+        require_room(parent, bytes)?;
+        let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir_in(parent).at(parent)?;
+        let (image, mount_point) = (folder.path().join("image"), folder.path().join("mount"));
+        std::fs::create_dir(&mount_point).at(&mount_point)?;
+        write_image(&image, bytes, interrupt, written)?;
+        let (loop_device, why_no_loop_device) = match root.then(|| LoopDevice::over(&image)) {
+            Some(Ok(device)) => (Some(device), None),
+            Some(Err(error)) if peers => return Err(error),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, Some("only root can set one up".into())),
+        };
+        let program = program.to_owned();
+        Ok(Self { program, bytes, image, mount_point, loop_device, why_no_loop_device, _folder: folder })
+    }
+
+    /// Why there is no loop device, and counts come from the daemon.
+    pub fn why_no_loop_device(&self) -> Option<&str> {
+        self.why_no_loop_device.as_deref()
+    }
+
+    /// Size of the device.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where counts are read.
+    pub fn counts(&self) -> Source {
+        match &self.loop_device {
+            Some(device) => Source::of_device(&device.0),
+            None => Source::Daemon,
+        }
+    }
+
+    fn device(&self) -> &Path {
+        self.loop_device.as_ref().map_or(&self.image, |device| &device.0)
+    }
+
+    /// Makes a contestant's filesystem anew, with room for so many files, and mounts it.
+    pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
+        match contestant {
+            Contestant::Syncline { .. } => {
+                run_program(Command::new(&self.program).arg("mkfs").arg("--force").arg(self.device()))?;
+            }
+            Contestant::Peer(peer) => {
+                command::succeed(&mut peer.mkfs(self.device(), files)?, None)?;
+            }
+        }
+        self.mount(contestant)
+    }
+
+    /// Mounts what was made before.
+    pub fn mount(&self, contestant: &Contestant) -> Result<Mounted, BenchError> {
+        Mounted::contestant(contestant, &self.program, self.device(), &self.mount_point)
+    }
+}
+
+fn require_room(parent: &Path, bytes: u64) -> Result<(), BenchError> {
+    let space = rustix::fs::statvfs(parent).at(parent)?;
+    let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+    let wanted_bytes = bytes + SPARE_BYTES;
+    if free_bytes < wanted_bytes {
+        return Err(BenchError::NoRoom { path: parent.display().to_string(), free_bytes, wanted_bytes });
+    }
+    Ok(())
+}
+
+/// Every block is written, so that no contestant pays for the first write of another file's block below it.
+fn write_image(
+    path: &Path,
+    bytes: u64,
+    interrupt: &Interrupt,
+    written: &mut dyn FnMut(u64),
+) -> Result<(), BenchError> {
+    let mut file = File::create_new(path).at(path)?;
+    let piece = vec![0; PIECE_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        interrupt.check()?;
+        let len = left.min(PIECE_BYTES as u64);
+        file.write_all(&piece[..len as usize]).at(path)?;
+        left -= len;
+        written(bytes - left);
+    }
+    file.sync_all().at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn an_image_is_written_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let mut last = 0;
+        write_image(&path, 9 << 20, &Interrupt::default(), &mut |bytes| last = bytes).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!((metadata.len(), last), (9 << 20, 9 << 20));
+        assert!(metadata.blocks() * 512 >= 9 << 20, "no holes");
+    }
+
+    #[test]
+    fn an_interrupt_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let interrupt = Interrupt::default();
+        interrupt.flag().store(true, std::sync::atomic::Ordering::Relaxed);
+        let ground =
+            Ground::new(Path::new("/bin/true"), folder.path(), 8 << 20, false, &interrupt, &mut |_| {});
+        assert!(matches!(ground, Err(BenchError::Interrupted)));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn too_little_room_is_told_before_anything_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = require_room(folder.path(), 1 << 60).unwrap_err();
+        assert!(error.to_string().contains("--dir"), "{error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Threads that do the same at once, and what they did together.
+
+use crate::BenchError;
+use crate::error::During;
+use crate::workload::{Pace, Sample};
+use hdrhistogram::Histogram;
+use std::io;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// How often the clock is looked at.
+const POLL: Duration = Duration::from_millis(5);
+/// Stack of a thread: there may be a thousand.
+const STACK_BYTES: usize = 512 << 10;
+
+/// One thread's end: when to stop, and what it has done.
+pub struct Job<'a> {
+    stop: &'a AtomicBool,
+    operations: u64,
+    data_bytes: u64,
+    latencies: Histogram<u64>,
+}
+
+impl<'a> Job<'a> {
+    fn new(stop: &'a AtomicBool) -> Self {
+        // One percent is finer than any spread between runs, and a thousand threads may have one each.
+        let latencies = Histogram::new(2).expect("two significant digits are allowed");
+        Self { stop, operations: 0, data_bytes: 0, latencies }
+    }
+
+    /// False once the time is up.
+    pub fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation with so much data.
+    pub fn done(&mut self, data_bytes: u64) {
+        self.operations += 1;
+        self.data_bytes += data_bytes;
+    }
+
+    /// Does what is to be timed, and notes how long it took.
+    pub fn time<T>(&mut self, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let started = Instant::now();
+        let result = what()?;
+        let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // The histogram grows as needed; nothing that fits the clock is refused.
+        let _ = self.latencies.record(elapsed.max(1));
+        Ok(result)
+    }
+}
+
+/// Runs `work` on a thread for each of `states`, all from one moment on, until they end or the time is up. The first error
+/// stops all of them.
+pub fn drive<S: Send>(
+    states: Vec<S>,
+    pace: Pace<'_>,
+    work: impl Fn(S, &mut Job<'_>) -> io::Result<()> + Sync,
+) -> Result<Sample, BenchError> {
+    let stop = AtomicBool::new(false);
+    // Nobody starts before all are there.
+    let gate = RwLock::new(());
+    let (elapsed, outcomes) = std::thread::scope(|scope| {
+        let (stop, gate, work) = (&stop, &gate, &work);
+        let closed = gate.write();
+        let mut threads = Vec::with_capacity(states.len());
+        for state in states {
+            let body = move || {
+                drop(gate.read());
+                let mut job = Job::new(stop);
+                let result = work(state, &mut job);
+                if result.is_err() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                result.map(|()| job)
+            };
+            match Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+        drop(closed);
+        let started = Instant::now();
+        while !stop.load(Ordering::Relaxed) && !threads.iter().all(|thread| thread.is_finished()) {
+            let lasted = started.elapsed();
+            if lasted >= pace.duration || pace.interrupt.raised() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            (pace.tick)(lasted);
+            std::thread::sleep(POLL.min(pace.duration.saturating_sub(lasted)));
+        }
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        Ok((started.elapsed(), outcomes))
+    })
+    .during(|| "cannot start the threads of the load".into())?;
+    pace.interrupt.check()?;
+    let mut sample = Sample { seconds: elapsed.as_secs_f64(), ..Sample::default() };
+    let mut latencies = Histogram::new(2).expect("two significant digits are allowed");
+    for outcome in outcomes {
+        let job = outcome.map_err(|_| BenchError::Panicked)??;
+        sample.operations += job.operations;
+        sample.data_bytes += job.data_bytes;
+        latencies.add(job.latencies).expect("it grows as needed");
+    }
+    Ok(sample.with_latencies(&latencies))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Interrupt;
+
+    #[test]
+    fn all_jobs_count_until_the_time_is_up() {
+        let interrupt = Interrupt::default();
+        let pace = Pace::new(Duration::from_millis(50), &interrupt);
+        let sample = drive(vec![1, 2, 3], pace, |bytes, job| {
+            while job.goes_on() {
+                job.time(|| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    Ok(())
+                })?;
+                job.done(bytes);
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(sample.operations >= 3 && sample.data_bytes >= 6);
+        assert!(sample.seconds >= 0.05 && sample.p50_ns.unwrap() >= 900_000, "{sample:?}");
+    }
+
+    #[test]
+    fn work_with_an_end_is_not_cut_off_and_an_error_stops_all() {
+        let interrupt = Interrupt::default();
+        let pace = Pace::new(Duration::MAX, &interrupt);
+        let work = |(): (), job: &mut Job<'_>| {
+            job.done(1);
+            Ok(())
+        };
+        assert_eq!(drive(vec![(); 4], pace, work).unwrap().operations, 4);
+        let fails = |fails: bool, job: &mut Job<'_>| {
+            while job.goes_on() {
+                if fails {
+                    return Err(io::Error::other("on purpose"));
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        assert!(drive(vec![false, true], pace, fails).unwrap_err().to_string().contains("on purpose"));
+    }
+
+    #[test]
+    fn an_interrupt_is_not_a_result() {
+        let interrupt = Interrupt::default();
+        interrupt.flag().store(true, Ordering::Relaxed);
+        let work = |(): (), job: &mut Job<'_>| {
+            while job.goes_on() {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let ended = drive(vec![()], Pace::new(Duration::MAX, &interrupt), work);
+        assert!(matches!(ended, Err(BenchError::Interrupted)));
+    }
+}

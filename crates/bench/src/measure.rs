@@ -1,0 +1,195 @@
+//! Takes the contestants through the workloads, in turns (A B A B ...), on filesystems made anew each time.
+
+use crate::contestant::Contestant;
+use crate::counts::{Counts, Source, cpu_seconds};
+use crate::ground::Ground;
+use crate::mount::Mounted;
+use crate::outcome::{Column, Report, Row};
+use crate::workload::{Pace, Phase, Sample, Workload};
+use crate::{BenchError, Interrupt};
+use indicatif::{HumanDuration, ProgressBar};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Seconds that making, mounting and unmounting take, to guess the time.
+const MAKE_SECONDS: f64 = 1.0;
+
+/// What a run of one phase was.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Run {
+    /// What the load says.
+    pub sample: Sample,
+    /// What reached the device.
+    pub counts: Counts,
+    /// What Syncline's daemon says that it asked of the device.
+    pub daemon_counts: Option<Counts>,
+    /// CPU time of the load and of the daemon, in seconds.
+    pub cpu_seconds: f64,
+}
+
+/// How to measure.
+pub struct Settings {
+    /// Runs of everything.
+    pub runs: usize,
+    /// How long each timed load lasts.
+    pub duration: Duration,
+}
+
+/// Who measures what.
+pub struct Plan<'a> {
+    /// Where.
+    pub ground: &'a Ground,
+    /// Who is compared.
+    pub contestants: &'a [Contestant],
+    /// What they do.
+    pub workloads: &'a [Box<dyn Workload>],
+    /// How.
+    pub settings: Settings,
+    /// Ends it.
+    pub interrupt: &'a Interrupt,
+    /// Shows how far it is.
+    pub bar: &'a ProgressBar,
+}
+
+/// How far it is, in seconds as they were guessed before.
+struct Clock {
+    started: Instant,
+    done: f64,
+    all: f64,
+}
+
+impl Clock {
+    fn new(plan: &Plan<'_>) -> Self {
+        let duration = plan.settings.duration;
+        let once: f64 =
+            plan.workloads.iter().map(|load| load.expected_seconds(duration) + MAKE_SECONDS).sum();
+        let all = once * (plan.contestants.len() * plan.settings.runs) as f64;
+        Self { started: Instant::now(), done: 0.0, all }
+    }
+
+    /// What is left, by how wrong the guesses were so far.
+    fn left(&self) -> Duration {
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let rate = if self.done > 0.0 { elapsed / self.done } else { 1.0 };
+        Duration::from_secs_f64((self.all - self.done).max(0.0) * rate)
+    }
+}
+
+impl Plan<'_> {
+    /// Makes and mounts each contestant once, so that what can't work fails now and not in an hour.
+    pub fn rehearse(&self) -> Result<(), BenchError> {
+        for contestant in self.contestants {
+            self.bar.set_message(format!("trying {contestant}"));
+            self.interrupt.check()?;
+            self.ground.start(contestant, 0)?.end()?;
+        }
+        Ok(())
+    }
+
+    /// Everything.
+    pub fn measure(&self) -> Result<Report, BenchError> {
+        let mut clock = Clock::new(self);
+        self.bar.set_length(clock.all.ceil() as u64);
+        let mut report = Report::default();
+        for workload in self.workloads {
+            let mut rows = self.empty_rows(&**workload);
+            for turn in 0..self.settings.runs {
+                for (index, contestant) in self.contestants.iter().enumerate() {
+                    self.show(&clock, &**workload, turn, contestant);
+                    let runs = self
+                        .once(contestant, &**workload)
+                        .map_err(|error| about(error, contestant, &**workload))?;
+                    for (row, run) in rows.iter_mut().zip(runs) {
+                        row.columns[index].runs.push(run);
+                    }
+                    clock.done += workload.expected_seconds(self.settings.duration) + MAKE_SECONDS;
+                    self.bar.set_position(clock.done as u64);
+                }
+            }
+            report.rows.extend(rows);
+        }
+        Ok(report)
+    }
+
+    fn empty_rows(&self, workload: &dyn Workload) -> Vec<Row> {
+        let columns = |contestant: &Contestant| Column {
+            name: contestant.to_string(),
+            peer: contestant.is_peer(),
+            runs: Vec::with_capacity(self.settings.runs),
+        };
+        let row = |phase: Phase| Row {
+            suite: workload.suite(),
+            title: workload.title(),
+            variant: workload.variant(),
+            phase: phase.name,
+            engine: workload.engine(),
+            unit: phase.unit,
+            latency_of: phase.latency_of,
+            columns: self.contestants.iter().map(columns).collect(),
+        };
+        workload.phases().into_iter().map(row).collect()
+    }
+
+    fn show(&self, clock: &Clock, workload: &dyn Workload, turn: usize, contestant: &Contestant) {
+        let variant = workload.variant();
+        self.bar.set_message(format!(
+            "{} left: {} {variant}, turn {} of {}, {contestant}",
+            HumanDuration(clock.left()),
+            workload.suite(),
+            turn + 1,
+            self.settings.runs
+        ));
+    }
+
+    /// One contestant, one workload, once.
+    fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
+        let source = self.ground.counts();
+        let mut mounted = self.ground.start(contestant, workload.files())?;
+        let mut runs = Vec::new();
+        for (index, phase) in workload.phases().into_iter().enumerate() {
+            self.interrupt.check()?;
+            // What the phase before left to be written is not counted with this one.
+            mounted.settle()?;
+            workload.prepare(index, mounted.directory(), self.interrupt)?;
+            if phase.settled {
+                mounted.settle()?;
+            }
+            if phase.cold {
+                mounted.end()?;
+                mounted = self.ground.mount(contestant)?;
+            }
+            runs.push(self.run(index, workload, &mounted, &source)?);
+        }
+        mounted.end()?;
+        Ok(runs)
+    }
+
+    fn run(
+        &self,
+        phase: usize,
+        workload: &dyn Workload,
+        mounted: &Mounted,
+        source: &Source,
+    ) -> Result<Run, BenchError> {
+        let directory = mounted.directory();
+        let daemon_counts = || mounted.daemon().map(|_| Counts::from_daemon(directory)).transpose();
+        let cpu_before = cpu_seconds(mounted.daemon());
+        let daemon_before = daemon_counts()?;
+        let before = source.read(directory)?;
+        let pace = Pace::new(self.settings.duration, self.interrupt);
+        let sample = workload.run(phase, directory, pace)?;
+        let counts = source.read(directory)? - before;
+        let daemon_counts = daemon_counts()?.zip(daemon_before).map(|(after, before)| after - before);
+        Ok(Run { sample, counts, daemon_counts, cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before })
+    }
+}
+
+/// Says of an error who was doing what.
+fn about(error: BenchError, contestant: &Contestant, workload: &dyn Workload) -> BenchError {
+    match error {
+        BenchError::Io { what, source } => {
+            BenchError::Io { what: format!("{contestant}, {}: {what}", workload.suite()), source }
+        }
+        error => error,
+    }
+}

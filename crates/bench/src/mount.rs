@@ -1,0 +1,155 @@
+//! Mounts that are taken away again, however the measurement ends.
+
+use crate::contestant::{Contestant, Peer};
+use crate::counts::daemon_stats;
+use crate::error::During;
+use crate::{BenchError, command};
+use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Seconds that a daemon may take for its last checkpoint.
+const CHECKPOINT_SECONDS: &str = "120";
+/// How often, and how long apart, a busy mount is tried again.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who serves a mount.
+enum Server {
+    /// A daemon of this program.
+    Daemon { program: PathBuf, pid: Option<i64> },
+    /// The kernel.
+    Kernel,
+}
+
+/// A mount; dropping it takes it away.
+pub struct Mounted {
+    directory: PathBuf,
+    server: Server,
+    mounted: bool,
+}
+
+impl Mounted {
+    /// Mounts an image by Syncline's own program, as a person would. A refusal is [`BenchError::Program`] with its exit code.
+    pub fn syncline(
+        program: &Path,
+        image: &Path,
+        directory: &Path,
+        options: &[OsString],
+    ) -> Result<Self, BenchError> {
+        let mut mount = Command::new(program);
+        mount.arg("mount").arg(image).arg(directory).args(options);
+        run_program(&mut mount)?;
+        let server = Server::Daemon { program: program.to_owned(), pid: None };
+        let mut mounted = Self { directory: directory.to_owned(), server, mounted: true };
+        let daemon = daemon_stats(directory)?["daemon"]["pid"].as_i64();
+        mounted.server = Server::Daemon { program: program.to_owned(), pid: daemon };
+        Ok(mounted)
+    }
+
+    /// Mounts a filesystem of the kernel.
+    pub fn kernel(peer: Peer, device: &Path, directory: &Path) -> Result<Self, BenchError> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", peer.filesystem_type()]).arg(device).arg(directory);
+        command::succeed(&mut mount, None)?;
+        Ok(Self { directory: directory.to_owned(), server: Server::Kernel, mounted: true })
+    }
+
+    /// Mounts what was made for a contestant.
+    pub fn contestant(
+        contestant: &Contestant,
+        program: &Path,
+        source: &Path,
+        directory: &Path,
+    ) -> Result<Self, BenchError> {
+        match contestant {
+            Contestant::Syncline { .. } => {
+                Self::syncline(program, source, directory, &contestant.mount_options())
+            }
+            Contestant::Peer(peer) => Self::kernel(*peer, source, directory),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The daemon that serves it, if one does.
+    pub fn daemon(&self) -> Option<i64> {
+        match &self.server {
+            Server::Daemon { pid, .. } => *pid,
+            Server::Kernel => None,
+        }
+    }
+
+    /// Writes back all that is not on the device yet, so that it is not counted with what follows.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        let directory = std::fs::File::open(&self.directory).at(&self.directory)?;
+        rustix::fs::syncfs(&directory).at(&self.directory)?;
+        if let Server::Daemon { .. } = self.server {
+            // The kernel does not pass syncfs on to FUSE.
+            syncline_fuse::control::sync(&self.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Unmounts, and waits until all is on the device.
+    pub fn end(mut self) -> Result<(), BenchError> {
+        self.unmount()?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    fn unmount(&self) -> Result<(), BenchError> {
+        let Server::Daemon { program, .. } = &self.server else { return self.unmount_kernel() };
+        let mut umount = Command::new(program);
+        umount.arg("umount").arg(&self.directory).args(["--timeout", CHECKPOINT_SECONDS]);
+        run_program(&mut umount)
+    }
+
+    fn unmount_kernel(&self) -> Result<(), BenchError> {
+        for _ in 1..TRIES {
+            let answer = command::run(Command::new("umount").arg(&self.directory), None)?;
+            if answer.status.success() {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        command::succeed(Command::new("umount").arg(&self.directory), None).map(|_| ())
+    }
+
+    /// Out of sight now, gone when nothing uses it any more; a daemon that is left is killed.
+    fn abandon(&self) {
+        let (program, options) =
+            if rustix::process::geteuid().is_root() { ("umount", "-l") } else { ("fusermount3", "-uz") };
+        // Where even this fails there is nothing left to try.
+        let _ = command::run(Command::new(program).arg(options).arg(&self.directory), None);
+        let pid = self.daemon().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted && self.unmount().is_err() {
+            self.abandon();
+        }
+    }
+}
+
+/// Runs Syncline's own program; it has said itself what is wrong and what to do.
+pub(crate) fn run_program(command: &mut Command) -> Result<(), BenchError> {
+    let answer = command::run(command, None)?;
+    if answer.status.success() {
+        return Ok(());
+    }
+    let said = answer.said();
+    let said = said.strip_prefix("syncline: ").unwrap_or(&said).to_owned();
+    let code = answer.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Err(BenchError::Program { code, said })
+}

@@ -1,0 +1,279 @@
+//! What was measured: every run, and the medians and spreads that are shown.
+
+use crate::measure::Run;
+use crate::workload::Unit;
+use serde::Serialize;
+
+/// A number of each run: the middle one, and how far they lie apart.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Spread {
+    /// Half of the runs are below, half above.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of these numbers; `None` of none.
+    pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut numbers: Vec<f64> = numbers.into_iter().collect();
+        numbers.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*numbers.first()?, *numbers.last()?);
+        let middle = numbers.len() / 2;
+        let median = if numbers.len() % 2 == 1 {
+            numbers[middle]
+        } else {
+            f64::midpoint(numbers[middle - 1], numbers[middle])
+        };
+        Some(Self { median, min, max })
+    }
+}
+
+/// What one contestant did in one phase of a workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// True for a filesystem of the kernel.
+    pub peer: bool,
+    /// Every run, in the order in which they were made.
+    pub runs: Vec<Run>,
+}
+
+/// One phase of a workload, and everybody who was measured by it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The suite.
+    pub suite: &'static str,
+    /// The workload.
+    pub title: String,
+    /// What tells it from others of its title.
+    pub variant: String,
+    /// The phase, where there are several.
+    pub phase: &'static str,
+    /// What made the load.
+    pub engine: String,
+    /// What the values are.
+    pub unit: Unit,
+    /// What the latency is that of.
+    pub latency_of: &'static str,
+    /// The contestants.
+    pub columns: Vec<Column>,
+}
+
+/// The figures of a contestant that are shown: medians of the runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figures {
+    /// In the row's unit.
+    pub value: Spread,
+    /// Against the best peer, or Syncline where there is none; above 1 is better than that.
+    pub ratio: Option<f64>,
+    /// Latency of half of the operations, in microseconds.
+    pub p50_us: Option<f64>,
+    /// Latency of 99 of 100, in microseconds.
+    pub p99_us: Option<f64>,
+    /// Flushes for an operation.
+    pub flushes_per_operation: f64,
+    /// Writes for an operation, as the block layer counts them.
+    pub writes_per_operation: f64,
+    /// Writes for an operation, as Syncline's daemon counts them: flushes are not among them.
+    pub daemon_writes_per_operation: Option<f64>,
+    /// Bytes written for a byte of data; none where no data was written.
+    pub bytes_per_byte: Option<f64>,
+    /// CPU time of load and daemon for an operation, in microseconds.
+    pub cpu_us_per_operation: f64,
+}
+
+impl Row {
+    /// Its whole name.
+    pub fn name(&self) -> String {
+        let words = [self.title.as_str(), self.variant.as_str(), self.phase];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The name of what it is compared with: the best peer, or without peers Syncline itself.
+    pub fn yardstick(&self) -> Option<&Column> {
+        let value = |column: &&Column| self.value(column).map_or(f64::NAN, |value| value.median);
+        let peers = self.columns.iter().filter(|column| column.peer);
+        let best = if self.unit.more_is_better() {
+            peers.max_by(|a, b| value(a).total_cmp(&value(b)))
+        } else {
+            peers.min_by(|a, b| value(a).total_cmp(&value(b)))
+        };
+        best.or_else(|| self.columns.first())
+    }
+
+    /// A contestant's value.
+    pub fn value(&self, column: &Column) -> Option<Spread> {
+        Spread::of(column.runs.iter().map(|run| self.unit.value(&run.sample)))
+    }
+
+    /// What is shown of a contestant; `None` before it has run.
+    pub fn figures(&self, column: &Column) -> Option<Figures> {
+        let value = self.value(column)?;
+        let median = |of: &dyn Fn(&Run) -> Option<f64>| {
+            Spread::of(column.runs.iter().filter_map(of)).map(|spread| spread.median)
+        };
+        let each = |of: fn(&Run) -> f64| {
+            median(&|run| Some(of(run) / run.sample.operations.max(1) as f64)).unwrap_or_default()
+        };
+        let microseconds = |nanoseconds: Option<u64>| nanoseconds.map(|ns| ns as f64 / 1000.0);
+        let amplification = |run: &Run| {
+            let written = run.sample.data_bytes > 0 && run.counts.write_bytes > 0;
+            written.then(|| run.counts.write_bytes as f64 / run.sample.data_bytes as f64)
+        };
+        Some(Figures {
+            value,
+            ratio: self.ratio(value.median),
+            p50_us: median(&|run| microseconds(run.sample.p50_ns)),
+            p99_us: median(&|run| microseconds(run.sample.p99_ns)),
+            flushes_per_operation: each(|run| run.counts.flushes as f64),
+            writes_per_operation: each(|run| run.counts.writes as f64),
+            daemon_writes_per_operation: median(&|run| {
+                Some(run.daemon_counts?.writes as f64 / run.sample.operations.max(1) as f64)
+            }),
+            bytes_per_byte: median(&amplification),
+            cpu_us_per_operation: each(|run| run.cpu_seconds * 1e6),
+        })
+    }
+
+    fn ratio(&self, value: f64) -> Option<f64> {
+        let yardstick = self.value(self.yardstick()?)?.median;
+        let ratio = if self.unit.more_is_better() { value / yardstick } else { yardstick / value };
+        ratio.is_finite().then_some(ratio)
+    }
+}
+
+/// A small part of the engine, measured by itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct MicroResult {
+    /// Its name.
+    pub name: &'static str,
+    /// What one operation is.
+    pub operation: &'static str,
+    /// Time of one, in nanoseconds.
+    pub ns: Spread,
+    /// Bytes that one works through, where that is the point.
+    pub bytes: Option<u64>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Where and how.
+    pub conditions: Conditions,
+    /// The workloads.
+    pub rows: Vec<Row>,
+    /// The small parts.
+    pub micro: Vec<MicroResult>,
+}
+
+/// Where and how it was measured.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Conditions {
+    /// Version of this program.
+    pub version: String,
+    /// The kernel.
+    pub kernel: String,
+    /// CPUs, as the system names them, and how many.
+    pub cpu: String,
+    /// How many there are.
+    pub cpus: usize,
+    /// Size of the device.
+    pub device_bytes: u64,
+    /// What the device is.
+    pub device: String,
+    /// True where the daemon counts writes and flushes, not the block layer.
+    pub counted_by_daemon: bool,
+    /// Runs of everything.
+    pub runs: usize,
+    /// Seconds of each timed load.
+    pub seconds: f64,
+    /// Load average when it began: others were at work too.
+    pub load_average: f64,
+    /// What a reader has to know.
+    pub notes: Vec<String>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::counts::Counts;
+    use crate::workload::Sample;
+
+    /// A run of so many operations in a second, of 4 KiB each.
+    pub(crate) fn run(operations: u64) -> Run {
+        let sample = Sample {
+            operations,
+            seconds: 1.0,
+            data_bytes: operations * 4096,
+            p50_ns: Some(1000),
+            p99_ns: Some(5000),
+        };
+        let counts = Counts { flushes: operations, writes: 3 * operations, write_bytes: operations * 8192 };
+        let daemon_counts = Some(Counts { writes: 2 * operations, ..counts });
+        Run { sample, counts, daemon_counts, cpu_seconds: 0.001 }
+    }
+
+    /// Syncline against a slower and a faster peer.
+    pub(crate) fn row(unit: Unit) -> Row {
+        let column = |name: &str, peer, rates: &[u64]| Column {
+            name: name.into(),
+            peer,
+            runs: rates.iter().map(|&rate| run(rate)).collect(),
+        };
+        Row {
+            suite: "k5",
+            title: "writing <fast>".into(),
+            variant: "8 jobs".into(),
+            phase: "",
+            engine: "built in".into(),
+            unit,
+            latency_of: "fsync",
+            columns: vec![
+                column("syncline", false, &[300, 100, 200]),
+                column("ext4", true, &[50]),
+                column("xfs", true, &[100]),
+            ],
+        }
+    }
+
+    #[test]
+    fn medians_and_spreads() {
+        let spread = |numbers: &[f64]| Spread::of(numbers.iter().copied());
+        assert_eq!(spread(&[]), None);
+        assert_eq!(spread(&[7.0]), Some(Spread { median: 7.0, min: 7.0, max: 7.0 }));
+        assert_eq!(spread(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 9.0 }));
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 9.0]).unwrap().median, 3.0);
+    }
+
+    #[test]
+    fn figures_are_for_an_operation_and_against_the_best_peer() {
+        let row = row(Unit::PerSecond("fsyncs"));
+        assert_eq!(row.yardstick().unwrap().name, "xfs");
+        assert_eq!(row.name(), "writing <fast>, 8 jobs");
+        let figures = row.figures(&row.columns[0]).unwrap();
+        assert_eq!(figures.value, Spread { median: 200.0, min: 100.0, max: 300.0 });
+        assert_eq!(figures.ratio, Some(2.0));
+        assert_eq!((figures.flushes_per_operation, figures.writes_per_operation), (1.0, 3.0));
+        assert_eq!(figures.daemon_writes_per_operation, Some(2.0));
+        assert_eq!((figures.bytes_per_byte, figures.p99_us), (Some(2.0), Some(5.0)));
+        assert_eq!(figures.cpu_us_per_operation, 5.0);
+    }
+
+    #[test]
+    fn less_time_is_a_better_ratio() {
+        let mut row = row(Unit::Milliseconds);
+        row.columns[0].runs.iter_mut().for_each(|run| run.sample.seconds = 0.5);
+        assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(2.0));
+    }
+
+    #[test]
+    fn without_peers_syncline_is_the_yardstick() {
+        let mut row = row(Unit::PerSecond("fsyncs"));
+        row.columns.truncate(1);
+        assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(1.0));
+    }
+}

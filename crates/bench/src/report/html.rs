@@ -1,0 +1,168 @@
+//! A page that stands alone: tables and charts, no script, nothing to be loaded.
+
+use super::numbers::{count, number, optional};
+use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE, chart, table::writes};
+use crate::BenchError;
+use crate::outcome::{Conditions, Report, Row};
+use std::fmt::Write;
+
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:62rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px solid #ddd}\
+table{border-collapse:collapse;width:100%;margin:.6rem 0 1.4rem;font-size:.86rem;font-variant-numeric:tabular-nums}\
+th,td{padding:.16rem .5rem;text-align:right;border-bottom:1px solid #eee;white-space:nowrap}\
+th:first-child,td:first-child{text-align:left}th{font-weight:600;color:#555}\
+tr.ours td{background:#eef5fb}caption{text-align:left;font-weight:600;padding:.2rem 0}\
+svg{max-width:100%;height:auto}.note{color:#555;font-size:.86rem}";
+
+/// The page.
+pub fn html(report: &Report) -> Result<String, BenchError> {
+    let mut page = String::new();
+    // Writing to a string can't fail, here and below.
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Syncline: measurements</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
+         <h1>Syncline: measurements</h1>\n"
+    );
+    conditions(&mut page, &report.conditions);
+    let mut rows = report.rows.as_slice();
+    while let Some(first) = rows.first() {
+        let length =
+            rows.iter().take_while(|row| row.suite == first.suite && row.title == first.title).count();
+        let (group, rest) = rows.split_at(length);
+        section(&mut page, group)?;
+        rows = rest;
+    }
+    micro(&mut page, report);
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+fn conditions(page: &mut String, conditions: &Conditions) {
+    let _ = writeln!(
+        page,
+        "<p>Syncline {} on Linux {}, {} × {}, {} of {} MiB. {} of everything, in turns; {} s of each timed load. \
+         Values are medians; the thin line in a bar goes from the least to the greatest run. Load average at the start: {}.</p>",
+        escape(&conditions.version),
+        escape(&conditions.kernel),
+        conditions.cpus,
+        escape(&conditions.cpu),
+        escape(&conditions.device),
+        conditions.device_bytes >> 20,
+        if conditions.runs == 1 { "One run".to_owned() } else { format!("{} runs", conditions.runs) },
+        conditions.seconds,
+        number(conditions.load_average),
+    );
+    let counted = if conditions.counted_by_daemon { DAEMON_NOTE } else { WRITES_NOTE };
+    for note in [counted, CPU_NOTE].into_iter().chain(conditions.notes.iter().map(String::as_str)) {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
+    }
+}
+
+/// The rows of one workload: a chart for each unit, a table for each row.
+fn section(page: &mut String, rows: &[Row]) -> Result<(), BenchError> {
+    let first = &rows[0];
+    let _ = writeln!(page, "<h2>{}: {}</h2>", first.suite.to_uppercase(), escape(&first.title));
+    let _ = writeln!(page, "<p class=\"note\">Load: {}.</p>", escape(&first.engine));
+    let mut units: Vec<String> = rows.iter().map(|row| row.unit.text()).collect();
+    units.dedup();
+    for unit in units {
+        let of_unit: Vec<&Row> = rows.iter().filter(|row| row.unit.text() == unit).collect();
+        let better = if of_unit[0].unit.more_is_better() { "more is better" } else { "less is better" };
+        let _ = writeln!(page, "<p><b>{}</b> ({better})</p>\n{}", escape(&unit), chart::bars(&of_unit)?);
+    }
+    for row in rows {
+        row_table(page, row);
+    }
+    Ok(())
+}
+
+fn row_table(page: &mut String, row: &Row) {
+    let against = row.yardstick().map_or("", |column| column.name.as_str());
+    let _ = write!(
+        page,
+        "<table><caption>{}</caption><tr><th></th><th>{}</th><th>min..max</th><th>×&#8239;{}</th><th>p50 µs</th>\
+         <th>p99 µs</th><th>flushes</th><th>writes</th><th>bytes/byte</th><th>CPU µs</th></tr>",
+        escape(&row.name()),
+        escape(&row.unit.text()),
+        escape(against)
+    );
+    for column in &row.columns {
+        let Some(figures) = row.figures(column) else { continue };
+        let _ = write!(
+            page,
+            "<tr{}><td>{}</td><td>{}</td><td>{}..{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{}</td></tr>",
+            if column.peer { "" } else { " class=\"ours\"" },
+            escape(&column.name),
+            number(figures.value.median),
+            number(figures.value.min),
+            number(figures.value.max),
+            figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
+            optional(figures.p50_us),
+            optional(figures.p99_us),
+            count(figures.flushes_per_operation),
+            writes(&figures),
+            figures.bytes_per_byte.map_or_else(|| "–".into(), count),
+            number(figures.cpu_us_per_operation),
+        );
+    }
+    let _ = writeln!(
+        page,
+        "</table><p class=\"note\">Latency is that of the {}; flushes, writes and CPU time are for one operation.</p>",
+        escape(row.latency_of)
+    );
+}
+
+fn micro(page: &mut String, report: &Report) {
+    if report.micro.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>In the engine</h2><table><tr><th></th><th>ns each</th><th>min..max</th><th>GiB/s</th></tr>",
+    );
+    for result in &report.micro {
+        let speed = result.bytes.map(|bytes| bytes as f64 / result.ns.median / 1.073_741_824);
+        let _ = write!(
+            page,
+            "<tr><td>{}: {}</td><td>{}</td><td>{}..{}</td><td>{}</td></tr>",
+            escape(result.name),
+            escape(result.operation),
+            number(result.ns.median),
+            number(result.ns.min),
+            number(result.ns.max),
+            optional(speed)
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::tests::row;
+    use crate::workload::Unit;
+
+    #[test]
+    fn the_page_stands_alone() {
+        let conditions = Conditions { notes: vec!["a & b".into()], ..Conditions::default() };
+        let rows = vec![row(Unit::PerSecond("fsyncs")), row(Unit::Milliseconds)];
+        let page = html(&Report { conditions, rows, ..Report::default() }).unwrap();
+        assert!(page.contains("writing &lt;fast&gt;") && page.contains("a &amp; b"), "{page}");
+        assert_eq!(page.matches("<svg").count(), 2, "a chart for each unit");
+        assert_eq!(page.matches("<table").count(), 2);
+        for reference in ["src=", "href=", "url(", "@import", "<script"] {
+            assert!(!page.contains(reference), "{reference}");
+        }
+        for tag in ["svg", "table", "tr", "td", "h2", "p"] {
+            let opened =
+                page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Showing what was measured: a table for the terminal, JSON with everything, and a page that stands alone.
+
+mod chart;
+mod html;
+mod json;
+mod numbers;
+mod table;
+
+pub use html::html;
+pub use json::json;
+pub use table::table;
+
+/// What has to be said with the columns that count writes.
+pub const WRITES_NOTE: &str = "Writes and flushes are the block layer's, for everybody alike. It counts a flush that is a request of \
+its own as a write as well, which all of Syncline's are (in brackets: without them); those of journals mostly ride on a write.";
+
+/// The same where the daemon itself counts.
+pub const DAEMON_NOTE: &str = "Writes and flushes are those that Syncline's daemon counts itself.";
+
+/// What the CPU column leaves out.
+pub const CPU_NOTE: &str = "CPU time is that of the load and of the daemon; what the kernel does on threads of its own is not in it.";

@@ -1,0 +1,34 @@
+//! Numbers for people.
+
+/// Three or four digits that matter.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 || size == 0.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.01 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+/// The same, or a dash.
+pub fn optional(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), number)
+}
+
+/// Two digits behind the point, as counts for an operation are compared.
+pub fn count(value: f64) -> String {
+    if value >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_that_matter() {
+        let texts = [12345.6, 123.4, 12.34, 1.234, 0.5, 0.00123, 0.0].map(number);
+        assert_eq!(texts, ["12346", "123", "12.3", "1.23", "0.50", "0.0012", "0"]);
+        assert_eq!(optional(None), "–");
+        assert_eq!(count(2.0), "2.00");
+    }
+}

@@ -1,0 +1,134 @@
+//! Writes that are each followed by an fsync: the load that most of the measurements, and the demo, are made of.
+
+use crate::BenchError;
+use crate::jobs::{Job, drive};
+use crate::workload::{Pace, Sample};
+use rand::{Rng, RngCore};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// The attribute that is set.
+const XATTR: &str = "user.bench";
+/// Its length.
+const XATTR_BYTES: usize = 50;
+
+/// A file that such a load works on: one of a mount, or one of the engine in this process.
+pub trait WorkFile: Send {
+    /// Writes all of `data`.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// fsync.
+    fn sync(&self) -> io::Result<()>;
+    /// fdatasync.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Cuts or extends it.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()>;
+}
+
+impl WorkFile for File {
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(data, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        File::set_len(self, bytes)
+    }
+
+    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(self, name, value, rustix::fs::XattrFlags::empty())?)
+    }
+}
+
+/// Gives a file the 50-byte attribute of K1.
+pub fn set_xattr(file: &dyn WorkFile) -> io::Result<()> {
+    file.set_xattr(XATTR, &[b'x'; XATTR_BYTES])
+}
+
+/// Where the next write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pattern {
+    /// To the end; a full file is emptied and begun anew.
+    Append,
+    /// To the end; a full file is overwritten from its start, as fio's time_based does.
+    Sequential,
+    /// Anywhere.
+    Random,
+}
+
+/// The load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SyncedWrites {
+    /// Where writes go.
+    pub pattern: Pattern,
+    /// Bytes of each write.
+    pub write_bytes: u64,
+    /// Length of each file.
+    pub file_bytes: u64,
+    /// fdatasync instead of fsync.
+    pub data_only: bool,
+}
+
+impl SyncedWrites {
+    /// All files at once, one thread each. The latency is that of the fsync.
+    pub fn run(&self, files: Vec<Box<dyn WorkFile>>, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        drive(files, pace, |file, job| self.write(&*file, job))
+    }
+
+    fn write(&self, file: &dyn WorkFile, job: &mut Job<'_>) -> io::Result<()> {
+        let mut rng = rand::rng();
+        let mut data = vec![0; self.write_bytes as usize];
+        rng.fill_bytes(&mut data);
+        let places = (self.file_bytes / self.write_bytes).max(1);
+        let mut next = 0;
+        while job.goes_on() {
+            let place = match self.pattern {
+                Pattern::Random => rng.random_range(0..places),
+                Pattern::Append if next == places => {
+                    file.set_len(0)?;
+                    0
+                }
+                _ => next % places,
+            };
+            file.write_at(&data, place * self.write_bytes)?;
+            job.time(|| if self.data_only { file.sync_data() } else { file.sync() })?;
+            next = place + 1;
+            job.done(self.write_bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Interrupt;
+    use std::time::Duration;
+
+    fn length_after(pattern: Pattern) -> u64 {
+        let file = tempfile::tempfile().unwrap();
+        let interrupt = Interrupt::default();
+        let load = SyncedWrites { pattern, write_bytes: 4096, file_bytes: 8192, data_only: true };
+        let pace = Pace::new(Duration::from_millis(50), &interrupt);
+        let sample = load.run(vec![Box::new(file.try_clone().unwrap())], pace).unwrap();
+        assert_eq!(sample.data_bytes, sample.operations * 4096);
+        assert!(sample.operations > 0 && sample.p99_ns >= sample.p50_ns);
+        file.metadata().unwrap().len()
+    }
+
+    #[test]
+    fn files_keep_their_length() {
+        for pattern in [Pattern::Append, Pattern::Sequential, Pattern::Random] {
+            assert!((4096..=8192).contains(&length_after(pattern)), "{pattern:?}");
+        }
+    }
+}

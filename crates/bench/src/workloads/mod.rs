@@ -1,0 +1,191 @@
+//! The workloads, one file each.
+
+mod k1;
+mod k2;
+mod k3;
+mod k4;
+mod k5;
+mod names;
+mod overwrite;
+mod profile;
+mod read;
+mod sqlite;
+
+use crate::BenchError;
+use crate::error::During;
+use crate::fio::Fio;
+use crate::workload::Workload;
+use rand::RngCore;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+
+/// The workloads that belong together, by the names of the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Suite {
+    /// Random 64 KiB writes and fsyncs, with an attribute and without.
+    K1,
+    /// The ffsb profile.
+    K2,
+    /// fsync of a large directory.
+    K3,
+    /// Creating and removing files.
+    K4,
+    /// Sequential 64 KiB writes and fsyncs.
+    K5,
+    /// 4 KiB random overwrite and fdatasync.
+    Overwrite,
+    /// SQLite transactions.
+    Sqlite,
+    /// Reading, and streaming writes.
+    Read,
+}
+
+impl Suite {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Self; 8] =
+        [Self::K5, Self::K1, Self::K2, Self::K3, Self::K4, Self::Overwrite, Self::Sqlite, Self::Read];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::K1 => "k1",
+            Self::K2 => "k2",
+            Self::K3 => "k3",
+            Self::K4 => "k4",
+            Self::K5 => "k5",
+            Self::Overwrite => "overwrite",
+            Self::Sqlite => "sqlite",
+            Self::Read => "read",
+        }
+    }
+
+    /// Its workloads. An error says which program is missing.
+    pub fn workloads(self, scale: &Scale) -> Result<Vec<Box<dyn Workload>>, BenchError> {
+        Ok(match self {
+            Self::K1 => [true, false].map(|xattr| boxed(k1::K1::new(scale, xattr))).into(),
+            Self::K2 => vec![boxed(k2::K2::new(scale))],
+            Self::K3 => vec![boxed(k3::K3::new(scale))],
+            Self::K4 => vec![boxed(k4::K4::new(scale))],
+            Self::K5 => {
+                let jobs: &[usize] = if scale.quick { &[1, 8, 64] } else { &[1, 8, 64, 256, 1024] };
+                jobs.iter().map(|&jobs| boxed(k5::K5::new(scale, jobs))).collect()
+            }
+            Self::Overwrite => [1, 16].map(|jobs| boxed(overwrite::Overwrite::new(scale, jobs))).into(),
+            Self::Sqlite => {
+                let rollback = boxed(sqlite::Sqlite::new(sqlite::Journal::Rollback)?);
+                vec![rollback, boxed(sqlite::Sqlite::new(sqlite::Journal::Wal)?)]
+            }
+            Self::Read => vec![boxed(read::Read::new(scale)), boxed(read::Stream::new(scale))],
+        })
+    }
+}
+
+fn boxed(workload: impl Workload + 'static) -> Box<dyn Workload> {
+    Box::new(workload)
+}
+
+impl FromStr for Suite {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|suite| suite.name() == text).ok_or_else(|| "no such workload".to_owned())
+    }
+}
+
+/// What the sizes of workloads follow from.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Size of the device.
+    pub device_bytes: u64,
+    /// Small and short.
+    pub quick: bool,
+    /// CPUs of this machine.
+    pub cpus: usize,
+    /// fio, unless it is missing or not wanted.
+    pub fio: Option<Fio>,
+    /// fs_mark, unless it is missing or not wanted.
+    pub fs_mark: Option<std::path::PathBuf>,
+}
+
+impl Scale {
+    /// Length of each of so many files that together take two fifths of the device, of whole writes of 64 KiB; at most 1 GiB, as
+    /// in the published tables.
+    fn file_bytes(&self, files: usize) -> u64 {
+        let each = (self.device_bytes * 2 / 5 / files as u64).min(1 << 30);
+        (each - each % WRITE_BYTES).max(WRITE_BYTES)
+    }
+}
+
+/// Bytes of a write of K1 and K5.
+const WRITE_BYTES: u64 = 64 << 10;
+
+/// Writes a file whole, with data that doesn't compress, and syncs it.
+fn write_file(path: &Path, bytes: u64, interrupt: &crate::Interrupt) -> Result<(), BenchError> {
+    let mut file = File::create(path).at(path)?;
+    let mut piece = vec![0; 1 << 20];
+    rand::rng().fill_bytes(&mut piece);
+    let mut left = bytes;
+    while left > 0 {
+        interrupt.check()?;
+        let len = left.min(piece.len() as u64);
+        file.write_all(&piece[..len as usize]).at(path)?;
+        left -= len;
+    }
+    file.sync_all().at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Interrupt;
+    use crate::workload::Pace;
+    use std::time::Duration;
+
+    fn small() -> Scale {
+        Scale { device_bytes: 24 << 20, quick: true, cpus: 2, fio: None, fs_mark: None }
+    }
+
+    /// Every workload on an ordinary directory: none may rot.
+    #[test]
+    fn all_workloads_run_anywhere() {
+        let interrupt = Interrupt::default();
+        for suite in Suite::ALL {
+            let workloads = match suite.workloads(&small()) {
+                Err(error @ BenchError::Missing { .. }) => {
+                    eprintln!("skipped {}: {error}", suite.name());
+                    continue;
+                }
+                workloads => workloads.unwrap(),
+            };
+            for workload in workloads {
+                assert_eq!(workload.suite(), suite.name());
+                let folder = tempfile::tempdir().unwrap();
+                for (index, phase) in workload.phases().iter().enumerate() {
+                    let name = format!("{} {} {}", workload.title(), workload.variant(), phase.name);
+                    workload.prepare(index, folder.path(), &interrupt).expect(&name);
+                    let pace = Pace::new(Duration::from_millis(60), &interrupt);
+                    let sample = workload.run(index, folder.path(), pace).expect(&name);
+                    assert!(sample.operations > 0 && sample.seconds > 0.0, "{name}: {sample:?}");
+                    assert!(phase.unit.value(&sample) > 0.0, "{name}: {sample:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_fill_two_fifths_of_the_device() {
+        let scale = Scale { device_bytes: 4 << 30, ..small() };
+        assert_eq!(scale.file_bytes(1), 1 << 30);
+        assert_eq!(scale.file_bytes(8), ((4 << 30) * 2 / 5 / 8) / WRITE_BYTES * WRITE_BYTES);
+        assert_eq!(small().file_bytes(1024), WRITE_BYTES, "one write at least");
+    }
+
+    #[test]
+    fn suites_are_read_by_name() {
+        for suite in Suite::ALL {
+            assert_eq!(suite.name().parse(), Ok(suite));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! SQLite with `synchronous=FULL`: one INSERT in each transaction, with a rollback journal and with a write-ahead log.
+//!
+//! The load is the `sqlite3` shell: a statement goes in, a line comes back when the transaction is durable. The way through two
+//! pipes is in the latency, the same for everybody.
+
+use crate::error::During;
+use crate::jobs::{Job, drive};
+use crate::workload::{Pace, Phase, Sample, Unit, Workload};
+use crate::{BenchError, Interrupt, command};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const NAME: &str = "database";
+/// Bytes of a row.
+const ROW_BYTES: u64 = 100;
+/// What it answers once the statement before is done.
+const DONE: &str = "done";
+
+/// How SQLite makes a transaction atomic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Journal {
+    /// The old pages, in a file that is removed at the end of each transaction.
+    Rollback,
+    /// The new pages, in a log.
+    Wal,
+}
+
+/// The workload.
+pub struct Sqlite {
+    program: PathBuf,
+    version: String,
+    journal: Journal,
+}
+
+/// The shell with a database open; killed when dropped.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn open(program: &Path, database: &Path) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["-batch", "-bail"]).arg(database);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let input = child.stdin.take().expect("it was asked for");
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        Ok(Self { child, input, output })
+    }
+
+    /// Executes a statement and waits until it is done.
+    fn execute(&mut self, statement: &str) -> io::Result<()> {
+        // A shell that has given up says why at the end; the broken pipe says only that it has.
+        let written = writeln!(self.input, "{statement}\nSELECT '{DONE}';");
+        if written.is_err() {
+            return Err(self.gave_up());
+        }
+        loop {
+            let mut line = String::new();
+            match self.output.read_line(&mut line)? {
+                0 => return Err(self.gave_up()),
+                _ if line.trim() == DONE => return Ok(()),
+                // What a PRAGMA answers.
+                _ => {}
+            }
+        }
+    }
+
+    fn gave_up(&mut self) -> io::Error {
+        let mut text = String::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            // Without its words the error is a poorer one, and still an error.
+            let _ = io::Read::read_to_string(&mut errors, &mut text);
+        }
+        io::Error::other(format!("sqlite3 ended: {}", text.trim()))
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Sqlite {
+    /// With this journal.
+    pub fn new(journal: Journal) -> Result<Self, BenchError> {
+        let program = command::require("sqlite3", "sqlite3")?;
+        let version = command::succeed(Command::new(&program).arg("--version"), None)?;
+        let version = version.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok(Self { program, version, journal })
+    }
+
+    fn insert(&self, mut shell: Shell, job: &mut Job<'_>) -> io::Result<()> {
+        let statement = format!("INSERT INTO t(data) VALUES(randomblob({ROW_BYTES}));");
+        while job.goes_on() {
+            job.time(|| shell.execute(&statement))?;
+            job.done(ROW_BYTES);
+        }
+        Ok(())
+    }
+
+    fn open(&self, directory: &Path) -> io::Result<Shell> {
+        let mut shell = Shell::open(&self.program, &directory.join(NAME))?;
+        shell.execute(match self.journal {
+            Journal::Rollback => "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;",
+            Journal::Wal => "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+        })?;
+        Ok(shell)
+    }
+}
+
+impl Workload for Sqlite {
+    fn suite(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn title(&self) -> String {
+        "SQLite, synchronous=FULL, one INSERT a transaction".into()
+    }
+
+    fn variant(&self) -> String {
+        match self.journal {
+            Journal::Rollback => "rollback journal".into(),
+            Journal::Wal => "write-ahead log".into(),
+        }
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        vec![Phase::warm("", Unit::PerSecond("transactions"), "transaction")]
+    }
+
+    fn engine(&self) -> String {
+        format!("sqlite3 {}", self.version)
+    }
+
+    fn prepare(&self, _phase: usize, directory: &Path, _interrupt: &Interrupt) -> Result<(), BenchError> {
+        let prepare = || {
+            let mut shell = self.open(directory)?;
+            shell.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, data BLOB);")
+        };
+        prepare().during(|| "making a database".into())
+    }
+
+    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        let shell = self.open(directory).during(|| "opening the database".into())?;
+        drive(vec![shell], pace, |shell, job| self.insert(shell, job))
+    }
+}

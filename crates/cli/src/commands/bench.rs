@@ -1,0 +1,315 @@
+//! `syncline bench`: measures Syncline, without some of its mechanisms if asked, beside the kernel's filesystems.
+
+use super::interrupt;
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use syncline_bench::contestant::{Contestant, Peer};
+use syncline_bench::fio::Fio;
+use syncline_bench::ground::Ground;
+use syncline_bench::measure::{Plan, Settings};
+use syncline_bench::outcome::{Conditions, Report};
+use syncline_bench::workload::Workload;
+use syncline_bench::workloads::{Scale, Suite};
+use syncline_bench::{BenchError, Interrupt, command, machine, micro, report};
+
+/// Image size, and that of a quick run.
+const SIZE_BYTES: u64 = 4 << 30;
+const SIZE_BYTES_QUICK: u64 = 1536 << 20;
+/// The smallest image that the workloads fit.
+const SIZE_BYTES_LEAST: u64 = 64 << 20;
+/// Seconds of each timed load, and in a quick run.
+const SECONDS: f64 = 10.0;
+const SECONDS_QUICK: f64 = 2.0;
+/// Runs of everything.
+const RUNS: usize = 3;
+
+const WORKLOADS: &str = "\
+Workloads:
+  k1         8 jobs, random 64 KiB write + fsync, files with one extended attribute and without
+  k2         the ffsb profile: reads, creates, appends, overwrites, deletes, some of them synced
+  k3         fsync of a directory of a million files, all new, and after one in 1000 was removed
+  k4         creating and removing empty files
+  k5         sequential 64 KiB write + fsync, 1 to 1024 jobs
+  overwrite  random 4 KiB overwrite of one file + fdatasync, 1 and 16 jobs
+  sqlite     synchronous=FULL, one INSERT a transaction, rollback journal and write-ahead log
+  read       in order and at random, with empty and full caches; streaming write
+  micro      parts of the engine on a device in memory
+  all        all of these
+
+fio, fs_mark and sqlite3 make the load where they are installed (sqlite3 has to be). Every run makes the filesystem anew on
+the same device, and contestants take turns. Peers, and counts of the block layer, need root.";
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+#[command(after_help = WORKLOADS)]
+pub struct Args {
+    /// What to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
+    #[arg(required = true, value_name = "WORKLOAD")]
+    workloads: Vec<Choice>,
+    /// Filesystems of the kernel to measure beside it: ext4, ext4-fc, xfs, btrfs
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    ablate: Vec<String>,
+    /// Less of everything: smaller image, shorter loads, one run
+    #[arg(long)]
+    quick: bool,
+    /// Runs of everything. Default 3, quick 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    runs: Option<u16>,
+    /// Seconds of each timed load. Default 10, quick 2
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Size of the image. Default 4GiB, quick 1.5GiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Make the load with built-in code even where fio and fs_mark are installed
+    #[arg(long)]
+    built_in: bool,
+    /// Write a page with charts, which needs nothing but itself
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Write everything as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where the image is made. Default: the folder for temporary files
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// What can be named on the command line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Suite(Suite),
+    Micro,
+    All,
+}
+
+impl std::str::FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "micro" => Ok(Self::Micro),
+            _ => text.parse().map(Self::Suite),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
+    if (0.05..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("from 0.05 to 3600".into())
+    }
+}
+
+impl Args {
+    fn names(&self, choice: Choice) -> bool {
+        self.workloads.iter().any(|&named| named == choice || named == Choice::All)
+    }
+
+    fn suites(&self) -> Vec<Suite> {
+        Suite::ALL.into_iter().filter(|&suite| self.names(Choice::Suite(suite))).collect()
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.map_or(if self.quick { 1 } else { RUNS }, usize::from)
+    }
+
+    fn duration(&self) -> Duration {
+        let default = if self.quick { SECONDS_QUICK } else { SECONDS };
+        self.seconds.unwrap_or(Duration::from_secs_f64(default))
+    }
+
+    fn size_bytes(&self) -> Result<u64, Failure> {
+        let default = if self.quick { SIZE_BYTES_QUICK } else { SIZE_BYTES };
+        let bytes = self.size.unwrap_or(default);
+        if bytes < SIZE_BYTES_LEAST {
+            return Err(Failure::usage(format!("--size is at least {}", size::show(SIZE_BYTES_LEAST))));
+        }
+        // Whole blocks, whatever was written.
+        Ok(bytes.next_multiple_of(1 << 20))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let interrupt = interrupt::watch()?;
+    // An hour later is too late to find out that they can't be written.
+    for path in [&args.report, &args.json].into_iter().flatten() {
+        std::fs::write(path, "").map_err(|error| Failure::from(error).about(path))?;
+    }
+    for peer in &args.peers {
+        peer.require()?;
+    }
+    let bar = progress();
+    let load_average = machine::load_average();
+    let mut report = Report::default();
+    let suites = args.suites();
+    if !suites.is_empty() {
+        report = measure(&args, &suites, &interrupt, &bar)?;
+    }
+    report.conditions = Conditions { load_average, ..conditions(&args, report.conditions) };
+    if args.names(Choice::Micro) {
+        bar.set_length(micro::ALL.len() as u64);
+        bar.set_position(0);
+        report.micro = micro::measure(&interrupt, |part| {
+            bar.set_message(format!("{}: {}", part.name, part.operation));
+            bar.inc(1);
+        })?;
+    }
+    bar.finish_and_clear();
+    show(&args, &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(args: &Args, report: &Report) -> Result<(), Failure> {
+    print!("{}", report::table(report));
+    let write = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| Failure::from(error).about(path))
+    };
+    if let Some(path) = &args.json {
+        write(path, format!("{:#}\n", report::json(report)))?;
+    }
+    if let Some(path) = &args.report {
+        write(path, report::html(report)?)?;
+        println!("The report is {}", path.display());
+    }
+    Ok(())
+}
+
+fn measure(
+    args: &Args,
+    suites: &[Suite],
+    interrupt: &Interrupt,
+    bar: &ProgressBar,
+) -> Result<Report, Failure> {
+    let size_bytes = args.size_bytes()?;
+    let mut notes = Vec::new();
+    let workloads = workloads(args, suites, size_bytes, &mut notes)?;
+    let contestants = Contestant::line_up(&args.ablate, &args.peers);
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    bar.set_message("writing the image");
+    bar.set_length(size_bytes);
+    let program = std::env::current_exe()?;
+    let peers = !args.peers.is_empty();
+    let ground =
+        Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut |bytes| bar.set_position(bytes))?;
+    if let Some(why) = ground.why_no_loop_device() {
+        let note = format!("Measured on an image file, without a loop device: {why}.");
+        bar.suspend(|| eprintln!("syncline: {note}"));
+        notes.push(note);
+    }
+    let settings = Settings { runs: args.runs(), duration: args.duration() };
+    let plan =
+        Plan { ground: &ground, contestants: &contestants, workloads: &workloads, settings, interrupt, bar };
+    plan.rehearse()?;
+    let mut report = plan.measure()?;
+    report.conditions.device_bytes = ground.bytes();
+    report.conditions.counted_by_daemon = ground.why_no_loop_device().is_some();
+    report.conditions.notes = notes;
+    Ok(report)
+}
+
+/// The workloads; of `all`, one whose program is missing is left out, with a note.
+fn workloads(
+    args: &Args,
+    suites: &[Suite],
+    device_bytes: u64,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Box<dyn Workload>>, Failure> {
+    let fio = if args.built_in { None } else { Fio::find() };
+    let fs_mark = if args.built_in { None } else { command::find("fs_mark") };
+    let scale = Scale { device_bytes, quick: args.quick, cpus: machine::cpus(), fio, fs_mark };
+    let mut all = Vec::new();
+    for &suite in suites {
+        match suite.workloads(&scale) {
+            Ok(workloads) => all.extend(workloads),
+            Err(error @ BenchError::Missing { .. }) if !args.workloads.contains(&Choice::Suite(suite)) => {
+                notes.push(format!("Left out {}: {error}.", suite.name()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(all)
+}
+
+fn conditions(args: &Args, so_far: Conditions) -> Conditions {
+    let device = if so_far.counted_by_daemon { "an image file" } else { "a loop device (direct I/O)" };
+    Conditions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        kernel: machine::kernel(),
+        cpu: machine::cpu(),
+        cpus: machine::cpus(),
+        device: device.into(),
+        runs: args.runs(),
+        seconds: args.duration().as_secs_f64(),
+        ..so_far
+    }
+}
+
+/// A bar with a message; silent when standard error is not a terminal.
+fn progress() -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {wide_msg}");
+    let bar = ProgressBar::with_draw_target(None, target);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar.with_style(style.expect("the template is well-formed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+        Line::try_parse_from(["bench"].iter().chain(words)).map(|line| line.args)
+    }
+
+    #[test]
+    fn all_names_every_workload_once() {
+        let args = parse(&["all", "k5"]).unwrap();
+        assert_eq!(args.suites(), Suite::ALL);
+        assert!(args.names(Choice::Micro));
+        let args = parse(&["sqlite", "k1"]).unwrap();
+        assert_eq!(args.suites(), [Suite::K1, Suite::Sqlite]);
+        assert!(!args.names(Choice::Micro));
+    }
+
+    #[test]
+    fn quick_changes_what_nobody_chose() {
+        let args = parse(&["k5", "--quick", "--runs", "2", "--peers", "xfs,ext4-fc"]).unwrap();
+        assert_eq!((args.runs(), args.duration()), (2, Duration::from_secs(2)));
+        assert_eq!(args.size_bytes().unwrap(), SIZE_BYTES_QUICK);
+        assert_eq!(args.peers, [Peer::Xfs, Peer::Ext4FastCommit]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for words in
+            [&[][..], &["k6"], &["k5", "--peers", "ext3"], &["k5", "--seconds", "0"], &["k5", "--runs", "0"]]
+        {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+        assert!(parse(&["k5", "--size", "1MiB"]).unwrap().size_bytes().is_err());
+    }
+}

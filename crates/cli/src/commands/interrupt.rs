@@ -1,0 +1,13 @@
+//! SIGINT and SIGTERM end a measurement in good order: what it has made is taken away.
+
+use crate::failure::Failure;
+use syncline_bench::Interrupt;
+
+/// An interrupt that the signals raise.
+pub fn watch() -> Result<Interrupt, Failure> {
+    let interrupt = Interrupt::default();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, interrupt.flag())?;
+    }
+    Ok(interrupt)
+}
