@@ -45,7 +45,8 @@ impl Fio {
     /// Runs it. The latency is that of the fsync.
     pub fn run(&self, load: Load, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let mut fio = Command::new(&self.program);
-        fio.arg("--name=bench");
+        // A directory or device of the name of the job in the current directory would be taken for its file.
+        fio.current_dir(directory).arg("--name=bench");
         fio.arg(format!("--directory={}", directory.display()));
         fio.arg(format!("--rw={}", load.pattern));
         fio.args(["--bs=64k", "--fsync=1", "--fallocate=none", "--ioengine=sync", "--direct=0", "--thread"]);

@@ -65,8 +65,9 @@ impl Ground {
         if peers && !root {
             return Err(BenchError::NotRoot { what: "measuring the kernel's filesystems".into() });
         }
-        require_room(parent, bytes)?;
-        let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir_in(parent).at(parent)?;
+        let parent = std::fs::canonicalize(parent).at(parent)?;
+        require_room(&parent, bytes)?;
+        let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir_in(&parent).at(&parent)?;
         let (image, mount_point) = (folder.path().join("image"), folder.path().join("mount"));
         std::fs::create_dir(&mount_point).at(&mount_point)?;
         write_image(&image, bytes, interrupt, written)?;

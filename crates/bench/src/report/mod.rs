@@ -12,7 +12,8 @@ pub use table::table;
 
 /// What has to be said with the columns that count writes.
 pub const WRITES_NOTE: &str = "Writes and flushes are the block layer's, for everybody alike. It counts a flush that is a request of \
-its own as a write as well, which all of Syncline's are (in brackets: without them); those of journals mostly ride on a write.";
+its own as a write as well, which all of Syncline's are (in brackets: what its daemon asks for, without flushes, before writes are \
+merged); those of journals mostly ride on a write.";
 
 /// The same where the daemon itself counts.
 pub const DAEMON_NOTE: &str = "Writes and flushes are those that Syncline's daemon counts itself.";
