@@ -92,23 +92,31 @@ impl Plan<'_> {
         self.bar.set_length(clock.all.ceil() as u64);
         let mut report = Report::default();
         for workload in self.workloads {
-            let mut rows = self.empty_rows(&**workload);
-            for turn in 0..self.settings.runs {
-                for (index, contestant) in self.contestants.iter().enumerate() {
-                    self.show(&clock, &**workload, turn, contestant);
-                    let runs = self
-                        .once(contestant, &**workload)
-                        .map_err(|error| about(error, contestant, &**workload))?;
-                    for (row, run) in rows.iter_mut().zip(runs) {
-                        row.columns[index].runs.push(run);
-                    }
-                    clock.done += workload.expected_seconds(self.settings.duration) + MAKE_SECONDS;
-                    self.bar.set_position(clock.done as u64);
-                }
+            match self.workload(&**workload, &mut clock) {
+                Ok(rows) => report.rows.extend(rows),
+                Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                // What was measured is not thrown away because something else can't be.
+                Err(error) => report.failures.push(format!("{}: {error}", workload.suite())),
             }
-            report.rows.extend(rows);
         }
         Ok(report)
+    }
+
+    /// Everybody, in turns, by one workload.
+    fn workload(&self, workload: &dyn Workload, clock: &mut Clock) -> Result<Vec<Row>, BenchError> {
+        let mut rows = self.empty_rows(workload);
+        for turn in 0..self.settings.runs {
+            for (index, contestant) in self.contestants.iter().enumerate() {
+                self.show(clock, workload, turn, contestant);
+                let runs = self.once(contestant, workload).map_err(|error| about(error, contestant))?;
+                for (row, run) in rows.iter_mut().zip(runs) {
+                    row.columns[index].runs.push(run);
+                }
+                clock.done += workload.expected_seconds(self.settings.duration) + MAKE_SECONDS;
+                self.bar.set_position(clock.done as u64);
+            }
+        }
+        Ok(rows)
     }
 
     fn empty_rows(&self, workload: &dyn Workload) -> Vec<Row> {
@@ -184,12 +192,10 @@ impl Plan<'_> {
     }
 }
 
-/// Says of an error who was doing what.
-fn about(error: BenchError, contestant: &Contestant, workload: &dyn Workload) -> BenchError {
+/// Says of an error who it happened to.
+fn about(error: BenchError, contestant: &Contestant) -> BenchError {
     match error {
-        BenchError::Io { what, source } => {
-            BenchError::Io { what: format!("{contestant}, {}: {what}", workload.suite()), source }
-        }
+        BenchError::Io { what, source } => BenchError::Io { what: format!("{contestant}: {what}"), source },
         error => error,
     }
 }

@@ -168,6 +168,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The small parts.
     pub micro: Vec<MicroResult>,
+    /// Workloads that could not be measured, and why.
+    pub failures: Vec<String>,
 }
 
 /// Where and how it was measured.

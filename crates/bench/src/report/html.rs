@@ -35,6 +35,9 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
         rows = rest;
     }
     micro(&mut page, report);
+    for failure in &report.failures {
+        let _ = writeln!(page, "<p>Not measured: {}</p>", escape(failure));
+    }
     page.push_str("</body></html>\n");
     Ok(page)
 }

@@ -14,6 +14,7 @@ pub fn json(report: &Report) -> Value {
         "conditions": report.conditions,
         "workloads": report.rows.iter().map(row).collect::<Vec<_>>(),
         "micro": report.micro,
+        "failures": report.failures,
     })
 }
 

@@ -58,7 +58,9 @@ impl K4 {
         command.args(["-D", "10000", "-S", "0", "-s", "0", "-L", "1", "-k"]);
         command.arg("-n").arg(self.files_each.to_string());
         command.arg("-l").arg(log.path());
-        for directory in self.directories(directory) {
+        // It takes no path of forty bytes or more.
+        command.current_dir(directory);
+        for directory in self.directories(Path::new("")) {
             command.arg("-d").arg(directory);
         }
         let rate = files_per_second(&command::succeed(&mut command, Some(pace.interrupt))?)?;

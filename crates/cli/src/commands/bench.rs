@@ -169,7 +169,11 @@ pub fn run(args: Args) -> Outcome {
     }
     bar.finish_and_clear();
     show(&args, &report)?;
-    Ok(ExitCode::SUCCESS)
+    if report.failures.is_empty() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        Err(Failure::new(format!("not everything was measured: {}", report.failures.join("; "))))
+    }
 }
 
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {
