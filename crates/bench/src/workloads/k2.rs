@@ -141,17 +141,13 @@ impl Actor<'_> {
         Ok(bytes)
     }
 
+    /// Does it, and tells how many bytes it wrote: those read are no part of what comes to the device.
     fn on_file(&mut self, operation: Operation, entry: &mut Entry, job: &mut Job<'_>) -> io::Result<u64> {
         match operation {
             Operation::ReadAll => {
                 let mut file = File::open(&entry.path)?;
-                let mut sum = 0;
-                loop {
-                    match file.read(&mut self.buffer)? {
-                        0 => return Ok(sum),
-                        read => sum += read as u64,
-                    }
-                }
+                while file.read(&mut self.buffer)? > 0 {}
+                Ok(0)
             }
             Operation::Append | Operation::AppendFsync => {
                 let mut file = File::options().append(true).open(&entry.path)?;
