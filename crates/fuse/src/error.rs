@@ -120,6 +120,12 @@ pub enum MountError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
+    /// Requests can't come over io_uring.
+    #[error("this mount cannot go over io_uring: {reason}; or choose --transport classic")]
+    NoUring {
+        /// Why not, and what to do about it.
+        reason: String,
+    },
     /// Reading requests failed for a reason that will not go away.
     #[error("the connection to the kernel broke: {source}")]
     Connection {
@@ -182,6 +188,10 @@ impl MountError {
 
     pub(crate) fn workers(source: io::Error) -> Self {
         Self::Workers { source: Arc::new(source) }
+    }
+
+    pub(crate) fn rings(source: io::Error) -> Self {
+        Self::NoUring { reason: source.to_string() }
     }
 
     pub(crate) fn connection(source: io::Error) -> Self {

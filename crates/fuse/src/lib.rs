@@ -23,5 +23,5 @@ pub use counters::RequestCounters;
 pub use error::MountError;
 pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts};
 pub use negotiate::Negotiated;
-pub use options::{DirectIo, MountOptions, SyncObserver, Synced};
+pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Transport};
 pub use session::{Mounted, Session, Unmounter};

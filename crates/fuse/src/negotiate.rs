@@ -8,7 +8,6 @@ use crate::error::MountError;
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Without MAX_PAGES a request carries 32 pages.
 const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
-const PAGE_BYTES: u32 = 4096;
 
 /// What is taken of the offer.
 ///
@@ -60,8 +59,8 @@ pub enum InitAnswer {
     Agreed(InitOut, Negotiated),
 }
 
-/// Answers an INIT.
-pub fn negotiate(offer: &InitIn) -> Result<InitAnswer, MountError> {
+/// Answers an INIT; takes FUSE over io_uring if it is offered and `over_io_uring` wants it.
+pub fn negotiate(offer: &InitIn, over_io_uring: bool) -> Result<InitAnswer, MountError> {
     if offer.major > MAJOR {
         return Ok(InitAnswer::AskAgain(InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
     }
@@ -72,7 +71,8 @@ pub fn negotiate(offer: &InitIn) -> Result<InitAnswer, MountError> {
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let flags = offered & WANTED;
+    let wanted = WANTED | if over_io_uring { init::OVER_IO_URING } else { 0 };
+    let flags = offered & wanted;
     let transfer_bytes_max =
         if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
     let agreed =
@@ -87,10 +87,16 @@ pub fn negotiate(offer: &InitIn) -> Result<InitAnswer, MountError> {
         congestion_threshold: agreed.background_max / 4 * 3,
         max_write: transfer_bytes_max,
         time_granularity_ns: 1,
-        max_pages: (transfer_bytes_max / PAGE_BYTES) as u16,
+        max_pages: (transfer_bytes_max / page_bytes()) as u16,
         ..InitOut::default()
     };
     Ok(InitAnswer::Agreed(answer, agreed))
+}
+
+/// The kernel's page, in which it counts `max_pages`.
+fn page_bytes() -> u32 {
+    // SAFETY: takes no memory.
+    u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("every system tells its page size")
 }
 
 #[cfg(test)]
@@ -105,13 +111,13 @@ mod tests {
     #[test]
     fn only_what_is_offered_and_wanted_is_taken() {
         const WRITEBACK_CACHE: u64 = 1 << 16;
-        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX)) else { panic!() };
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), false) else { panic!() };
         assert!(agreed.has(init::HANDLE_KILLPRIV_V2) && agreed.has(init::DIRECT_IO_ALLOW_MMAP));
         assert!(!agreed.has(WRITEBACK_CACHE));
         assert_eq!((answer.max_write, answer.max_pages), (1 << 20, 256));
         assert_eq!(u64::from(answer.flags2) << 32 | u64::from(answer.flags), agreed.flags);
 
-        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(31, init::ASYNC_READ)) else {
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(31, init::ASYNC_READ), false) else {
             panic!()
         };
         assert_eq!(agreed.flags, init::ASYNC_READ);
@@ -121,16 +127,30 @@ mod tests {
     #[test]
     fn the_high_flags_count_only_when_announced() {
         let high = init::DIRECT_IO_ALLOW_MMAP;
-        let Ok(InitAnswer::Agreed(_, agreed)) = negotiate(&offer(40, high)) else { panic!() };
+        let Ok(InitAnswer::Agreed(_, agreed)) = negotiate(&offer(40, high), false) else { panic!() };
         assert!(!agreed.has(high));
+    }
+
+    #[test]
+    fn queues_are_taken_if_offered_and_asked_for() {
+        let over_io_uring = |offered: u64, asked: bool| match negotiate(&offer(45, offered), asked) {
+            Ok(InitAnswer::Agreed(answer, agreed)) => {
+                assert_eq!(answer.flags2 & 1 << 9 != 0, agreed.has(init::OVER_IO_URING));
+                agreed.has(init::OVER_IO_URING)
+            }
+            _ => panic!(),
+        };
+        assert!(over_io_uring(u64::MAX, true));
+        assert!(!over_io_uring(u64::MAX, false));
+        assert!(!over_io_uring(!init::OVER_IO_URING, true));
     }
 
     #[test]
     fn other_versions_are_asked_again_or_refused() {
         let newer = InitIn { major: 8, ..offer(0, 0) };
-        assert!(matches!(negotiate(&newer), Ok(InitAnswer::AskAgain(InitOut { major: 7, .. }))));
-        assert!(matches!(negotiate(&offer(30, 0)), Err(MountError::KernelTooOld { minor: 30, .. })));
+        assert!(matches!(negotiate(&newer, false), Ok(InitAnswer::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&offer(30, 0), false), Err(MountError::KernelTooOld { minor: 30, .. })));
         let older = InitIn { major: 6, ..offer(45, 0) };
-        assert!(matches!(negotiate(&older), Err(MountError::KernelTooOld { .. })));
+        assert!(matches!(negotiate(&older, false), Err(MountError::KernelTooOld { .. })));
     }
 }

@@ -30,6 +30,18 @@ impl DirectIo {
     }
 }
 
+/// How requests come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Over io_uring where the kernel offers that and this process may, else over /dev/fuse.
+    #[default]
+    Auto,
+    /// Over io_uring, or not at all.
+    Uring,
+    /// Over /dev/fuse.
+    Classic,
+}
+
 /// A sync that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Synced {
@@ -77,6 +89,8 @@ pub struct MountOptions {
     pub cache_time: Duration,
     /// Which openings pass the page cache by. Default: none.
     pub direct_io: DirectIo,
+    /// How requests come. Default: over io_uring where that is possible.
+    pub transport: Transport,
     /// Who is told of syncs. Default: nobody.
     pub sync_observer: Option<SyncObserver>,
 }
@@ -90,6 +104,7 @@ impl MountOptions {
             pin_workers: true,
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
+            transport: Transport::default(),
             sync_observer: None,
         }
     }

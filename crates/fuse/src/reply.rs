@@ -97,6 +97,16 @@ impl Reply {
         slices
     }
 
+    /// Copies the message without its header to the beginning of `room`, and gives its length; `None` if it is too long.
+    pub fn copy_body(&self, room: &mut [u8]) -> Option<usize> {
+        let mut copied = 0;
+        for piece in std::iter::once(&self.fixed[..]).chain(self.data.iter().map(|piece| &piece[..])) {
+            room.get_mut(copied..copied + piece.len())?.copy_from_slice(piece);
+            copied += piece.len();
+        }
+        Some(copied)
+    }
+
     /// The notification that must precede the answer, if one must.
     pub fn notification(&self) -> Option<[u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()]> {
         let ino = self.stale_attributes?;
@@ -140,6 +150,16 @@ mod tests {
         assert_eq!(reply.slices(&header).len(), 2);
         assert_eq!(header.len as usize, OUT_HEADER_BYTES + 20_000);
         assert_eq!(reply.body()[4 * 4999..], 4999u32.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_body_is_copied_whole_or_not_at_all() {
+        let reply = Reply::fixed(&WriteOut { size: 7, padding: 0 }).with_data(Bytes::from_static(b"abc"));
+        let mut room = [9; 12];
+        assert_eq!(reply.copy_body(&mut room), Some(11));
+        assert_eq!(room, [7, 0, 0, 0, 0, 0, 0, 0, b'a', b'b', b'c', 9]);
+        assert_eq!(reply.copy_body(&mut room[..10]), None);
+        assert_eq!(Reply::empty().copy_body(&mut []), Some(0));
     }
 
     #[test]

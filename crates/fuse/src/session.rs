@@ -1,11 +1,12 @@
 //! A mounted filesystem: what all its threads share, and its life from mount to unmount.
 
+use crate::abi::flags::init;
 use crate::control::Control;
 use crate::counters::RequestCounters;
 use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::Negotiated;
-use crate::options::{DirectIo, MountOptions, SyncObserver, Synced};
+use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Transport};
 use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,32 @@ pub struct Session {
 impl Session {
     /// Mounts `fs` at `path` and starts serving it. Opening and closing the filesystem is the caller's.
     pub fn mount(fs: Arc<Filesystem>, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+        let over_io_uring = options.transport != Transport::Classic;
+        let mounted = match Self::mount_over(over_io_uring, &fs, path, options) {
+            // What was agreed with the kernel can't be taken back; a mount without it can be made.
+            Err(MountError::NoUring { reason }) if options.transport == Transport::Auto => {
+                tracing::warn!(reason, "io_uring cannot carry this mount's requests");
+                Self::mount_over(false, &fs, path, options)
+            }
+            mounted => mounted,
+        }?;
+        tracing::info!(transport = mounted.session.transport(), "mounted");
+        Ok(mounted)
+    }
+
+    fn mount_over(
+        over_io_uring: bool,
+        fs: &Arc<Filesystem>,
+        path: &Path,
+        options: &MountOptions,
+    ) -> Result<Mounted, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
-        let negotiated = handshake(&descriptor)?;
+        let negotiated = handshake(&descriptor, over_io_uring)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
+        if options.transport == Transport::Uring && !negotiated.has(init::OVER_IO_URING) {
+            return Err(MountError::NoUring { reason: why_not_offered() });
+        }
+        let fs = fs.clone();
         let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
         let workers = Workers::start(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
@@ -64,6 +88,11 @@ impl Session {
         &self.negotiated
     }
 
+    /// How its requests come: "uring" or "classic".
+    pub fn transport(&self) -> &'static str {
+        if self.negotiated.has(init::OVER_IO_URING) { "uring" } else { "classic" }
+    }
+
     /// The texts that the daemon gives to whoever asks.
     pub fn control(&self) -> &Arc<Control> {
         &self.control
@@ -92,6 +121,16 @@ impl Session {
 
     pub(crate) fn direct_io(&self) -> DirectIo {
         self.direct_io
+    }
+}
+
+/// Why the kernel does not offer FUSE over io_uring, and what to do about it.
+fn why_not_offered() -> String {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    match std::fs::read_to_string(SWITCH) {
+        Ok(state) if state.trim() == "Y" => "the kernel does not offer it".into(),
+        Ok(_) => format!("it is switched off; switch it on with `echo Y > {SWITCH}` as root"),
+        Err(_) => "this kernel does not know it; use Linux 6.14 or newer".into(),
     }
 }
 

@@ -30,6 +30,8 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Files opened for direct I/O can still be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come through io_uring, once the daemon has registered entries for every CPU's queue.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Answers to OPEN and CREATE.

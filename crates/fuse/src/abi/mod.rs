@@ -7,10 +7,12 @@ pub mod flags;
 mod opcode;
 mod replies;
 mod requests;
+mod ring;
 
 pub use opcode::Opcode;
 pub use replies::*;
 pub use requests::*;
+pub use ring::*;
 
 /// The major version there has been since 2005.
 pub const MAJOR: u32 = 7;

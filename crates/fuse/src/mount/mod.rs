@@ -159,10 +159,11 @@ fn is_dead(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| daemon_has_gone(&error))
 }
 
-/// True for the errors with which the kernel answers for a daemon that has gone: `ENOTCONN`, and `ECONNABORTED` for
-/// requests that were under way while its connection was torn down, which can outlast the process.
+/// True for the errors with which the kernel answers for a daemon that has gone: `ENOTCONN`; `ECONNABORTED` for requests
+/// that were under way while its connection was torn down, which can outlast the process; and `ECANCELED` for one that
+/// was about to be put into its io_uring.
 pub fn daemon_has_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 impl Drop for MountPoint {

@@ -22,7 +22,8 @@ pub async fn serve(connection: Connection, session: Arc<Session>) -> Result<(), 
     outcome
 }
 
-async fn receive_all(
+/// Receives requests and carries them out until the connection ends.
+pub async fn receive_all(
     connection: &Rc<Connection>,
     session: &Arc<Session>,
     load: &Rc<Load>,

@@ -61,15 +61,20 @@ impl Connection {
         (&self.0).read_vectored(buffers)
     }
 
+    /// Tells the kernel what it must know before it gets this answer, however that travels.
+    pub fn notify(&self, reply: &Reply) {
+        if let Some(message) = reply.notification() {
+            // An inode that the kernel does not know (ENOENT) has no attributes to forget.
+            let _ = (&self.0).write(&message);
+        }
+    }
+
     /// Sends the answer to request `unique`.
     pub fn answer(&self, unique: u64, reply: &Reply) {
         if reply.is_silent() {
             return;
         }
-        if let Some(message) = reply.notification() {
-            // An inode that the kernel does not know (ENOENT) has no attributes to forget.
-            let _ = (&self.0).write(&message);
-        }
+        self.notify(reply);
         let header = reply.header(unique);
         let Err(error) = (&self.0).write_vectored(&reply.slices(&header)) else { return };
         match error.raw_os_error() {
@@ -99,12 +104,13 @@ fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The first exchange on a fresh connection, which is still blocking.
-pub fn handshake(descriptor: &OwnedFd) -> Result<Negotiated, MountError> {
+/// The first exchange on a fresh connection, which is still blocking. With `over_io_uring` the kernel is told that queues
+/// will be registered, if it offers them, and holds all requests back until they are.
+pub fn handshake(descriptor: &OwnedFd, over_io_uring: bool) -> Result<Negotiated, MountError> {
     let file = File::from(descriptor.try_clone().map_err(MountError::connection)?);
     loop {
         let (header, offer) = receive_init(&file)?;
-        match negotiate(&offer)? {
+        match negotiate(&offer, over_io_uring)? {
             InitAnswer::AskAgain(answer) => send_init(&file, &header, &answer)?,
             InitAnswer::Agreed(answer, negotiated) => {
                 send_init(&file, &header, &answer)?;

@@ -1,20 +1,25 @@
 //! How requests come and answers go. What is common to every way: the handshake, the threads, and how a request is
-//! carried out; [`classic`] is the way over /dev/fuse.
+//! carried out. [`classic`] is the way over /dev/fuse, [`uring`] that over the workers' own rings.
 
 mod carry;
 mod classic;
 mod connection;
+mod halt;
 mod receive;
+mod uring;
 
+use crate::abi::flags::init;
 use crate::error::MountError;
 use crate::options::MountOptions;
 use crate::session::Session;
 use connection::Connection;
+use halt::Halt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use syncline_device::{Worker, WorkerOptions, allowed_cpus, pin_to_cpu};
+use uring::{Queues, Share};
 
 pub use connection::handshake;
 
@@ -22,23 +27,36 @@ pub use connection::handshake;
 pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);
 
 impl Workers {
-    /// Starts the threads; they serve `session` until its connection ends.
+    /// Starts the threads; they serve `session` until its connection ends. After an error they end when it does.
     pub fn start(
         descriptor: OwnedFd,
         session: &Arc<Session>,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
-        let cpus = allowed_cpus().map_err(MountError::workers)?;
-        let count = if options.workers == 0 { cpus.len() } else { options.workers };
+        let allowed = allowed_cpus().map_err(MountError::workers)?;
+        let count = if options.workers == 0 { allowed.len() } else { options.workers };
+        let cpus: Vec<usize> = allowed.into_iter().cycle().take(count).collect();
+        let over_io_uring = session.negotiated().has(init::OVER_IO_URING);
+        let mut shares = match over_io_uring {
+            true => uring::of_this_machine(&cpus, session.negotiated().transfer_bytes_max)
+                .map_err(MountError::rings)?,
+            false => vec![Vec::new(); count],
+        };
         let first = Connection::new(descriptor).map_err(MountError::workers)?;
         let clones = (1..count).map(|_| first.another());
         let connections = clones.collect::<io::Result<Vec<_>>>().map_err(MountError::workers)?;
+        let halt = Halt::default();
         let mut threads = Vec::with_capacity(count);
         for (index, connection) in std::iter::once(first).chain(connections).enumerate() {
-            let cpu = options.pin_workers.then(|| cpus[index % cpus.len()]);
-            threads.push(start_one(index, connection, session.clone(), cpu)?);
+            let way = match over_io_uring {
+                true => Way::Uring { shares: std::mem::take(&mut shares[index]), reads_device: index == 0 },
+                false => Way::Classic,
+            };
+            let cpu = options.pin_workers.then_some(cpus[index]);
+            let seat = Seat { connection, session: session.clone(), cpu, way, halt: halt.clone() };
+            threads.push(Starting::new(index, seat)?);
         }
-        Ok(Self(threads))
+        Ok(Self(threads.into_iter().map(Starting::go).collect()))
     }
 
     /// Waits for the end of the connection; the first failure counts.
@@ -56,32 +74,87 @@ impl Workers {
     }
 }
 
-/// Starts one thread, and waits until it is ready to serve.
-fn start_one(
-    index: usize,
+/// How a thread gets its requests.
+enum Way {
+    /// From /dev/fuse.
+    Classic,
+    /// From its queues; one thread reads /dev/fuse as well.
+    Uring { shares: Vec<Share>, reads_device: bool },
+}
+
+/// What one thread is given.
+struct Seat {
     connection: Connection,
     session: Arc<Session>,
     cpu: Option<usize>,
-) -> Result<JoinHandle<Result<(), MountError>>, MountError> {
-    let (ready, started) = mpsc::channel();
-    let serve = move || {
+    way: Way,
+    halt: Halt,
+}
+
+/// A thread that is ready and waits until all are.
+struct Starting {
+    thread: JoinHandle<Result<(), MountError>>,
+    go: mpsc::Sender<()>,
+}
+
+impl Starting {
+    /// Starts one thread, and waits until it is ready to serve.
+    fn new(index: usize, seat: Seat) -> Result<Self, MountError> {
+        let (ready, started) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let name = format!("syncline-fuse-{index}");
+        let thread = thread::Builder::new().name(name).spawn(move || seat.serve(&ready, &gone));
+        let thread = thread.map_err(MountError::workers)?;
+        let silent = || Err(MountError::workers(io::Error::other("the thread ended before it began")));
+        started.recv().unwrap_or_else(|_| silent())?;
+        Ok(Self { thread, go })
+    }
+
+    fn go(self) -> JoinHandle<Result<(), MountError>> {
+        // A thread that has died meanwhile is found at the join.
+        let _ = self.go.send(());
+        self.thread
+    }
+}
+
+impl Seat {
+    /// The thread's whole life. It tells whether it is `ready`, waits for `go`, and serves.
+    fn serve(
+        self,
+        ready: &mpsc::Sender<Result<(), MountError>>,
+        go: &mpsc::Receiver<()>,
+    ) -> Result<(), MountError> {
+        let Self { connection, session, cpu, way, halt } = self;
+        let failed = |error: MountError| {
+            // The starting thread waits for this very message.
+            let _ = ready.send(Err(error.clone()));
+            Err(error)
+        };
         let worker = match prepare(cpu) {
             Ok(worker) => worker,
-            Err(error) => {
-                let error = MountError::workers(error);
-                // The starting thread waits for this very message.
-                let _ = ready.send(Err(error.clone()));
-                return Err(error);
-            }
+            Err(error) => return failed(MountError::workers(error)),
+        };
+        let Way::Uring { shares, reads_device } = way else {
+            let _ = ready.send(Ok(()));
+            return go.recv().map_or(Ok(()), |()| worker.run(classic::serve(connection, session)));
+        };
+        let queues = match worker.run(Queues::register(connection, session, &shares)) {
+            Ok(queues) => queues,
+            Err(error) => return failed(MountError::rings(error)),
         };
         let _ = ready.send(Ok(()));
-        worker.run(classic::serve(connection, session))
-    };
-    let name = format!("syncline-fuse-{index}");
-    let thread = thread::Builder::new().name(name).spawn(serve).map_err(MountError::workers)?;
-    let silent = || Err(MountError::workers(io::Error::other("the thread ended before it began")));
-    started.recv().unwrap_or_else(|_| silent())?;
-    Ok(thread)
+        if go.recv().is_err() {
+            // Another thread failed: the mount is taken away, and with it the entries that the kernel has.
+            return worker.run(queues.ended());
+        }
+        let guard = halt.on_failure();
+        let served = worker.run(queues.serve(reads_device, &halt));
+        match &served {
+            Ok(()) => guard.disarm(),
+            Err(error) => tracing::error!(%error, "the mount ends"),
+        }
+        served
+    }
 }
 
 fn prepare(cpu: Option<usize>) -> io::Result<Worker> {

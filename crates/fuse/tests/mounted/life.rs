@@ -3,8 +3,11 @@
 use crate::support::{ORDINARY_USER, Setup, TestMount};
 use crate::{as_ordinary_user, pattern, support};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn the_daemon_answers_questions() {
@@ -68,8 +71,20 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     let Some(mut mount) = TestMount::or_skip() else { return };
     let path = mount.path();
     fs::write(path.join("file"), "x").unwrap();
+    // Callers whose requests are under way.
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let mut file = File::create(path.join(format!("file{writer}"))).unwrap();
+            std::thread::spawn(move || {
+                while file.write_all(&pattern(70_000, writer)).and_then(|()| file.sync_all()).is_ok() {}
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
     mount.kill_daemon();
-    assert!(syncline_fuse::daemon_has_gone(&fs::read_dir(&path).unwrap_err()));
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let error = fs::read_dir(&path).unwrap_err();
+    assert!(syncline_fuse::daemon_has_gone(&error), "{error:?}");
     let (mut second, mut output) = support::start_daemon(&path, Setup::default());
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     assert!(refusal.contains("daemon has gone"), "{refusal}");
@@ -98,4 +113,51 @@ fn ordinary_users_mount_through_fusermount() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\ng\n", "{output:?}");
     assert!(output.status.success());
     mount.wait_for_the_end();
+}
+
+#[test]
+fn an_aborted_connection_ends_the_daemon_well() {
+    let Some(mut mount) = TestMount::or_skip() else { return };
+    let connections = tempfile::tempdir().unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "fusectl", "none"]).arg(connections.path()).status().unwrap();
+    assert!(mounted.success());
+    let abort = connections.path().join(mount.connection().to_string()).join("abort");
+    let mut file = File::create(mount.path().join("open")).unwrap();
+    file.write_all(&pattern(100_000, 9)).unwrap();
+    fs::write(abort, "1").unwrap();
+    support::unmount(connections.path());
+    mount.wait_for_the_end();
+    assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
+}
+
+#[test]
+fn a_mount_that_is_detached_serves_what_is_open_to_the_end() {
+    let Some(mut mount) = TestMount::or_skip() else { return };
+    let mut file = File::create(mount.path().join("open")).unwrap();
+    assert!(Command::new("umount").arg("-l").arg(mount.path()).status().unwrap().success());
+    for round in 0..20 {
+        file.write_all(&pattern(100_000, round)).unwrap();
+        file.sync_all().unwrap();
+    }
+    drop(file);
+    mount.wait_for_the_end();
+}
+
+#[test]
+fn callers_that_are_killed_leave_a_working_mount() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    for round in 0..20 {
+        let script = "while :; do dd if=/dev/zero of=file bs=64k count=4 conv=fsync; ls -l; done";
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).current_dir(mount.path()).process_group(0);
+        let mut caller = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(10 + round * 3));
+        // SAFETY: takes no memory; the group is that of our own child, which was not waited for.
+        assert_eq!(unsafe { libc::kill(-(caller.id() as i32), libc::SIGKILL) }, 0);
+        caller.wait().unwrap();
+    }
+    fs::write(mount.path().join("after"), "x").unwrap();
+    File::open(mount.path().join("after")).unwrap().sync_all().unwrap();
+    mount.unmount();
 }

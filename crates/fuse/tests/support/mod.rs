@@ -2,6 +2,7 @@
 //! on a mapped file needs the daemon) nor leave it behind.
 
 mod filesystem;
+mod switch;
 
 pub use filesystem::TestFilesystem;
 use std::io::{BufRead, BufReader, Read};
@@ -9,10 +10,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use syncline_fuse::{MountOptions, Session};
+pub use switch::Switch;
+use syncline_device::{Worker, WorkerOptions};
+use syncline_fuse::{MountOptions, Session, Transport};
 use tempfile::TempDir;
 
 const MOUNT_POINT: &str = "SYNCLINE_TEST_MOUNT_POINT";
+const URING: &str = "SYNCLINE_TEST_URING";
 const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
 const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
@@ -30,10 +34,14 @@ pub fn run_daemon() {
     if std::env::var_os(DIRECT_IO).is_some() {
         options.direct_io = syncline_fuse::DirectIo::Always;
     }
+    let uring = std::env::var_os(URING).is_some();
+    options.transport = if uring { Transport::Uring } else { Transport::Classic };
     match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
         Ok(mounted) => {
             let texts = mounted.session().control();
             texts.register("stats", || format!("{{\"long\":\"{}\"}}", "x".repeat(100_000)));
+            let transport = mounted.session().transport();
+            texts.register("transport", move || transport.into());
             texts.register("panics", || panic!("on purpose"));
             println!("{READY}");
             mounted.run_until_unmounted().unwrap();
@@ -48,16 +56,31 @@ pub fn run_daemon() {
 pub struct TestMount {
     directory: TempDir,
     daemon: Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: DaemonOutput,
+}
+
+/// What a daemon prints.
+pub struct DaemonOutput {
+    lines: BufReader<std::process::ChildStdout>,
+    /// Held until it has mounted.
+    switch: Option<Switch>,
 }
 
 /// How to mount.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Setup {
     /// Run the daemon as this user.
     pub user: Option<u32>,
     /// Open every file for direct I/O.
     pub direct_io: bool,
+    /// Let the kernel offer FUSE over io_uring, to tests of that transport.
+    pub switched_on: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { user: None, direct_io: false, switched_on: true }
+    }
 }
 
 impl TestMount {
@@ -90,6 +113,12 @@ impl TestMount {
     /// Where it is mounted.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
+    }
+
+    /// The number of its connection to the kernel.
+    pub fn connection(&self) -> u32 {
+        use std::os::unix::fs::MetadataExt;
+        libc::minor(std::fs::metadata(self.path()).unwrap().dev())
     }
 
     /// Requests of a kind that the daemon has seen.
@@ -126,7 +155,7 @@ impl TestMount {
     }
 
     fn end_of_daemon(&mut self) {
-        let closed = self.output.by_ref().lines().any(|line| line.unwrap() == "closed");
+        let closed = self.output.lines.by_ref().lines().any(|line| line.unwrap() == "closed");
         assert!(closed, "the daemon did not close its filesystem");
         assert!(self.daemon.wait().unwrap().success());
     }
@@ -141,15 +170,21 @@ impl Drop for TestMount {
     }
 }
 
-fn reason_to_skip() -> Option<&'static str> {
+fn reason_to_skip() -> Option<String> {
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        return Some("only root can mount");
+        return Some("only root can mount".into());
     }
-    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(_) => None,
-        Err(_) => Some("/dev/fuse cannot be opened"),
+    if std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+        return Some("/dev/fuse cannot be opened".into());
     }
+    if crate::TRANSPORT == Transport::Classic {
+        return None;
+    }
+    if !Worker::new(WorkerOptions::default()).unwrap().has_ring() {
+        return Some("this process may not use io_uring".into());
+    }
+    Switch::set(true).err()
 }
 
 /// Unmounts as an administrator would.
@@ -189,7 +224,7 @@ pub fn reason_not_to_mount_as_ordinary_user() -> Option<&'static str> {
 }
 
 /// Starts a daemon for `mount_point`: this very test program, asked to run one test.
-pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, BufReader<std::process::ChildStdout>) {
+pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
     command
@@ -197,6 +232,11 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, BufReader<std::
         .env(MOUNT_POINT, mount_point)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
+    let mut switch = None;
+    if crate::TRANSPORT == Transport::Uring {
+        command.env(URING, "1");
+        switch = Some(Switch::set(setup.switched_on).unwrap());
+    }
     if setup.direct_io {
         command.env(DIRECT_IO, "1");
     }
@@ -204,13 +244,14 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, BufReader<std::
         command.uid(user).gid(user).current_dir("/");
     }
     let mut daemon = command.spawn().unwrap();
-    let output = BufReader::new(daemon.stdout.take().unwrap());
-    (daemon, output)
+    let lines = BufReader::new(daemon.stdout.take().unwrap());
+    (daemon, DaemonOutput { lines, switch })
 }
 
 /// Waits until the daemon has mounted, or gives its error.
-pub fn wait_until_ready(output: &mut BufReader<std::process::ChildStdout>) -> Result<(), String> {
-    for line in output.lines() {
+pub fn wait_until_ready(output: &mut DaemonOutput) -> Result<(), String> {
+    let _switch = output.switch.take();
+    for line in output.lines.by_ref().lines() {
         let line = line.unwrap();
         // The test harness prints before us, without ending its line.
         if line.ends_with(READY) {

@@ -1,0 +1,185 @@
+//! The way over io_uring: a worker's ring, which carries its device I/O, carries the requests of its CPU as well.
+//!
+//! Each entry goes round: the kernel fills it and completes its command, the request is carried out, and the next command
+//! sends the answer and asks for the next request, in the same system call that starts whatever I/O is due and waits.
+//! FORGET and INTERRUPT keep coming over /dev/fuse, where one worker goes on reading.
+
+mod entry;
+mod memory;
+mod shares;
+
+use super::carry::{Load, carry_out};
+use super::classic;
+use super::connection::Connection;
+use super::halt::Halt;
+use crate::error::MountError;
+use crate::reply::Reply;
+use crate::session::Session;
+use entry::Entry;
+use futures_lite::future;
+use io_uring::squeue;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use syncline_device::Worker;
+
+pub use shares::{Share, of_this_machine};
+
+/// The queues that one worker serves.
+pub struct Queues {
+    connection: Rc<Connection>,
+    session: Arc<Session>,
+    load: Rc<Load>,
+    /// Entries that the kernel will still use.
+    live: Cell<usize>,
+    /// Why one was lost, if one was.
+    lost: Cell<Option<i32>>,
+    /// Nothing more is taken on.
+    closed: Cell<bool>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Queues {
+    /// Offers the kernel the entries of `shares`, on the current worker.
+    pub async fn register(
+        connection: Connection,
+        session: Arc<Session>,
+        shares: &[Share],
+    ) -> io::Result<Rc<Self>> {
+        if !Worker::current().has_ring() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this process may not use io_uring"));
+        }
+        let queues = Rc::new(Self {
+            connection: Rc::new(connection),
+            session,
+            load: Rc::default(),
+            live: Cell::new(0),
+            lost: Cell::new(None),
+            closed: Cell::new(false),
+            waiting: RefCell::default(),
+        });
+        let transfer_bytes_max = queues.session.negotiated().transfer_bytes_max;
+        for share in shares {
+            for _ in 0..share.entries {
+                let entry = Entry::new(share.queue, transfer_bytes_max)?;
+                let command = entry.register(queues.connection.descriptor());
+                Live::new(&queues, entry).submit(command);
+            }
+        }
+        // The worker submits while we wait, and a refusal is there at once; success is silent until a request comes.
+        future::yield_now().await;
+        future::yield_now().await;
+        match queues.lost.get() {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(queues),
+        }
+    }
+
+    /// Serves until the connection ends and every request was answered, or until another thread could not go on.
+    pub async fn serve(self: Rc<Self>, reads_device: bool, halt: &Halt) -> Result<(), MountError> {
+        let device = async {
+            match reads_device {
+                true => classic::receive_all(&self.connection, &self.session, &self.load).await,
+                false => Ok(()),
+            }
+        };
+        let whole = async { future::try_zip(device, self.ended()).await.map(|_| ()) };
+        let halted = async {
+            halt.raised().await;
+            Err(MountError::connection(io::Error::other("another thread could not go on")))
+        };
+        let outcome = future::or(whole, halted).await;
+        self.closed.set(true);
+        // What was begun is brought to its end, also when nobody waits for the answer any more.
+        self.load.idle().await;
+        outcome
+    }
+
+    /// Waits until the kernel has given back every entry, which it does when the connection ends. An error if one was
+    /// lost: the kernel waits for its answer, and so would the caller, for ever.
+    pub async fn ended(&self) -> Result<(), MountError> {
+        poll_fn(|context| {
+            if let Some(errno) = self.lost.get() {
+                return Poll::Ready(Err(MountError::connection(io::Error::from_raw_os_error(errno))));
+            }
+            if self.live.get() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            *self.waiting.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// An entry that the kernel will still use, or whose request is being carried out.
+struct Live {
+    entry: Box<Entry>,
+    queues: Rc<Queues>,
+    /// The kernel has given it back; dropped before, it is lost.
+    ended: bool,
+}
+
+impl Live {
+    fn new(queues: &Rc<Queues>, entry: Box<Entry>) -> Self {
+        queues.live.set(queues.live.get() + 1);
+        Self { entry, queues: queues.clone(), ended: false }
+    }
+
+    fn submit(self, command: squeue::Entry128) {
+        // SAFETY: the completion owns the entry, with all memory that the command names, and through the queues the
+        // descriptor; a command of FUSE completes once.
+        let submitted = unsafe {
+            Worker::current().submit_entry(command, Box::new(move |result| self.completed(result)))
+        };
+        assert!(submitted.is_ok(), "the worker was seen to have a ring");
+    }
+
+    /// A command has completed: a request has come, or none will come any more.
+    fn completed(self, result: i32) {
+        if result < 0 {
+            return self.refused(-result);
+        }
+        if self.queues.closed.get() {
+            return;
+        }
+        let unique = self.entry.header().unique;
+        let Some(request) = self.entry.request() else {
+            tracing::error!(unique, "the kernel sent something that is no request");
+            return self.answer(unique, &Reply::error(libc::EIO));
+        };
+        let (session, load) = (self.queues.session.clone(), self.queues.load.clone());
+        carry_out(&session, &load, request, move |unique, reply| self.answer(unique, &reply));
+    }
+
+    /// Sends an answer, and asks for the next request.
+    fn answer(mut self, unique: u64, reply: &Reply) {
+        self.queues.connection.notify(reply);
+        let fuse = self.queues.connection.descriptor();
+        let command = self.entry.answer(unique, reply, fuse);
+        self.submit(command);
+    }
+
+    fn refused(mut self, errno: i32) {
+        // These are the kernel's words for the end of a connection.
+        self.ended = matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED);
+        if !self.ended {
+            self.queues.lost.set(Some(errno));
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if !self.ended && self.queues.lost.get().is_none() {
+            self.queues.lost.set(Some(libc::EIO));
+        }
+        self.queues.live.set(self.queues.live.get() - 1);
+        if let Some(waker) = self.queues.waiting.take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The tests of `mounted` once more, with requests that come over io_uring, and what only that can get wrong.
+
+#[path = "../mounted/attributes.rs"]
+mod attributes;
+#[path = "../mounted/files.rs"]
+mod files;
+#[path = "../mounted/life.rs"]
+mod life;
+#[path = "../mounted/names.rs"]
+mod names;
+mod queues;
+#[path = "../support/shell.rs"]
+mod shell;
+#[path = "../support/mod.rs"]
+mod support;
+
+use shell::{as_ordinary_user, pattern};
+use syncline_fuse::Transport;
+
+/// How the requests of these tests come.
+const TRANSPORT: Transport = Transport::Uring;
+
+#[test]
+#[ignore = "run as a process of its own by the other tests"]
+fn daemon_process() {
+    support::run_daemon();
+}

@@ -1,0 +1,99 @@
+//! What only the transport over io_uring can get wrong: queues of each CPU, their entries, what still comes over /dev/fuse.
+
+use crate::pattern;
+use crate::support::{self, Setup, TestMount};
+use std::fs::{self, File};
+use std::io::Write;
+use std::time::Duration;
+use syncline_device::{allowed_cpus, pin_to_cpu};
+use syncline_fuse::control;
+
+#[test]
+fn the_transport_is_what_was_asked_for() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    assert_eq!(control::text(&mount.path(), "transport").unwrap(), "uring");
+    mount.unmount();
+}
+
+#[test]
+fn without_the_switch_the_error_names_it() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let off = Setup { switched_on: false, ..Setup::default() };
+    let (mut daemon, mut output) = support::start_daemon(directory.path(), off);
+    let refusal = support::wait_until_ready(&mut output).unwrap_err();
+    for words in ["switched off", "echo Y > /sys/module/fuse/parameters/enable_uring", "--transport classic"]
+    {
+        assert!(refusal.contains(words), "{refusal}");
+    }
+    daemon.wait().unwrap();
+    let left =
+        syncline_fuse::mounts().unwrap().into_iter().any(|entry| entry.mount_point == directory.path());
+    assert!(!left, "no mount is left behind");
+    // One that was made before goes on.
+    fs::write(mount.path().join("file"), "x").unwrap();
+    mount.unmount();
+}
+
+#[test]
+fn callers_on_every_cpu_are_served() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let threads: Vec<_> = allowed_cpus()
+        .unwrap()
+        .into_iter()
+        .map(|cpu| {
+            let path = mount.path().join(format!("cpu{cpu}"));
+            std::thread::spawn(move || {
+                pin_to_cpu(cpu).unwrap();
+                for round in 0..50 {
+                    let data = pattern(100 + 5000 * round, cpu);
+                    fs::write(&path, &data).unwrap();
+                    File::open(&path).unwrap().sync_all().unwrap();
+                    assert!(fs::read(&path).unwrap() == data);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    mount.unmount();
+}
+
+#[test]
+fn more_requests_than_entries_wait_their_turn() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    // More than all the entries of two CPUs, each kept for the time of an fsync.
+    let threads: Vec<_> = (0..300)
+        .map(|thread| {
+            let path = mount.path().join(format!("file{thread}"));
+            std::thread::spawn(move || {
+                let mut file = File::create(&path).unwrap();
+                for round in 0..5 {
+                    file.write_all(&pattern(70_000, thread + round)).unwrap();
+                    file.sync_all().unwrap();
+                }
+                drop(file);
+                let data: Vec<u8> = (0..5).flat_map(|round| pattern(70_000, thread + round)).collect();
+                assert!(fs::read(&path).unwrap() == data);
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(mount.requests("FSync"), 1500);
+    mount.unmount();
+}
+
+#[test]
+fn forgets_still_come() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    for index in 0..200 {
+        fs::write(mount.path().join(format!("file{index}")), "x").unwrap();
+        fs::remove_file(mount.path().join(format!("file{index}"))).unwrap();
+    }
+    // Nobody waits for them, so they may come late.
+    let came = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        mount.requests("Forget") + mount.requests("BatchForget") > 0
+    });
+    assert!(came, "the kernel's FORGETs were not read");
+    mount.unmount();
+}

@@ -1,0 +1,15 @@
+//! Small things that the tests on mounts share.
+
+use super::support::ORDINARY_USER;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// `len` bytes that differ from place to place and from seed to seed.
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|index| (index.wrapping_mul(31).wrapping_add(index >> 9).wrapping_add(seed)) as u8).collect()
+}
+
+/// Runs a shell command as an ordinary user.
+pub fn as_ordinary_user(script: &str) -> std::process::Output {
+    Command::new("sh").arg("-c").arg(script).uid(ORDINARY_USER).gid(ORDINARY_USER).output().unwrap()
+}
