@@ -6,6 +6,7 @@ mod support;
 mod names;
 mod scrub;
 mod sync_many;
+mod transport;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

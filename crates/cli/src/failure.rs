@@ -264,6 +264,7 @@ impl From<MountError> for Failure {
             | MountError::FusermountMissing
             | MountError::Fusermount { .. }
             | MountError::KernelTooOld { .. }
+            | MountError::NoUring { .. }
             | MountError::NotPermitted { .. } => Cause::Fuse,
             _ => Cause::Other,
         };

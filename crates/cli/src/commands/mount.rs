@@ -37,9 +37,12 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime,
-    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|write|always, accept-damaged-log
+    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|write|always, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// How requests come from the kernel: the same as -o transport
+    #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
+    transport: Option<String>,
     /// Where the daemon's messages go once the mount is usable. Default: nowhere
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -49,7 +52,9 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Outcome {
+    // Among the options it reaches the daemon as well.
+    args.options.extend(args.transport.take().map(|way| format!("transport={way}")));
     let choices = MountChoices::parse(&args.options)?;
     if args.foreground || args.daemon {
         return serve(&args, &choices);
@@ -190,6 +195,7 @@ fn register(
         "pid": std::process::id(),
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
+        "transport": mounted.session().transport(),
     });
     let daemon_text = daemon.to_string();
     control.register("daemon", move || daemon_text.clone());

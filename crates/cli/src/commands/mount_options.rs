@@ -5,7 +5,7 @@ use crate::size;
 use std::path::Path;
 use std::time::Duration;
 use syncline_fs::AccessTime;
-use syncline_fuse::{DirectIo, MountOptions};
+use syncline_fuse::{DirectIo, MountOptions, Transport};
 use syncline_store::StoreOptions;
 
 /// Everything that `-o` can choose.
@@ -20,6 +20,7 @@ pub struct MountChoices {
     no_execution: bool,
     allow_other: Option<bool>,
     direct_io: DirectIo,
+    transport: Transport,
 }
 
 impl MountChoices {
@@ -73,6 +74,14 @@ impl MountChoices {
                     self.store.ablations.insert(name.parse()?);
                 }
             }
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "uring" => Transport::Uring,
+                    "classic" => Transport::Classic,
+                    _ => return Err("choose auto, uring or classic".into()),
+                }
+            }
             // Words of mount(8) and fstab(5) that say what is the case anyway.
             "defaults" | "async" | "user" | "nofail" | "auto" | "noauto" | "_netdev" => {}
             _ => return Err("unknown option; 'syncline mount --help' lists them".into()),
@@ -89,6 +98,7 @@ impl MountChoices {
         options.kernel.no_execution |= self.no_execution;
         options.kernel.allow_other = self.allow_other;
         options.direct_io = self.direct_io;
+        options.transport = self.transport;
         options
     }
 }
@@ -115,6 +125,15 @@ mod tests {
         let choices = parse("ablate=xattr-skip:flush-elide,ablate=dir-bulk").unwrap();
         let names: Vec<_> = choices.store.ablations.iter().map(|ablation| ablation.name()).collect();
         assert_eq!(names, ["xattr-skip", "flush-elide", "dir-bulk"]);
+    }
+
+    #[test]
+    fn the_transport_is_passed_on_and_the_last_word_counts() {
+        let transport = |text: &str| parse(text).unwrap().kernel(Path::new("image")).transport;
+        assert_eq!(transport(""), Transport::default());
+        assert_eq!(transport("transport=uring"), Transport::Uring);
+        assert_eq!(transport("transport=uring,transport=classic"), Transport::Classic);
+        assert!(parse("transport=telepathy").is_err());
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! How requests come from the kernel, as a user chooses it.
+
+#[path = "../../crates/fuse/tests/support/switch.rs"]
+mod switch;
+
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, not_root, syncline};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use switch::Switch;
+use syncline_device::{Worker, WorkerOptions};
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Why nothing can be mounted with io_uring here, if so.
+fn no_uring() -> Option<String> {
+    if let Some(why) = not_root() {
+        return Some(why.into());
+    }
+    if !Path::new(SWITCH).exists() {
+        return Some("this kernel has no FUSE over io_uring".into());
+    }
+    if !Worker::new(WorkerOptions::default()).unwrap().has_ring() {
+        return Some("this process may not use io_uring".into());
+    }
+    Switch::set(true).err().or_else(no_fuse)
+}
+
+/// Mounts with these options while the switch is on or off.
+fn mount(place: &Place, name: &str, on: bool, options: &[&str]) -> Mount {
+    let _switch = Switch::set(on).unwrap();
+    Mount::new(&place.image(), &place.directory(name), options)
+}
+
+fn transport(mount: &Mount) -> String {
+    mount.stats()["daemon"]["transport"].as_str().expect("a word").to_owned()
+}
+
+#[test]
+fn a_mount_over_io_uring_keeps_what_was_synced_through_a_crash() {
+    skip_if!(no_uring());
+    let place = Place::with_image("128MiB");
+    let mut mounted = mount(&place, "mount", true, &["--transport", "uring"]);
+    assert_eq!(transport(&mounted), "uring");
+    let data: Vec<u8> = (0..2_000_003u32).map(|index| (index % 249) as u8).collect();
+    let directory = mounted.path.join("directory");
+    fs::create_dir(&directory).unwrap();
+    for index in 0..50 {
+        let mut file = File::create(directory.join(format!("{index}"))).unwrap();
+        file.write_all(&data[..index * 40_000]).unwrap();
+        file.sync_all().unwrap();
+    }
+    let stats = mounted.stats();
+    assert!(stats["requests"]["FSync"].as_u64() >= Some(50), "{stats}");
+    mounted.kill();
+    drop(mounted);
+    // What one transport wrote the other reads.
+    let mounted = mount(&place, "again", true, &["-o", "transport=classic"]);
+    assert_eq!(transport(&mounted), "classic");
+    for index in 0..50 {
+        let read = fs::read(mounted.path.join("directory").join(format!("{index}"))).unwrap();
+        assert!(read == data[..index * 40_000], "{index}");
+    }
+    mounted.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn what_is_not_switched_on_is_an_error_only_if_asked_for() {
+    skip_if!(no_uring());
+    let place = Place::with_image("32MiB");
+    let directory = place.directory("refused");
+    {
+        let _switch = Switch::set(false).unwrap();
+        let image = place.image();
+        let words = [Path::new("mount"), &image, &directory, Path::new("--transport"), Path::new("uring")];
+        let answer = syncline(words);
+        answer.fails(7, &["switched off", &format!("echo Y > {SWITCH}"), "--transport classic"]);
+    }
+    assert!(fs::read_dir(&directory).unwrap().next().is_none(), "nothing is mounted there");
+    let mounted = mount(&place, "mount", false, &["--transport", "auto"]);
+    assert_eq!(transport(&mounted), "classic");
+    mounted.unmount().ok();
+    place.check_clean();
+}
