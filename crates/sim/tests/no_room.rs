@@ -280,29 +280,3 @@ fn a_writer_does_not_wait_for_the_removal_of_its_own_file() {
         assert_eq!(simulation.run(working), Ok(()), "seed {seed}");
     }
 }
-
-/// A truncation to the middle of a block has to write that block anew. It makes room, so it may draw on the reserve; what it must
-/// never do is to fail and have cut the file all the same.
-#[test]
-fn a_truncation_finds_room_on_a_full_image() {
-    let memory = image();
-    let (simulation, fs) = open(&memory, 1);
-    let mut rig = Rig { simulation, memory, fs, files: BTreeMap::new(), refusals: 0 };
-    rig.create("file");
-    rig.write("file", 0, 24_576, 7);
-    rig.fsync("file");
-    // What checkpoints can release is released before.
-    for _ in 0..3 {
-        let fs = rig.fs.clone();
-        rig.simulation.run(async move { fs.syncfs().await }).unwrap().unwrap();
-    }
-    let mut taken = Vec::new();
-    while let Some(reservation) = rig.fs.store().try_reserve(1) {
-        taken.push(reservation);
-    }
-    for size in [20_000, 10_000, 9_999, 5_001] {
-        rig.truncate("file", size);
-        rig.compare();
-    }
-    assert_eq!(rig.refusals, 0);
-}
