@@ -104,6 +104,8 @@ kinds! {
     InodeContradiction = "0033" "inode-contradiction",
     /// A block in use lies in the log.
     LogOverlap = "0034" "log-overlap",
+    /// A block's reference count is not the number of extents on it.
+    ReferenceCount = "0035" "reference-count",
 }
 
 impl Serialize for FindingKind {

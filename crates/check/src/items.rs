@@ -6,6 +6,7 @@ use crate::data::DataReader;
 use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
 use crate::object::Object;
+use crate::references::References;
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) report: &'a mut Report,
     pub(crate) data: DataReader,
     pub(crate) facts: Facts,
+    pub(crate) references: References,
 }
 
 impl Shared<'_> {
@@ -57,6 +59,7 @@ impl<'a> ItemCheck<'a> {
             report,
             data: DataReader::new(store.device().clone()),
             facts: Facts::default(),
+            references: References::default(),
         };
         Self { store, shared, tell, object: None, next_object: store.new_object() }
     }
@@ -90,7 +93,36 @@ impl<'a> ItemCheck<'a> {
         }
         self.end_object();
         self.shared.data.finish(self.shared.report).await;
+        self.references();
         self.shared.facts
+    }
+
+    /// Blocks that several extents lie on: each is used once, and counted as often as it is referred to.
+    fn references(&mut self) {
+        let Shared { references, reachable, report, .. } = &mut self.shared;
+        let found = references.found();
+        for shared in &found {
+            if !reachable.add(shared.run) {
+                let text = format!(
+                    "{} blocks of an extent that shares lie where something else does",
+                    shared.run.blocks
+                );
+                report.block(FindingKind::BlockUsedTwice, shared.run.start, text);
+            }
+        }
+        if report.incomplete {
+            // What could not be read may refer to them.
+            return;
+        }
+        for wrong in references.wrong(&found) {
+            let text = format!(
+                "{} blocks have {} references, there are {}",
+                wrong.run.blocks,
+                wrong.told.max(1),
+                wrong.found
+            );
+            report.block(FindingKind::ReferenceCount, wrong.run.start, text);
+        }
     }
 
     fn progress(&mut self) {
@@ -142,18 +174,20 @@ impl<'a> ItemCheck<'a> {
             Some(Kind::Extent) => object.extent(key, value, &mut self.shared).await,
             Some(Kind::Xattr) => object.xattr(key, value, &mut self.shared),
             Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
-            Some(Kind::Orphan) | None => {
+            Some(Kind::Orphan | Kind::Shared) | None => {
                 let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 self.shared.report.object(FindingKind::ItemMalformed, key.object, text);
             }
         }
     }
 
-    /// Items of object 0: marks of inodes to be removed.
+    /// Items of object 0: marks of inodes to be removed, and reference counts.
     fn mark(&mut self, key: Key, value: &Bytes) {
         if key.kind == Kind::Orphan as u8 && value.is_empty() {
             self.shared.facts.mark_orphan(key.offset);
-        } else {
+        } else if key.kind != Kind::Shared as u8
+            || !self.shared.references.item(self.shared.geometry, key, value)
+        {
             let text =
                 format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
             self.shared.report.object(FindingKind::ItemMalformed, 0, text);

@@ -7,7 +7,8 @@
 //!
 //! [`repair`] mends what a check finds; [`Scrub`] verifies a filesystem that is in use.
 //!
-//! Memory: two bits for each block of the image, and about 32 bytes for each inode and 24 for each name.
+//! Memory: two bits for each block of the image, about 32 bytes for each inode, 24 for each name, and 32 for each extent that
+//! shares blocks.
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -19,6 +20,7 @@ mod info;
 mod items;
 mod names;
 mod object;
+mod references;
 mod repair;
 mod scrub;
 mod space;

@@ -207,7 +207,9 @@ impl Object {
             let text = "block 0 of the file is both in the inode item and in an extent";
             report.object(FindingKind::InodeContradiction, self.number, text);
         }
-        if !shared.reachable.add(run) {
+        if extent.shared {
+            shared.references.extent(run);
+        } else if !shared.reachable.add(run) {
             let text = format!(
                 "an extent of {} blocks, at file block {}, overlaps what something else uses",
                 run.blocks, extent.file_block

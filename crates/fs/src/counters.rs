@@ -88,4 +88,14 @@ counters! {
     fdatasyncs,
     /// Barriers.
     barriers,
+    /// Times that reference counts of shared blocks were looked up.
+    shared_lookups,
+    /// Nanoseconds that changes of shared blocks waited for each other.
+    shared_wait_ns,
+    /// Bytes that copies share with their originals instead of having them twice.
+    reflinked_bytes,
+    /// Bytes that were found to be equal and are shared since.
+    deduplicated_bytes,
+    /// Bytes that were copied because they could not be shared.
+    copied_bytes,
 }

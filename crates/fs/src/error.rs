@@ -68,6 +68,14 @@ pub enum FsError {
         /// What is wrong.
         detail: FormatError,
     },
+    /// EIO: a reference count of shared blocks can't be what it says.
+    #[error("reference count of block {block}: {detail}")]
+    CorruptCount {
+        /// The first block it is of.
+        block: u64,
+        /// What is wrong.
+        detail: FormatError,
+    },
     /// ENOSPC, EROFS, EIO, by what the store said.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -102,7 +110,7 @@ impl FsError {
             Self::Stale => 116,
             Self::Store(StoreError::NoSpace) => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
-            Self::Store(_) | Self::Corrupt { .. } => 5,
+            Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } => 5,
         }
     }
 }

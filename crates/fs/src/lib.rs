@@ -34,6 +34,7 @@ mod xattr_place;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
+pub use data::{Deduplicated, LoggedBlock, Usage};
 pub use error::FsError;
 pub use filesystem::Filesystem;
 pub use options::{AccessTime, Options};

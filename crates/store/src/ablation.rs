@@ -16,11 +16,14 @@ pub enum Ablation {
     FlushGroup,
     /// S3: nothing is sealed before somebody asks (or 32 MiB are pending), and then item by item.
     DirBulk,
+    /// S5: every change of extents takes the lock of shared blocks and looks their reference counts up.
+    ReflinkMark,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::XattrSkip, Self::FlushElide, Self::FlushGroup, Self::DirBulk];
+    pub const ALL: [Self; 5] =
+        [Self::XattrSkip, Self::FlushElide, Self::FlushGroup, Self::DirBulk, Self::ReflinkMark];
 
     /// Its name on command lines.
     pub fn name(self) -> &'static str {
@@ -29,6 +32,7 @@ impl Ablation {
             Self::FlushElide => "flush-elide",
             Self::FlushGroup => "flush-group",
             Self::DirBulk => "dir-bulk",
+            Self::ReflinkMark => "reflink-mark",
         }
     }
 

@@ -13,6 +13,7 @@ mod names;
 mod object;
 mod objects;
 mod planner;
+mod shared;
 mod structure;
 mod view;
 mod xattrs;

@@ -187,7 +187,7 @@ impl Object {
             Some(Kind::Xattr) => self.xattrs.item(planner, key, value).await,
             Some(Kind::Chunk) if !self.is_being_removed() => self.xattrs.chunk(planner, key, value),
             Some(Kind::Chunk) => {}
-            Some(Kind::Orphan) | None => {
+            Some(Kind::Orphan | Kind::Shared) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
             }
@@ -274,10 +274,11 @@ impl Object {
         let Some(extent) = self.trim(planner, key, extent, first, why) else { return };
         self.extent_end = extent.end();
         self.extent_blocks += extent.blocks();
-        if !planner.kept.add_all_or_none(extent.run()) {
-            let text = format!("{at} lies where something else does → gets blocks of its own");
-            planner.tell(FindingKind::BlockUsedTwice, Some(self.number), Some(extent.addr), text);
-            planner.copies.push((self.number, extent));
+        if extent.shared {
+            // Which of them can stay is known when those are known that share with nobody.
+            planner.sharing.push((self.number, extent));
+        } else if !planner.kept.add_all_or_none(extent.run()) {
+            planner.copy(self.number, extent);
         }
     }
 
@@ -296,7 +297,12 @@ impl Object {
         planner.view.delete(key);
         let rest = extent.slice(first, extent.end());
         let cut = extent.slice(extent.file_block, first).expect("the extent begins before that");
-        planner.freed.push(cut.run());
+        if extent.shared {
+            // Others may use them: what is free is found out when the space map is made anew.
+            planner.leaks = true;
+        } else {
+            planner.freed.push(cut.run());
+        }
         if let Some(rest) = &rest {
             planner.view.put(Key::new(self.number, Kind::Extent, rest.file_block), rest.encode());
         }

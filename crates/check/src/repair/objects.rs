@@ -4,6 +4,7 @@ use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, REGULAR};
 use crate::repair::object::Object;
 use crate::repair::planner::Planner;
+use crate::repair::shared;
 use bytes::Bytes;
 use syncline_format::{Key, Kind};
 
@@ -39,14 +40,15 @@ pub(crate) async fn pass(planner: &mut Planner) {
     if let Some(done) = object {
         done.end(planner).await;
     }
+    shared::resolve(planner);
     lost_nodes(planner);
 }
 
-/// An item of object 0: a mark of an inode to be removed.
+/// An item of object 0: a mark of an inode to be removed, or a reference count.
 fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     if key.kind == Kind::Orphan as u8 && value.is_empty() {
         planner.orphans.push(key.offset);
-    } else {
+    } else if key.kind != Kind::Shared as u8 || !planner.references.item(planner.geometry, key, value) {
         let why = format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
         planner.remove(FindingKind::ItemMalformed, key, why);
     }

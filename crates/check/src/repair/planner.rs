@@ -3,6 +3,7 @@
 use crate::blocks::BlockSet;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::DIRECTORY;
+use crate::references::References;
 use crate::repair::view::View;
 use std::sync::Arc;
 use syncline_format::items::dirent::{Dirent, NAME_BYTES_MAX};
@@ -71,6 +72,10 @@ pub(crate) struct Planner {
     pub(crate) freed: Vec<BlockRun>,
     /// Extents whose blocks something else has as well.
     pub(crate) copies: Vec<(u64, Extent)>,
+    /// Extents that may share their blocks, with the objects they belong to.
+    pub(crate) sharing: Vec<(u64, Extent)>,
+    /// The same, and the reference counts that were met.
+    pub(crate) references: References,
     /// Blocks of all extents that were met.
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
@@ -102,6 +107,8 @@ impl Planner {
             orphans: Vec::new(),
             freed: Vec::new(),
             copies: Vec::new(),
+            sharing: Vec::new(),
+            references: References::default(),
             seen: BlockSet::new(geometry.total_blocks),
             kept: BlockSet::new(geometry.total_blocks),
             leaks: false,
@@ -123,6 +130,17 @@ impl Planner {
         } else {
             self.changes_dropped += 1;
         }
+    }
+
+    /// Has an extent get blocks of its own.
+    pub(crate) fn copy(&mut self, object: u64, extent: Extent) {
+        let text = format!(
+            "the extent of {} blocks at file block {} lies where something else does → gets blocks of its own",
+            extent.blocks(),
+            extent.file_block
+        );
+        self.tell(FindingKind::BlockUsedTwice, Some(object), Some(extent.addr), text);
+        self.copies.push((object, extent));
     }
 
     /// Tells of a change of an object.

@@ -8,6 +8,7 @@ use syncline::{Filesystem, ImageOptions};
 use syncline_check::FindingKind;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
+use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::ChunkRef;
 use syncline_format::items::{HASH_MAX, hash_offsets};
 use syncline_format::superblock::LogStart;
@@ -159,7 +160,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
     }),
     (FindingKind::ExtentOutside, |device, inodes| {
         plant(device, |_, transaction| {
-            let extent = Extent { file_block: 1000, addr: 3, checksums: vec![0] };
+            let extent = Extent { file_block: 1000, addr: 3, checksums: vec![0], shared: false };
             transaction.put(Key::new(inodes.large, Kind::Extent, 1000), extent.encode());
         });
         None
@@ -233,6 +234,18 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         edit_superblock(device, |superblock| {
             let segment = BlockRun::new(addr, 16);
             superblock.log = LogStart { addr, segment, ..superblock.log };
+        });
+        None
+    }),
+    (FindingKind::ReferenceCount, |device, inodes| {
+        plant(device, |store, transaction| {
+            // Two extents share, and the count says three.
+            let extent = Extent { shared: true, ..extents(store, inodes.large)[0].clone() };
+            let copy = Extent { file_block: 320, ..extent.clone() };
+            transaction.put(Key::new(inodes.large, Kind::Extent, extent.file_block), extent.encode());
+            transaction.put(Key::new(inodes.second, Kind::Extent, 320), copy.encode());
+            let counts = SharedRun { run: extent.run(), count: 3 };
+            transaction.put(Key::new(0, Kind::Shared, extent.addr), counts.encode());
         });
         None
     }),

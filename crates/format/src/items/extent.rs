@@ -10,6 +10,8 @@ pub const EXTENT_BLOCKS_MAX: u64 = 32;
 pub const FILE_BLOCKS_MAX: u64 = SIZE_MAX / BLOCK_BYTES as u64 + 1;
 /// Bytes of the value before the checksums.
 pub const FIXED_BYTES: usize = 12;
+/// Other extents may lie on some of the same blocks: [`super::shared`] has their reference counts.
+const FLAG_SHARED: u16 = 1;
 
 const STRUCTURE: &str = "extent";
 
@@ -22,6 +24,8 @@ pub struct Extent {
     pub addr: BlockAddr,
     /// CRC32C of each block: one to [`EXTENT_BLOCKS_MAX`].
     pub checksums: Vec<Crc>,
+    /// Other extents may lie on some of the same blocks. Without this mark none does.
+    pub shared: bool,
 }
 
 impl Extent {
@@ -52,6 +56,7 @@ impl Extent {
             file_block: first,
             addr: self.addr + skip,
             checksums: self.checksums[skip as usize..(end - self.file_block) as usize].to_vec(),
+            shared: self.shared,
         })
     }
 
@@ -61,7 +66,8 @@ impl Extent {
         let mut value = Vec::with_capacity(FIXED_BYTES + 4 * self.checksums.len());
         value.extend_from_slice(&self.addr.to_le_bytes());
         value.extend_from_slice(&blocks.to_le_bytes());
-        value.extend_from_slice(&[0; 2]);
+        let flags = if self.shared { FLAG_SHARED } else { 0 };
+        value.extend_from_slice(&flags.to_le_bytes());
         self.checksums.iter().for_each(|crc| value.extend_from_slice(&crc.to_le_bytes()));
         value
     }
@@ -72,7 +78,8 @@ impl Extent {
         let mut cursor = Cursor::new(value, STRUCTURE);
         let addr = cursor.u64()?;
         let blocks = u64::from(cursor.u16()?);
-        if cursor.u16()? != 0 {
+        let flags = cursor.u16()?;
+        if flags & !FLAG_SHARED != 0 {
             return Err(cursor.field("flags"));
         }
         if blocks == 0 || file_block % EXTENT_BLOCKS_MAX + blocks > EXTENT_BLOCKS_MAX {
@@ -88,7 +95,7 @@ impl Extent {
         if !cursor.is_empty() {
             return Err(cursor.field("value length"));
         }
-        Ok(Self { file_block, addr, checksums })
+        Ok(Self { file_block, addr, checksums, shared: flags & FLAG_SHARED != 0 })
     }
 }
 
@@ -103,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> Extent {
-        Extent { file_block: 35, addr: 0x1122_3344, checksums: vec![0xaabb_ccdd, 7] }
+        Extent { file_block: 35, addr: 0x1122_3344, checksums: vec![0xaabb_ccdd, 7], shared: false }
     }
 
     #[test]
@@ -116,6 +123,9 @@ mod tests {
         ];
         assert_eq!(sample().encode(), expected);
         assert_eq!(Extent::decode(35, &expected).unwrap(), sample());
+        let mut marked = expected;
+        marked[10] = 1;
+        assert_eq!(Extent::decode(35, &marked).unwrap(), Extent { shared: true, ..sample() });
     }
 
     #[test]
@@ -131,7 +141,7 @@ mod tests {
         refused(35, &|value| value.truncate(3));
         refused(35, &|value| value[8] = 0);
         refused(35, &|value| value[8] = 33);
-        refused(35, &|value| value[10] = 1);
+        refused(35, &|value| value[10] = 2);
         refused(35, &|value| value[..8].fill(0xff));
         refused(63, &|_| {}); // would cross a multiple of 32
         refused(FILE_BLOCKS_MAX, &|_| {});
@@ -140,9 +150,9 @@ mod tests {
 
     #[test]
     fn slices_keep_addresses_and_checksums_together() {
-        let extent = Extent { file_block: 10, addr: 100, checksums: vec![0, 1, 2, 3] };
+        let extent = Extent { file_block: 10, addr: 100, checksums: vec![0, 1, 2, 3], shared: true };
         let middle = extent.slice(11, 13).unwrap();
-        assert_eq!(middle, Extent { file_block: 11, addr: 101, checksums: vec![1, 2] });
+        assert_eq!(middle, Extent { file_block: 11, addr: 101, checksums: vec![1, 2], shared: true });
         assert_eq!(extent.slice(0, 99).unwrap(), extent);
         assert_eq!(extent.slice(0, 10), None);
         assert_eq!(extent.slice(14, 20), None);

@@ -4,7 +4,8 @@
 //! caller, not yet on its way), the map of blocks in flight (background write-back has started writing them and nothing
 //! names them yet), the inline data of the inode item (block 0 of a small file), the extents.
 //!
-//! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, its state.
+//! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, the counts of shared
+//! blocks, its state.
 //! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
 
 mod api;
@@ -15,6 +16,7 @@ mod lookup;
 mod place;
 mod plan;
 mod read;
+mod reflink;
 mod seek;
 mod shared;
 mod submit;
@@ -28,6 +30,7 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
+pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};

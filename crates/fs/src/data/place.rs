@@ -80,7 +80,12 @@ impl Placement {
                 {
                     last.checksums.push(checksum);
                 }
-                _ => naming.extents.push(Extent { file_block: number, addr, checksums: vec![checksum] }),
+                _ => naming.extents.push(Extent {
+                    file_block: number,
+                    addr,
+                    checksums: vec![checksum],
+                    shared: false,
+                }),
             }
         }
         naming.named.extend(named.into_iter().map(|run| (self.write.clone(), run)));

@@ -1,5 +1,6 @@
 //! What becomes of a file's extent items when some of its blocks change: pure arithmetic, no I/O.
 
+use super::reflink::Shares;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
@@ -11,17 +12,19 @@ use syncline_store::Transaction;
 pub(crate) struct ExtentChanges {
     /// By first file block: the new item, or `None` where an item goes.
     pub items: BTreeMap<u64, Option<Extent>>,
-    /// Device blocks that the file no longer uses.
+    /// Device blocks that nothing uses any more.
     pub freed: Vec<BlockRun>,
+    /// Device blocks that the file no longer uses, and that other extents may lie on.
+    pub released: Vec<BlockRun>,
     /// Blocks in the new extents.
     pub added_blocks: u64,
-    /// Blocks in `freed`.
+    /// Blocks in `freed` and `released`.
     pub freed_blocks: u64,
 }
 
 impl ExtentChanges {
-    /// Puts the changes of `ino` into a transaction.
-    pub(crate) fn put(&self, ino: ObjectId, transaction: &mut Transaction) {
+    /// Puts the changes of `ino` into a transaction. `shares` has the counts of what is released.
+    pub(crate) fn put(&self, ino: ObjectId, shares: &mut Shares<'_>, transaction: &mut Transaction) {
         for (&file_block, item) in &self.items {
             let key = Key::new(ino, Kind::Extent, file_block);
             match item {
@@ -29,7 +32,8 @@ impl ExtentChanges {
                 None => transaction.delete(key),
             }
         }
-        self.freed.iter().for_each(|run| transaction.free(*run));
+        let unused = self.released.iter().flat_map(|run| shares.release(*run));
+        self.freed.iter().copied().chain(unused).for_each(|run| transaction.free(run));
     }
 }
 
@@ -44,7 +48,7 @@ pub(crate) fn replace(old: &[Extent], cleared: &[Range<u64>], new: Vec<Extent>) 
         changes.added_blocks += extent.blocks();
         changes.items.insert(extent.file_block, Some(extent));
     }
-    changes.freed_blocks = changes.freed.iter().map(|run| run.blocks).sum();
+    changes.freed_blocks = changes.freed.iter().chain(&changes.released).map(|run| run.blocks).sum();
     changes
 }
 
@@ -74,7 +78,8 @@ fn clear(extent: &Extent, cleared: &[Range<u64>], changes: &mut ExtentChanges) {
         }
         keep(extent.slice(kept_from, range.start), changes);
         if let Some(gone) = extent.slice(range.start, range.end) {
-            free(gone.run(), changes);
+            let list = if gone.shared { &mut changes.released } else { &mut changes.freed };
+            extend(list, gone.run());
             kept_from = gone.end();
         }
     }
@@ -89,10 +94,10 @@ fn keep(rest: Option<Extent>, changes: &mut ExtentChanges) {
     }
 }
 
-fn free(run: BlockRun, changes: &mut ExtentChanges) {
-    match changes.freed.last_mut() {
+fn extend(runs: &mut Vec<BlockRun>, run: BlockRun) {
+    match runs.last_mut() {
         Some(last) if last.end() == run.start => last.blocks += run.blocks,
-        _ => changes.freed.push(run),
+        _ => runs.push(run),
     }
 }
 
@@ -138,7 +143,12 @@ mod tests {
             let (block, addr) = (first + index, addr + index);
             match extents.last_mut() {
                 Some(last) if block % EXTENT_BLOCKS_MAX != 0 => last.checksums.push(addr as u32),
-                _ => extents.push(Extent { file_block: block, addr, checksums: vec![addr as u32] }),
+                _ => extents.push(Extent {
+                    file_block: block,
+                    addr,
+                    checksums: vec![addr as u32],
+                    shared: false,
+                }),
             }
         }
         extents
@@ -183,7 +193,7 @@ mod tests {
             let start: Items = fresh(0, BLOCKS, 1000).into_iter().map(|extent| (extent.file_block, extent)).collect();
             let new: Vec<Extent> = blocks
                 .iter()
-                .map(|&block| Extent { file_block: block, addr: 9000 + block, checksums: vec![7] })
+                .map(|&block| Extent { file_block: block, addr: 9000 + block, checksums: vec![7], shared: false })
                 .collect();
             let old: Vec<Extent> = start.values().cloned().collect();
             let at_once = replace(&old, &ranges(&new), new.clone());

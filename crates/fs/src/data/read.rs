@@ -204,7 +204,12 @@ mod tests {
     #[test]
     fn neighbours_on_the_device_are_read_together_up_to_a_megabyte() {
         let extents: Vec<Extent> = (0..20)
-            .map(|piece| Extent { file_block: piece * 32, addr: 1000 + piece * 32, checksums: vec![0; 32] })
+            .map(|piece| Extent {
+                file_block: piece * 32,
+                addr: 1000 + piece * 32,
+                checksums: vec![0; 32],
+                shared: false,
+            })
             .collect();
         let parts = parts(&extents, 5, 640);
         let runs: Vec<u64> = parts
@@ -223,8 +228,8 @@ mod tests {
     #[test]
     fn holes_lie_before_between_and_after_extents() {
         let extents = [
-            Extent { file_block: 2, addr: 100, checksums: vec![1, 2] },
-            Extent { file_block: 6, addr: 102, checksums: vec![3] },
+            Extent { file_block: 2, addr: 100, checksums: vec![1, 2], shared: false },
+            Extent { file_block: 6, addr: 102, checksums: vec![3], shared: false },
         ];
         let shape: Vec<(bool, u64)> = parts(&extents, 1, 9)
             .iter()

@@ -35,6 +35,8 @@ pub(crate) struct DataShared {
     stopping: AtomicBool,
     /// Inodes with a cached tail, oldest first.
     tails: Mutex<VecDeque<Weak<Inode>>>,
+    /// Held while reference counts of shared blocks are read and changed.
+    pub(crate) shared_counts: async_lock::Mutex<()>,
 }
 
 #[derive(Default)]

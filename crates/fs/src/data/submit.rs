@@ -6,6 +6,7 @@
 
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
+use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::{BLOCK, DataState, MemoryBlock, lookup, plan, writeback};
@@ -42,8 +43,18 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
     }
 }
 
+/// Takes the `writeback`s of several inodes, which are in the order of their numbers.
+pub(crate) async fn hold_writebacks(files: &[&Arc<Inode>]) -> Vec<async_lock::MutexGuardArc<()>> {
+    let mut held = Vec::with_capacity(files.len());
+    for inode in files {
+        let writeback = inode.state.lock().data.writeback.clone();
+        held.push(writeback.lock_arc().await);
+    }
+    held
+}
+
 /// Submits what is dirty now. The inode's `writeback` is held; its lease is not.
-async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+pub(crate) async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
     loop {
         fs.store.admit(Admission::Shrink).await?;
@@ -123,6 +134,7 @@ pub(crate) async fn submit_leased(fs: &Filesystem, files: &[Submission<'_>]) -> 
         make_up_reservation(fs, file.inode).await?;
         old.push(overlapped(fs, file).await?);
     }
+    let shares = reflink::hold(fs, old.iter().flatten()).await?;
     // From here on nothing waits, so a caller that gives up leaves nothing half done.
     let mut started = Vec::with_capacity(files.len());
     for (file, old) in files.iter().zip(old) {
@@ -134,13 +146,13 @@ pub(crate) async fn submit_leased(fs: &Filesystem, files: &[Submission<'_>]) -> 
             }
         }
     }
-    finish(fs, started)
+    finish(fs, started, shares)
 }
 
-fn finish(fs: &Filesystem, mut started: Vec<Started<'_>>) -> Result<(), FsError> {
+fn finish(fs: &Filesystem, mut started: Vec<Started<'_>>, shares: Shares<'_>) -> Result<(), FsError> {
     let changes =
         started.iter_mut().map(|file| std::mem::replace(&mut file.change, unchanged(file.inode))).collect();
-    let result = transact::commit(fs, changes);
+    let result = transact::commit(fs, changes, shares);
     for file in &mut started {
         match result {
             Ok(_) => file.done(fs),

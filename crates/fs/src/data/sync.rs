@@ -107,13 +107,14 @@ pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<()
 
 /// Submits the files (in the order of their numbers) in one transaction.
 async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
-    let mut writebacks = Vec::with_capacity(files.len());
-    for inode in files {
-        let writeback = inode.state.lock().data.writeback.clone();
-        writebacks.push(writeback.lock_arc().await);
-    }
+    let _writebacks = submit::hold_writebacks(files).await;
     fs.store.admit(Admission::Shrink).await?;
     let _leases = lease_all(files).await;
+    submit_leased(fs, files).await
+}
+
+/// Submits all that is dirty of these files in one transaction. Their `writeback`s and leases are held.
+pub(crate) async fn submit_leased(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
     let dirty: Vec<Submission<'_>> = files
         .iter()
         .filter(|inode| !submit::is_clean(&inode.state.lock()))

@@ -4,14 +4,18 @@ mod crash;
 mod faults;
 mod history;
 mod model;
+mod reflink;
 mod sync;
 mod writing;
 
 use crate::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
-use crate::{Filesystem, FsError, ManualClock, Options};
+use crate::{Deduplicated, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_format::items::shared::SharedRun;
+use syncline_format::{Key, Kind};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
@@ -125,12 +129,43 @@ impl Mount {
         let _lease = block_on(inode.lease.read());
         let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
         let blocks: u64 = extents.iter().map(|extent| extent.blocks()).sum();
-        let mut runs: Vec<_> = extents.iter().map(|extent| extent.run()).collect();
+        let mut runs: Vec<_> =
+            extents.iter().filter(|extent| !extent.shared).map(|extent| extent.run()).collect();
         runs.sort_unstable();
         assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start), "two extents share a block");
         let state = inode.state.lock();
         assert_eq!(state.data.disk_blocks, blocks, "the block count is wrong");
         assert!(state.data.disk_size <= state.attr.size);
+    }
+}
+
+impl Mount {
+    /// Fails unless the reference counts are those of these files, which are all there are.
+    fn check_counts(&self, inos: &[Ino]) {
+        let mut references: BTreeMap<u64, (u32, bool)> = BTreeMap::new();
+        for &ino in inos {
+            let inode = block_on(self.fs.inode(ino)).unwrap();
+            let _lease = block_on(inode.lease.read());
+            for extent in block_on(super::lookup::all(self.fs.store(), ino, 0, u64::MAX)).unwrap() {
+                for block in extent.run().start..extent.run().end() {
+                    let (count, marked) = references.entry(block).or_insert((0, true));
+                    *count += 1;
+                    *marked &= extent.shared;
+                }
+            }
+        }
+        let mut counted = BTreeMap::new();
+        let all = Key::new(0, Kind::Shared, 0)..=Key::new(0, Kind::Shared, u64::MAX);
+        let items = block_on(self.fs.store().scan(*all.start(), *all.end(), usize::MAX)).unwrap().items;
+        for (key, value) in items {
+            let item = SharedRun::decode(key.offset, &value).unwrap();
+            counted.extend((item.run.start..item.run.end()).map(|block| (block, item.count)));
+        }
+        for (block, (count, marked)) in references {
+            assert_eq!(counted.remove(&block).unwrap_or(1), count, "references of block {block}");
+            assert!(marked || count == 1, "an extent on block {block} lacks the mark");
+        }
+        assert!(counted.is_empty(), "counts of blocks that nothing uses: {counted:?}");
     }
 }
 

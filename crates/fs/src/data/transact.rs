@@ -1,6 +1,7 @@
 //! Committing changes of files' data: extents, logged size and inline data in one transaction.
 
 use super::plan::ExtentChanges;
+use super::reflink::Shares;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -41,6 +42,11 @@ pub(crate) enum SizeChange {
         logged: u64,
         now: Timestamp,
     },
+    /// Blocks of another file were taken over; the file has at least `size` bytes now. Nothing of it is dirty.
+    TakenOver {
+        size: u64,
+        now: Timestamp,
+    },
 }
 
 /// What is put back if the commit fails.
@@ -53,12 +59,18 @@ struct Saved {
     inline: Option<Bytes>,
 }
 
-/// Commits one transaction with these changes, each of another file. Nothing has changed if it fails.
-pub(crate) fn commit(fs: &Filesystem, changes: Vec<FileChange<'_>>) -> Result<OpSeq, FsError> {
+/// Commits one transaction with these changes, each of another file. `shares` holds the counts of what they release. Nothing
+/// has changed if it fails.
+pub(crate) fn commit(
+    fs: &Filesystem,
+    changes: Vec<FileChange<'_>>,
+    mut shares: Shares<'_>,
+) -> Result<OpSeq, FsError> {
     let mut transaction = Transaction::new();
+    shares.put_marks(&mut transaction);
     let mut saved = Vec::with_capacity(changes.len());
     for change in &changes {
-        change.extents.put(change.inode.ino, &mut transaction);
+        change.extents.put(change.inode.ino, &mut shares, &mut transaction);
         for (write, part) in &change.named {
             transaction.name_data(write, *part);
         }
@@ -69,6 +81,7 @@ pub(crate) fn commit(fs: &Filesystem, changes: Vec<FileChange<'_>>) -> Result<Op
         }
         state.put(&mut transaction);
     }
+    shares.put_counts(&mut transaction);
     match fs.store.commit(transaction) {
         Ok(op) => {
             changes.iter().for_each(|change| change.committed(op));
@@ -120,6 +133,14 @@ impl FileChange<'_> {
                 }
                 data.disk_mtime = now;
                 state.attr.size = size;
+                state.attr.mtime = now;
+                state.attr.ctime = now;
+            }
+            SizeChange::TakenOver { size, now } => {
+                state.attr.size = state.attr.size.max(size);
+                data.disk_size = data.next_disk_size(state.attr.size);
+                data.disk_mtime = now;
+                data.tail = None;
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             }

@@ -9,6 +9,7 @@ use super::dirty::Block;
 use super::place::{self, Naming, Placement};
 use super::plan::{self, ExtentChanges};
 use super::read;
+use super::reflink::{self, Shares};
 use super::submit::make_up_reservation;
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::{patch, reserve};
@@ -65,7 +66,7 @@ async fn grow(
     fs.drop_privileges(inode, kill_privileges).await?;
     let logged = if size > old { size } else { inode.state.lock().data.disk_size };
     let size = SizeChange::Truncated { size, logged, now };
-    transact::commit(fs, vec![change(inode, ExtentChanges::default(), size)])?;
+    transact::commit(fs, vec![change(inode, ExtentChanges::default(), size)], Shares::default())?;
     Ok(())
 }
 
@@ -185,6 +186,7 @@ async fn shrink(
         Some(end) if end <= clear_from => lookup::Extents { extents: Vec::new(), complete: true },
         _ => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, DELETES_MAX).await?,
     };
+    let shares = reflink::hold(fs, &first.extents).await?;
     // From here to the commit nothing waits.
     let placements = place_edge(fs, inode, &mut edge, size / BLOCK)?;
     let mut naming = Naming::default();
@@ -194,7 +196,7 @@ async fn shrink(
     let mut change = change(inode, extents, SizeChange::Truncated { size, logged, now });
     change.named = naming.named;
     change.inline = shrunk_inline(inode, &edge, size);
-    if let Err(error) = transact::commit(fs, vec![change]) {
+    if let Err(error) = transact::commit(fs, vec![change], shares) {
         place::abandon(fs, &placements);
         return Err(error);
     }
@@ -298,7 +300,8 @@ async fn delete_from(fs: &Filesystem, inode: &Arc<Inode>, first: u64) -> Result<
         let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
         let extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
         if !extents.items.is_empty() {
-            transact::commit(fs, vec![change(inode, extents, SizeChange::Keep)])?;
+            let shares = reflink::hold(fs, &found.extents).await?;
+            transact::commit(fs, vec![change(inode, extents, SizeChange::Keep)], shares)?;
         }
         if found.complete {
             inode.state.lock().data.extent_end = Some(first);

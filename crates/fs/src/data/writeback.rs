@@ -6,6 +6,7 @@
 
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
+use super::reflink::{self, Shares};
 use super::submit::{self, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::{BLOCK, DataState, lookup, plan};
@@ -167,7 +168,8 @@ impl Flight<'_> {
                 number_ranges(numbers.filter(|&number| number < extent_end))
             };
             let old = lookup::overlapping(&self.fs.store, self.inode.ino, &ranges).await?;
-            self.name(unit, &old, all && unit == self.placements.len())?;
+            let shares = reflink::hold(self.fs, &old).await?;
+            self.name(unit, &old, shares, all && unit == self.placements.len())?;
         }
         Ok(())
     }
@@ -187,7 +189,7 @@ impl Flight<'_> {
     }
 
     /// Commits the transaction that names the first `unit` placements. Nothing waits.
-    fn name(&mut self, unit: usize, old: &[Extent], all: bool) -> Result<(), FsError> {
+    fn name(&mut self, unit: usize, old: &[Extent], shares: Shares<'_>, all: bool) -> Result<(), FsError> {
         let (mut naming, mut stale, mut landed) = (Naming::default(), Vec::new(), Vec::new());
         {
             let mut state = self.inode.state.lock();
@@ -211,7 +213,7 @@ impl Flight<'_> {
                 size: SizeChange::Submitted { all },
             };
             change.name(old, naming);
-            if let Err(error) = transact::commit(self.fs, vec![change]) {
+            if let Err(error) = transact::commit(self.fs, vec![change], shares) {
                 // Back into flight, where dropping finds them.
                 self.inode.state.lock().data.in_flight.restore(landed);
                 return Err(error);

@@ -8,6 +8,7 @@ use std::hash::Hasher;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::{InodeItem, Target, Time};
+use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef, Xattr, XattrValue};
 use syncline_format::items::{HASH_MAX, SLOT_BITS};
 use syncline_format::{BlockRun, Key, Kind, crc};
@@ -42,6 +43,17 @@ pub enum Plant {
         blocks: u8,
         /// With the checksums that the blocks have.
         right: bool,
+        /// With the mark of extents that share.
+        shared: bool,
+    },
+    /// A reference count.
+    Shared {
+        /// First block of the device.
+        addr: Number,
+        /// How many.
+        blocks: u16,
+        /// References.
+        count: Number,
     },
     /// An extended attribute, where a search finds it.
     Xattr {
@@ -152,12 +164,18 @@ impl Plant {
                 let entry = Dirent { ino: number(*object), file_type: file_type & 0o17, name: &bytes };
                 (Key::new(number(*directory), Kind::Dirent, name.offset(image, *slot)), entry.encode())
             }
-            Self::Extent { object, file_block, addr, blocks, right } => {
+            Self::Extent { object, file_block, addr, blocks, right, shared } => {
                 let file_block = number(*file_block);
                 let room = EXTENT_BLOCKS_MAX - file_block % EXTENT_BLOCKS_MAX;
                 let blocks = u64::from(*blocks) % room + 1;
                 let extent = extent(image, file_block, BlockRun::new(number(*addr), blocks), *right);
+                let extent = Extent { shared: *shared, ..extent };
                 (Key::new(number(*object), Kind::Extent, file_block), extent.encode())
+            }
+            Self::Shared { addr, blocks, count } => {
+                let addr = number(*addr);
+                let run = BlockRun::new(addr, u64::from(*blocks));
+                (Key::new(0, Kind::Shared, addr), SharedRun { run, count: number(*count) as u32 }.encode())
             }
             Self::Xattr { object, name, chunks, len } => {
                 let (bytes, value) = (name.bytes(), vec![7; usize::from(*len)]);
@@ -192,7 +210,7 @@ fn extent(image: &Image, file_block: u64, run: BlockRun, right: bool) -> Extent 
         }
         _ => 0,
     };
-    Extent { file_block, addr: run.start, checksums: (0..run.blocks).map(checksum).collect() }
+    Extent { file_block, addr: run.start, checksums: (0..run.blocks).map(checksum).collect(), shared: false }
 }
 
 impl PlantInode {

@@ -3,6 +3,7 @@
 use syncline_format::items::dirent::{Dirent, is_name};
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::{InodeItem, SIZE_MAX, Target};
+use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
 use syncline_format::items::{SLOT_BITS, hash_offsets};
 use syncline_format::{KEY_BYTES, Key, Kind};
@@ -16,11 +17,12 @@ use syncline_format::{KEY_BYTES, Key, Kind};
 /// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
 pub fn item(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match Kind::from_u8(kind % 6) {
+    match Kind::from_u8(kind % 9) {
         Some(Kind::Inode) => inode(value),
         Some(Kind::Dirent) => dirent(value),
         Some(Kind::Extent) => extent(value),
         Some(Kind::Xattr) => xattr(value),
+        Some(Kind::Shared) => shared(value),
         Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
     }
 }
@@ -45,6 +47,15 @@ fn dirent(value: &[u8]) {
     let Ok(entry) = Dirent::decode(value) else { return };
     assert_eq!(entry.encode(), value);
     assert!(is_name(entry.name) && entry.ino != 0 && entry.ino <= i64::MAX as u64);
+}
+
+fn shared(value: &[u8]) {
+    let Some((start, value)) = value.split_first_chunk() else { return };
+    let start = u64::from_le_bytes(*start);
+    let Ok(shared) = SharedRun::decode(start, value) else { return };
+    assert_eq!(shared.encode(), value);
+    assert!(shared.count >= COUNT_MIN && shared.run.start == start);
+    assert_eq!(start / SHARED_BLOCKS_MAX, (shared.run.end() - 1) / SHARED_BLOCKS_MAX);
 }
 
 fn extent(value: &[u8]) {

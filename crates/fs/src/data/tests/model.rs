@@ -13,6 +13,8 @@ pub(super) enum Step {
     Fsync { file: usize, data_only: bool },
     SyncAll,
     WriteBack { file: usize },
+    Copy { from: (usize, u64), to: (usize, u64), len: u64 },
+    Deduplicate { from: (usize, u64), to: (usize, u64), len: u64 },
     Reopen,
     Crash,
 }
@@ -24,6 +26,11 @@ fn size(max: u64) -> impl Strategy<Value = u64> {
         2 => 0..6000u64,
         1 => prop_oneof![Just(2047u64), Just(2048), Just(2049), Just(4096), Just(8192), Just(131_072)],
     ]
+}
+
+/// A place in a file, mostly at the beginning of a block.
+fn place(file: std::ops::Range<usize>) -> impl Strategy<Value = (usize, u64)> {
+    (file, prop_oneof![1 => size(400_000), 3 => (0..100u64).prop_map(|block| block * 4096), 1 => Just(0)])
 }
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
@@ -38,7 +45,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(file, offset, len)| Step::Read { file, offset, len: len as usize }),
         3 => (file.clone(), any::<bool>()).prop_map(|(file, data_only)| Step::Fsync { file, data_only }),
         1 => Just(Step::SyncAll),
-        2 => file.prop_map(|file| Step::WriteBack { file }),
+        2 => file.clone().prop_map(|file| Step::WriteBack { file }),
+        4 => (place(file.clone()), place(file.clone()), size(300_000))
+            .prop_map(|(from, to, len)| Step::Copy { from, to, len }),
+        1 => (place(file.clone()), place(file), size(300_000))
+            .prop_map(|(from, to, len)| Step::Deduplicate { from, to, len }),
         1 => Just(Step::Reopen),
         1 => Just(Step::Crash),
     ]
@@ -93,6 +104,8 @@ impl Pair {
                 drop(inode);
                 self.mount.check_items(self.inos[file]);
             }
+            Step::Copy { from, to, len } => self.copy(from, to, len),
+            Step::Deduplicate { from, to, len } => self.deduplicate(from, to, len),
             Step::Reopen => {
                 self.mount = self.mount.reopen();
                 self.find_again();
@@ -107,6 +120,42 @@ impl Pair {
             }
         }
         self
+    }
+
+    fn copy(&mut self, from: (usize, u64), to: (usize, u64), len: u64) {
+        let places = |(file, offset): (usize, u64)| (self.inos[file], offset);
+        let copied = match block_on(self.mount.fs.copy_range(places(from), places(to), len, false)) {
+            Ok(copied) => copied as usize,
+            Err(FsError::Invalid("the ranges overlap")) if from.0 == to.0 => return,
+            Err(error) => panic!("{error}"),
+        };
+        let source = &self.model[&from.0];
+        let start = (from.1 as usize).min(source.len());
+        let data = source[start..(start + len as usize).min(source.len())].to_vec();
+        assert_eq!(copied, data.len(), "nothing here is so much that it is cut short");
+        let bytes = self.model.get_mut(&to.0).unwrap();
+        let end = to.1 as usize + data.len();
+        if bytes.len() < end && !data.is_empty() {
+            bytes.resize(end, 0);
+        }
+        if !data.is_empty() {
+            bytes[to.1 as usize..end].copy_from_slice(&data);
+        }
+        self.mount.check_items(self.inos[to.0]);
+    }
+
+    /// Whatever comes of it, nobody sees a difference.
+    fn deduplicate(&self, from: (usize, u64), to: (usize, u64), len: u64) {
+        let places = |(file, offset): (usize, u64)| (self.inos[file], offset);
+        match block_on(self.mount.fs.dedupe_range(places(from), places(to), len)) {
+            Ok(Deduplicated::Shared(bytes) | Deduplicated::Already(bytes)) => {
+                let part =
+                    |(file, offset): (usize, u64)| &self.model[&file][offset as usize..][..bytes as usize];
+                assert!(bytes == 0 || part(from) == part(to), "different bytes were shared");
+            }
+            Ok(Deduplicated::Differ) | Err(FsError::Invalid("the ranges overlap")) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn write(&mut self, file: usize, offset: u64, data: &[u8]) {
@@ -136,6 +185,7 @@ impl Pair {
             assert!(self.mount.read(ino, 0, expected.len() + 10) == *expected, "file {file}");
             self.mount.check_items(ino);
         }
+        self.mount.check_counts(&self.inos);
     }
 }
 

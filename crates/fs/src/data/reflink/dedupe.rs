@@ -1,0 +1,117 @@
+//! Deduplication: finding out what a file's blocks are, and sharing those that are equal.
+
+use super::take_over::{Blocks, Span};
+use crate::FsError;
+use crate::data::transact::SizeChange;
+use crate::data::{BLOCK, lookup, read};
+use crate::filesystem::Filesystem;
+use crate::types::Ino;
+use syncline_format::items::extent::Extent;
+use syncline_format::{BlockAddr, Crc};
+
+/// Most blocks compared at a time: 4 MiB of each file.
+const COMPARED_BLOCKS: u64 = 1024;
+
+/// A block of a file as the device has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoggedBlock {
+    /// Its number in the file.
+    pub number: u64,
+    /// Where it lies.
+    pub addr: BlockAddr,
+    /// CRC32C of its contents.
+    pub checksum: Crc,
+}
+
+/// What became of two ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deduplicated {
+    /// So many bytes from the beginning of the ranges share their blocks now; 0 if these ranges can't.
+    Shared(u64),
+    /// So many bytes from the beginning of the ranges shared their blocks before.
+    Already(u64),
+    /// They hold different bytes.
+    Differ,
+}
+
+impl Filesystem {
+    /// At most `max` blocks of a regular file from block `first` on that lie on the device, in order; dirty data is not
+    /// among them.
+    pub async fn logged_blocks(&self, ino: Ino, first: u64, max: usize) -> Result<Vec<LoggedBlock>, FsError> {
+        let inode = self.inode(ino).await?;
+        let _lease = inode.lease.read().await;
+        let end = inode.state.lock().attr.size.div_ceil(BLOCK);
+        let found = lookup::some(&self.store, ino, first, end, max).await?;
+        let parts = found.extents.iter().filter_map(|extent| extent.slice(first, end));
+        let blocks = parts.flat_map(|extent| {
+            let (number, addr) = (extent.file_block, extent.addr);
+            let blocks = (0..).zip(extent.checksums);
+            blocks.map(move |(at, checksum)| LoggedBlock { number: number + at, addr: addr + at, checksum })
+        });
+        Ok(blocks.take(max).collect())
+    }
+
+    /// Compares a range of a file with one of another (or of the same), byte by byte, and if they are equal makes the second
+    /// use the blocks of the first. Neither contents nor times change. Call it again for what lies after the bytes that it
+    /// tells of.
+    pub async fn dedupe_range(
+        &self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+    ) -> Result<Deduplicated, FsError> {
+        let (source, destination) = (self.inode(from.0).await?, self.inode(to.0).await?);
+        let len = len.min(COMPARED_BLOCKS * BLOCK);
+        if from.0 == to.0 && from.1 < to.1.saturating_add(len) && to.1 < from.1.saturating_add(len) {
+            return Err(FsError::Invalid("the ranges overlap"));
+        }
+        let span = Span { from: &source, from_offset: from.1, to: &destination, to_offset: to.1, len };
+        let _settled = span.settle(self).await?;
+        // Only what is there already, and no more than that.
+        let ends = to.1.checked_add(len).is_some_and(|end| end <= destination.state.lock().attr.size);
+        let Some(mut blocks) = span.blocks().filter(|_| ends) else { return Ok(Deduplicated::Shared(0)) };
+        let extents = span.source(self, &mut blocks).await?;
+        let old = lookup::all(&self.store, to.0, blocks.to, blocks.to + blocks.count).await?;
+        if places(&extents, blocks.from, blocks.count) == places(&old, blocks.to, blocks.count) {
+            return Ok(Deduplicated::Already(blocks.bytes));
+        }
+        if !self.equal(span, &blocks).await? {
+            return Ok(Deduplicated::Differ);
+        }
+        if !span.commit(self, &blocks, extents, SizeChange::Keep).await? {
+            return Ok(Deduplicated::Shared(0));
+        }
+        self.counters.deduplicated_bytes.add(blocks.bytes);
+        Ok(Deduplicated::Shared(blocks.bytes))
+    }
+
+    /// Compares block by block. Both files are settled.
+    async fn equal(&self, span: Span<'_>, blocks: &Blocks) -> Result<bool, FsError> {
+        for at in 0..blocks.count {
+            let one = read::read_block(self, span.from.ino, blocks.from + at).await?;
+            let other = read::read_block(self, span.to.ino, blocks.to + at).await?;
+            let zeros = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+            let equal = match (&one, &other) {
+                (Some(one), Some(other)) => one == other,
+                (Some(bytes), None) | (None, Some(bytes)) => zeros(bytes),
+                (None, None) => true,
+            };
+            if !equal {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Where each block lies.
+fn places(extents: &[Extent], first: u64, count: u64) -> Vec<(u64, BlockAddr)> {
+    let parts = extents.iter().filter_map(|extent| extent.slice(first, first + count));
+    parts
+        .flat_map(|part| {
+            (0..part.blocks())
+                .map(move |at| (part.file_block - first + at, part.addr + at))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}

@@ -1,0 +1,181 @@
+//! Taking over blocks of a file into another, or elsewhere in the same.
+
+use super::hold::{Shares, hold};
+use crate::FsError;
+use crate::change::{Leases, lease_all};
+use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::{BLOCK, lookup, plan, submit, sync, truncate};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use async_lock::MutexGuardArc;
+use std::sync::Arc;
+use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+
+/// Most extents taken over in one transaction: some hundred kilobytes of log.
+const EXTENTS_MAX: usize = 1024;
+
+/// A range of a file, and where it goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Span<'a> {
+    pub from: &'a Arc<Inode>,
+    pub from_offset: u64,
+    pub to: &'a Arc<Inode>,
+    pub to_offset: u64,
+    pub len: u64,
+}
+
+/// Two files without dirty data, for as long as this lives.
+pub(super) struct Settled<'a> {
+    _writebacks: Vec<MutexGuardArc<()>>,
+    _leases: Leases<'a>,
+}
+
+/// Whole blocks that can be taken over at once.
+pub(super) struct Blocks {
+    pub from: u64,
+    pub to: u64,
+    pub count: u64,
+    /// What of them is contents: less than all of them where the file ends.
+    pub bytes: u64,
+}
+
+impl<'a> Span<'a> {
+    /// What remains after `bytes`.
+    pub(super) fn after(self, bytes: u64) -> Self {
+        Self {
+            from_offset: self.from_offset + bytes,
+            to_offset: self.to_offset + bytes,
+            len: self.len - bytes,
+            ..self
+        }
+    }
+
+    /// Submits what is dirty of both files (a reflink logs its source's dirty data first) and keeps them so.
+    pub(super) async fn settle(self, fs: &Filesystem) -> Result<Settled<'a>, FsError> {
+        let mut files = vec![self.from, self.to];
+        files.sort_by_key(|inode| inode.ino);
+        files.dedup_by_key(|inode| inode.ino);
+        let writebacks = submit::hold_writebacks(&files).await;
+        for inode in &files {
+            submit::submit_once(fs, inode).await?;
+        }
+        fs.admit_growth().await?;
+        let leases = lease_all(&files).await;
+        for inode in &files {
+            fs.require_present(inode)?;
+        }
+        // What was written since.
+        sync::submit_leased(fs, &files).await?;
+        Ok(Settled { _writebacks: writebacks, _leases: leases })
+    }
+
+    /// The blocks at the beginning of the range that can be taken over, if there are any. Both files are settled.
+    ///
+    /// The block in which the source ends goes along only where the destination ends with it: what follows is zeros.
+    pub(super) fn blocks(self) -> Option<Blocks> {
+        let (from_size, inline) = {
+            let state = self.from.state.lock();
+            (state.attr.size, state.data.has_inline())
+        };
+        let (to_size, to_inline) = {
+            let state = self.to.state.lock();
+            (state.attr.size, state.data.has_inline())
+        };
+        let aligned = self.from_offset.is_multiple_of(BLOCK) && self.to_offset.is_multiple_of(BLOCK);
+        // Contents in an inode item have no blocks. Those of the destination go if the range replaces them.
+        if !aligned || inline || (to_inline && self.to_offset > 0) || self.from_offset >= from_size {
+            return None;
+        }
+        let bytes = self.len.min(from_size - self.from_offset);
+        let with_tail = self.from_offset + bytes == from_size && self.to_offset + bytes >= to_size;
+        let count = if with_tail { bytes.div_ceil(BLOCK) } else { bytes / BLOCK };
+        let bytes = bytes.min(count * BLOCK);
+        (count > 0).then_some(Blocks {
+            from: self.from_offset / BLOCK,
+            to: self.to_offset / BLOCK,
+            count,
+            bytes,
+        })
+    }
+
+    /// Takes over blocks at the beginning of the range, and returns how many bytes that was: 0 where they must be copied.
+    pub(crate) async fn take_over(self, fs: &Filesystem, kill_privileges: bool) -> Result<u64, FsError> {
+        let _settled = self.settle(fs).await?;
+        let Some(mut blocks) = self.blocks() else { return Ok(0) };
+        if self.to_offset + blocks.bytes > self.to.state.lock().attr.size {
+            truncate::forget_stale_extents(fs, self.to).await?;
+        }
+        let source = self.source(fs, &mut blocks).await?;
+        fs.drop_privileges(self.to, kill_privileges).await?;
+        let size = SizeChange::TakenOver { size: self.to_offset + blocks.bytes, now: fs.now() };
+        if !self.commit(fs, &blocks, source, size).await? {
+            return Ok(0);
+        }
+        fs.counters.reflinked_bytes.add(blocks.bytes);
+        Ok(blocks.bytes)
+    }
+
+    /// The extents of the source. If there are very many, fewer blocks are taken over at once.
+    pub(super) async fn source(self, fs: &Filesystem, blocks: &mut Blocks) -> Result<Vec<Extent>, FsError> {
+        let end = blocks.from + blocks.count;
+        let found = lookup::some(&fs.store, self.from.ino, blocks.from, end, EXTENTS_MAX).await?;
+        if let Some(last) = found.extents.last().filter(|_| !found.complete) {
+            blocks.count = last.end().min(end) - blocks.from;
+            blocks.bytes = blocks.bytes.min(blocks.count * BLOCK);
+        }
+        Ok(found.extents)
+    }
+
+    /// Replaces the destination's blocks by those of the source. False, and nothing has changed, if a block can't have
+    /// more references.
+    pub(super) async fn commit(
+        self,
+        fs: &Filesystem,
+        blocks: &Blocks,
+        mut source: Vec<Extent>,
+        size: SizeChange,
+    ) -> Result<bool, FsError> {
+        let cleared = blocks.to..blocks.to + blocks.count;
+        let mut old = lookup::all(&fs.store, self.to.ino, cleared.start, cleared.end).await?;
+        let mut shares = hold(fs, source.iter().chain(&old)).await?;
+        // Extents without the mark need no lookup, but their counts change now.
+        shares.hold_still(fs).await;
+        let Some(new) = self.share(&mut source, blocks, &mut shares) else { return Ok(false) };
+        if self.from.ino == self.to.ino {
+            // What is replaced may be a part of what has just got the mark.
+            let marked = |extent: &Extent| {
+                source.iter().any(|other| other.shared && other.file_block == extent.file_block)
+            };
+            old.iter_mut().for_each(|extent| extent.shared |= marked(extent));
+        }
+        let extents = plan::replace(&old, std::slice::from_ref(&cleared), new);
+        let replaces_inline = blocks.to == 0 && self.to.state.lock().data.has_inline();
+        let inline = if replaces_inline { InlineChange::Set(None) } else { InlineChange::Keep };
+        let change = FileChange { inode: self.to, extents, named: Vec::new(), inline, size };
+        transact::commit(fs, vec![change], shares)?;
+        Ok(true)
+    }
+
+    /// Takes the references, and returns the destination's new extents.
+    fn share(self, source: &mut [Extent], blocks: &Blocks, shares: &mut Shares<'_>) -> Option<Vec<Extent>> {
+        let mut new = Vec::with_capacity(source.len() + 1);
+        for extent in source {
+            let Some(part) = extent.slice(blocks.from, blocks.from + blocks.count) else { continue };
+            shares.share(self.from.ino, extent, part.run()).ok()?;
+            moved(&part, blocks, &mut new);
+        }
+        Some(new)
+    }
+}
+
+/// The extents that a part of the source becomes, cut where an item must end.
+fn moved(part: &Extent, blocks: &Blocks, new: &mut Vec<Extent>) {
+    let first = part.file_block - blocks.from + blocks.to;
+    let whole = Extent { file_block: first, shared: true, ..part.clone() };
+    let mut at = first;
+    while at < whole.end() {
+        let end = whole.end().min(at - at % EXTENT_BLOCKS_MAX + EXTENT_BLOCKS_MAX);
+        new.extend(whole.slice(at, end));
+        at = end;
+    }
+}

@@ -1,0 +1,59 @@
+//! What a file uses for itself, and what it shares.
+
+use super::hold::counted;
+use crate::FsError;
+use crate::data::{inline_units, lookup};
+use crate::filesystem::Filesystem;
+use crate::types::Ino;
+use syncline_format::BlockRun;
+use syncline_format::items::extent::FILE_BLOCKS_MAX;
+
+/// Extents looked at together.
+const EXTENTS_EACH: usize = 1024;
+
+/// What a file uses on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Usage {
+    /// Bytes of all its blocks, and of contents in its inode item.
+    pub total_bytes: u64,
+    /// Bytes of blocks that other files, or other places of this one, use too: removing the file does not free them.
+    pub shared_bytes: u64,
+}
+
+impl Filesystem {
+    /// What a file uses on the device; what is not written yet doesn't count.
+    pub async fn usage(&self, ino: Ino) -> Result<Usage, FsError> {
+        let inode = self.inode(ino).await?;
+        let mut usage = Usage::default();
+        usage.total_bytes += 512 * inline_units(inode.state.lock().data.inline.as_deref());
+        let mut first = 0;
+        loop {
+            let found = lookup::some(&self.store, ino, first, FILE_BLOCKS_MAX, EXTENTS_EACH).await?;
+            let mut runs: Vec<BlockRun> = Vec::new();
+            for extent in &found.extents {
+                usage.total_bytes += extent.run().len_bytes();
+                runs.extend(extent.shared.then(|| extent.run()));
+            }
+            usage.shared_bytes += self.shared_bytes(runs).await?;
+            match found.extents.last() {
+                Some(last) if !found.complete => first = last.end(),
+                _ => return Ok(usage),
+            }
+        }
+    }
+
+    async fn shared_bytes(&self, mut runs: Vec<BlockRun>) -> Result<u64, FsError> {
+        runs.sort_unstable_by_key(|run| run.start);
+        let counts = counted(self, &runs).await?;
+        let overlap = |one: BlockRun, other: BlockRun| {
+            let (start, end) = (one.start.max(other.start), one.end().min(other.end()));
+            BlockRun::new(start, end.saturating_sub(start)).len_bytes()
+        };
+        let shared = runs.iter().map(|run| {
+            let first = counts.partition_point(|count| count.run.end() <= run.start);
+            let counts = counts[first..].iter().take_while(|count| count.run.start < run.end());
+            counts.map(|count| overlap(*run, count.run)).sum::<u64>()
+        });
+        Ok(shared.sum())
+    }
+}
