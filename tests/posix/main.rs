@@ -4,6 +4,7 @@
 mod support;
 
 mod names;
+mod reflink;
 mod scrub;
 mod sync_many;
 mod transport;

@@ -61,6 +61,10 @@ enum Command {
     Sync(commands::sync::Args),
     /// Order what was written to files before all that comes later, without a flush
     Barrier(commands::sync::Args),
+    /// Show what files use for themselves, and what they share
+    Du(commands::du::Args),
+    /// Find equal blocks in files and share them
+    Dedupe(commands::dedupe::Args),
     /// Show what an image says about itself
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
@@ -82,6 +86,8 @@ fn run(command: Command) -> Outcome {
         Command::Scrub(args) => commands::scrub::run(args),
         Command::Sync(args) => commands::sync::sync(args),
         Command::Barrier(args) => commands::sync::barrier(args),
+        Command::Du(args) => commands::du::run(args),
+        Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),

@@ -42,8 +42,16 @@ impl File {
         Ok(Self { shared: shared.clone(), reference, access, position: Mutex::new(0) })
     }
 
-    fn ino(&self) -> Ino {
+    pub(crate) fn ino(&self) -> Ino {
         self.reference.ino()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
     }
 
     /// Its inode number, if it belongs to this filesystem.
@@ -163,7 +171,7 @@ impl File {
         Ok(block_on(self.shared.engine.seek_hole(self.ino(), offset))?)
     }
 
-    fn require_write(&self) -> Result<()> {
+    pub(crate) fn require_write(&self) -> Result<()> {
         if self.access.write || self.access.append { Ok(()) } else { Err(Error::WrongAccess("writing")) }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! What `sync_all` promises is what fsync promises on a mount: when [`File::sync_all`] returns, the file and every change of
 //! names and attributes made before, by anybody, survive any crash. [`Filesystem::sync_many`] does that for several files with
-//! one flush, all or nothing.
+//! one flush, all or nothing. [`File::copy_range_to`] copies without writing the data again.
 //!
 //! ```
 //! use std::io::{Read, Seek, SeekFrom, Write};
@@ -49,6 +49,7 @@ mod names;
 mod open_options;
 mod options;
 mod read_dir;
+mod share;
 mod walk;
 mod xattrs;
 
@@ -61,5 +62,5 @@ pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp};
-pub use syncline_fs::{AccessTime, Options as EngineOptions};
+pub use syncline_fs::{AccessTime, Deduplicated, Options as EngineOptions, Usage};
 pub use syncline_store::{RecoveryReport, StoreOptions};

@@ -5,7 +5,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use syncline::device::MemoryDevice;
 use syncline::{
-    Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags, format_device,
+    Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags,
+    format_device,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -102,6 +103,27 @@ fn sync_many_is_one_flush_and_refuses_strangers() {
         assert_eq!(again.read(format!("f{index}")).unwrap(), [3; 10_000]);
     }
     assert_eq!(errno(again.sync_many(&[&files[0]])), 18);
+}
+
+#[test]
+fn copies_share_their_blocks() {
+    let (_, fs) = memory();
+    let create = |name| OpenOptions::new().read(true).write(true).create(true).open(&fs, name).unwrap();
+    let (one, other) = (create("one"), create("other"));
+    one.write_all_at(&[9; 300_000], 0).unwrap();
+    assert_eq!(one.copy_range_to(0, &other, 0, u64::MAX).unwrap(), 300_000);
+    assert_eq!(fs.read("other").unwrap(), [9; 300_000]);
+    let usage = other.usage().unwrap();
+    assert_eq!((usage.total_bytes, usage.shared_bytes), (303_104, 303_104));
+    other.write_all_at(&[8; 4096], 0).unwrap();
+    other.sync_all().unwrap();
+    assert_eq!(other.usage().unwrap().shared_bytes, 299_008);
+    one.write_all_at(&[8; 4096], 0).unwrap();
+    assert_eq!(one.dedupe_range_to(0, &other, 0, 4096).unwrap(), Deduplicated::Shared(4096));
+    assert_eq!(one.dedupe_range_to(0, &other, 4096, 4096).unwrap(), Deduplicated::Differ);
+    let (_, elsewhere) = memory();
+    let stranger = elsewhere.create_file("stranger").unwrap();
+    assert_eq!(errno(one.copy_range_to(0, &stranger, 0, 1)), 18);
 }
 
 #[test]

@@ -3,7 +3,10 @@
 pub mod bench;
 pub mod check;
 pub mod crashlab;
+pub mod dedupe;
 pub mod demo;
+pub mod du;
+mod files;
 pub mod image;
 pub mod info;
 mod interrupt;
@@ -15,3 +18,5 @@ mod signals;
 pub mod stats;
 pub mod sync;
 pub mod umount;
+
+use files::files_below;

@@ -143,6 +143,7 @@ reply!(
 );
 reply!(GetXattrOut, 8, { size: u32, padding: u32, });
 reply!(LSeekOut, 8, { offset: u64, });
+reply!(CopyFileRangeOut, 8, { copied: u64, });
 reply!(IoctlOut, 16, { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, });
 reply!(
     /// Begins every entry of a READDIR answer; the name follows, padded to a multiple of 8 bytes.

@@ -109,6 +109,18 @@ request!(
 request!(GetXattrIn, 8, { size: u32, padding: u32, });
 request!(LSeekIn, 24, { handle: u64, offset: u64, whence: u32, padding: u32, });
 request!(
+    CopyFileRangeIn, 56, {
+        handle: u64,
+        offset: u64,
+        /// Where it goes.
+        to_node: u64,
+        to_handle: u64,
+        to_offset: u64,
+        len: u64,
+        flags: u64,
+    }
+);
+request!(
     IoctlIn, 32, {
         handle: u64,
         flags: u32,

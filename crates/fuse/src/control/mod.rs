@@ -4,13 +4,16 @@
 //! of a socket must be agreed on, and nothing shows up in a directory. Texts (JSON, Prometheus) are named by the
 //! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
 //!
-//! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
+//! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier. So are those about a file's
+//! blocks: [`usage`] for everybody, [`blocks`] and [`dedupe`] for the owner of the files and root.
 
+pub(crate) mod blocks;
 mod client;
 pub(crate) mod files;
 mod server;
 pub(crate) mod wire;
 
+pub use blocks::{BLOCKS_MAX, Block, Deduplicated, Usage, blocks, dedupe, usage};
 pub use client::{ControlError, command, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use server::Control;

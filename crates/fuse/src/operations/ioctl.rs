@@ -1,7 +1,8 @@
-//! IOCTL: the control channel, fsync2 and fbarrier. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication. Every other command is "not for this file".
 
-use super::{Answer, Refusal};
+use super::{Answer, Refusal, reflink};
 use crate::abi::{IoctlIn, IoctlOut};
+use crate::control::blocks::BlocksCommand;
 use crate::control::files::{self, FilesCommand};
 use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
 use crate::options::Synced;
@@ -16,6 +17,11 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         let inos = files::inodes(arguments.bytes(input.in_size as usize)?);
         let inos = inos.ok_or(Refusal::Errno(libc::EINVAL))?;
         return name_files(session, command, &inos, request.caller().uid).await;
+    }
+    if let Some(command) = BlocksCommand::from_number(input.command) {
+        let argument = arguments.bytes(input.in_size as usize)?;
+        let answer = reflink::ioctl(session, request, command, argument, input.out_size as usize).await?;
+        return Ok(Reply::fixed(&IoctlOut::default()).with_data(answer));
     }
     if input.command != COMMAND {
         return Err(Refusal::Errno(libc::ENOTTY));

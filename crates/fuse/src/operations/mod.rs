@@ -8,6 +8,7 @@ mod files;
 mod fuzz;
 mod ioctl;
 mod names;
+mod reflink;
 #[cfg(test)]
 mod tests;
 mod xattrs;
@@ -95,6 +96,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::LSeek => files::lseek(session, request).await,
+        Opcode::CopyFileRange | Opcode::CopyFileRange64 => reflink::copy(session, request, opcode).await,
         Opcode::FSync | Opcode::FSyncDir => files::fsync(session, request).await,
         Opcode::SyncFs => files::syncfs(session).await,
         Opcode::ReadDir => directories::readdir(session, request).await,
@@ -112,7 +114,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
 /// How the kernel must be told that something is not done here, so that it does the right thing without us.
 ///
 /// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again,
-/// copies become reads and writes, and FALLOCATE and TMPFILE fail with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
+/// and FALLOCATE and TMPFILE fail with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
 /// never answered so: the kernel would report success, or no attributes, from then on.
 ///
 /// INTERRUPT is refused because nothing here is to be cut short: an fsync that a signal ends with EINTR would look to

@@ -1,0 +1,81 @@
+//! `syncline du`: what files use for themselves, and what they share.
+
+use super::files_below;
+use crate::failure::Outcome;
+use crate::size;
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline_fuse::control::{self, ControlError, Usage};
+
+/// Arguments of `du`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Files and directories of a mounted filesystem; of a directory, all files below it together
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Print a line for each file
+    #[arg(long, short)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A line of the answer.
+#[derive(Serialize)]
+struct Line {
+    path: PathBuf,
+    total_bytes: u64,
+    exclusive_bytes: u64,
+    shared_bytes: u64,
+}
+
+impl Line {
+    fn new(path: &Path, usage: Usage) -> Self {
+        Self {
+            path: path.to_owned(),
+            total_bytes: usage.total_bytes,
+            exclusive_bytes: usage.total_bytes.saturating_sub(usage.shared_bytes),
+            shared_bytes: usage.shared_bytes,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let mut lines = Vec::new();
+    // A file with several names counts once.
+    let mut seen = HashSet::new();
+    for path in &args.paths {
+        let mut sum = Usage::default();
+        for file in files_below(path)? {
+            let opened = File::open(&file)
+                .map_err(|source| ControlError::Open { path: file.clone(), source: source.into() })?;
+            let fresh = opened.metadata().is_ok_and(|metadata| seen.insert((metadata.dev(), metadata.ino())));
+            if !fresh {
+                continue;
+            }
+            let usage = control::usage(&opened, &file)?;
+            sum.total_bytes += usage.total_bytes;
+            sum.shared_bytes += usage.shared_bytes;
+            if args.all && file != *path {
+                lines.push(Line::new(&file, usage));
+            }
+        }
+        lines.push(Line::new(path, sum));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");
+    for line in lines {
+        let columns = [line.total_bytes, line.exclusive_bytes, line.shared_bytes].map(size::show);
+        println!("{:>12} {:>12} {:>12}  {}", columns[0], columns[1], columns[2], line.path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,197 @@
+//! What a file's blocks are, whether others use them too, and making equal ones one: ioctls on an open file.
+
+use super::client::{ControlError, failed};
+use super::wire::IOCTL_TYPE;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Most blocks that one question tells of.
+pub const BLOCKS_MAX: usize = 640;
+
+/// What is asked about a file's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum BlocksCommand {
+    /// What the file uses for itself and what it shares: [`Usage`] comes back.
+    Usage = 0x58,
+    /// Its blocks on the device with their checksums: [`BlocksPage`] goes in and comes back.
+    Blocks = 0x59,
+    /// Compares a range with one of another file and shares what is equal: [`DedupeMessage`] goes in and comes back.
+    Dedupe = 0x5a,
+}
+
+/// What a file uses on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Usage {
+    /// Bytes of all its blocks, and of contents in its inode item.
+    pub total_bytes: u64,
+    /// Bytes of blocks that others use too.
+    pub shared_bytes: u64,
+}
+
+/// A block of a file as the device has it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Block {
+    /// Its number in the file.
+    pub number: u64,
+    /// Where it lies on the device.
+    pub addr: u64,
+    /// CRC32C of its contents.
+    pub checksum: u32,
+    padding: u32,
+}
+
+/// Blocks from `first` on; as a question, without them.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct BlocksPage {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) blocks: [Block; BLOCKS_MAX],
+}
+
+/// Two ranges to be compared; the second is of the file that the ioctl is on. `status` and `bytes` are the answer.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct DedupeMessage {
+    pub(crate) from_inode: u64,
+    pub(crate) from_offset: u64,
+    pub(crate) to_offset: u64,
+    pub(crate) len: u64,
+    pub(crate) bytes: u64,
+    pub(crate) status: u32,
+    pub(crate) padding: u32,
+}
+
+/// What became of two ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deduplicated {
+    /// So many bytes from their beginning share their blocks now; 0 if they can't.
+    Shared(u64),
+    /// So many bytes from their beginning shared their blocks before.
+    Already(u64),
+    /// They hold different bytes.
+    Differ,
+}
+
+const _: () = assert!(size_of::<BlocksPage>() < 1 << 14);
+
+impl Block {
+    pub(crate) fn new(number: u64, addr: u64, checksum: u32) -> Self {
+        Self { number, addr, checksum, padding: 0 }
+    }
+}
+
+impl BlocksCommand {
+    /// Length of the argument, which goes in and comes out.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Usage => size_of::<Usage>(),
+            Self::Blocks => size_of::<BlocksPage>(),
+            Self::Dedupe => size_of::<DedupeMessage>(),
+        }
+    }
+
+    /// The number of the ioctl, as `_IOWR` makes it.
+    fn number(self) -> u32 {
+        (3 << 30) | ((self.bytes() as u32) << 16) | (IOCTL_TYPE << 8) | self as u32
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        [Self::Usage, Self::Blocks, Self::Dedupe].into_iter().find(|command| command.number() == number)
+    }
+}
+
+impl Deduplicated {
+    /// Status and bytes of the answer.
+    pub(crate) fn to_wire(self) -> (u32, u64) {
+        match self {
+            Self::Shared(bytes) => (0, bytes),
+            Self::Already(bytes) => (1, bytes),
+            Self::Differ => (2, 0),
+        }
+    }
+
+    fn from_wire(status: u32, bytes: u64) -> io::Result<Self> {
+        match status {
+            0 => Ok(Self::Shared(bytes)),
+            1 => Ok(Self::Already(bytes)),
+            2 => Ok(Self::Differ),
+            _ => Err(io::Error::other("an answer of a later version")),
+        }
+    }
+}
+
+/// What the file uses on the device. `path` is for messages.
+pub fn usage(file: &File, path: &Path) -> Result<Usage, ControlError> {
+    let mut usage = Usage::default();
+    ask(file, BlocksCommand::Usage, &mut usage).map_err(|source| failed(path, "du", source))?;
+    Ok(usage)
+}
+
+/// The file's blocks from number `first` on, at most [`BLOCKS_MAX`]; what is not written yet is not among them. For the
+/// file's owner and root.
+pub fn blocks(file: &File, path: &Path, first: u64) -> Result<Vec<Block>, ControlError> {
+    let mut page = Box::new(BlocksPage { first, count: 0, blocks: [Block::default(); BLOCKS_MAX] });
+    ask(file, BlocksCommand::Blocks, &mut *page).map_err(|source| failed(path, "dedupe", source))?;
+    Ok(page.blocks[..(page.count as usize).min(BLOCKS_MAX)].to_vec())
+}
+
+/// Compares `len` bytes of the file with inode number `from` with as many of `to`, and shares what is equal. For the owner
+/// of both files and root.
+pub fn dedupe(
+    from: (u64, u64),
+    to: (&File, u64),
+    len: u64,
+    path: &Path,
+) -> Result<Deduplicated, ControlError> {
+    let mut message = DedupeMessage {
+        from_inode: from.0,
+        from_offset: from.1,
+        to_offset: to.1,
+        len,
+        ..DedupeMessage::default()
+    };
+    ask(to.0, BlocksCommand::Dedupe, &mut message)
+        .and_then(|()| Deduplicated::from_wire(message.status, message.bytes))
+        .map_err(|source| failed(path, "dedupe", source))
+}
+
+fn ask<T: IntoBytes + FromBytes>(file: &File, command: BlocksCommand, message: &mut T) -> io::Result<()> {
+    debug_assert_eq!(size_of::<T>(), command.bytes());
+    // SAFETY: the command's number says that the kernel reads and writes as many bytes at the pointer as `message` has, and
+    // any bytes are a valid `T`.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command.number() as _, std::ptr::from_mut(message)) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_lead_back_and_are_no_others() {
+        let all = [BlocksCommand::Usage, BlocksCommand::Blocks, BlocksCommand::Dedupe];
+        for command in all {
+            assert_eq!(BlocksCommand::from_number(command.number()), Some(command));
+            assert_eq!(super::super::files::FilesCommand::from_number(command.number()), None);
+        }
+        assert_eq!(BlocksCommand::from_number(super::super::wire::COMMAND), None);
+    }
+
+    #[test]
+    fn answers_lead_back() {
+        for answer in [Deduplicated::Shared(7), Deduplicated::Already(8), Deduplicated::Differ] {
+            let (status, bytes) = answer.to_wire();
+            assert_eq!(Deduplicated::from_wire(status, bytes).unwrap(), answer);
+        }
+        assert!(Deduplicated::from_wire(3, 0).is_err());
+    }
+}

@@ -1,0 +1,86 @@
+//! COPY_FILE_RANGE, and the ioctls about a file's blocks.
+
+use super::{Answer, Refusal};
+use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
+use crate::control::blocks::{
+    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, Deduplicated, Usage,
+};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::types::Ino;
+use zerocopy::{FromBytes, IntoBytes};
+
+pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -> Answer {
+    let input: CopyFileRangeIn = request.arguments().take()?;
+    if input.flags != 0 {
+        return Err(Refusal::Errno(libc::EINVAL));
+    }
+    // Without CAP_FSETID, which root has, a change of contents takes setuid and setgid away.
+    let kill_privileges = request.caller().uid != 0;
+    let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
+    let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
+    if opcode == Opcode::CopyFileRange64 {
+        return Ok(Reply::fixed(&CopyFileRangeOut { copied }));
+    }
+    let size = u32::try_from(copied).expect("a call copies a gigabyte at most");
+    Ok(Reply::fixed(&WriteOut { size, padding: 0 }))
+}
+
+/// Answers with as many bytes as the kernel has been told to expect.
+pub(super) async fn ioctl(
+    session: &Session,
+    request: &Request,
+    command: BlocksCommand,
+    argument: &[u8],
+    out_bytes: usize,
+) -> Result<Vec<u8>, Refusal> {
+    if argument.len() != command.bytes() || out_bytes != command.bytes() {
+        return Err(Refusal::Malformed);
+    }
+    let ino = request.ino();
+    match command {
+        BlocksCommand::Usage => {
+            let usage = session.fs().usage(ino).await?;
+            let usage = Usage { total_bytes: usage.total_bytes, shared_bytes: usage.shared_bytes };
+            Ok(usage.as_bytes().to_vec())
+        }
+        BlocksCommand::Blocks => {
+            require_owner(session, request, ino).await?;
+            let (first, _) = u64::read_from_prefix(argument).map_err(|_| Refusal::Malformed)?;
+            let found = session.fs().logged_blocks(ino, first, BLOCKS_MAX).await?;
+            let mut page = Box::new(BlocksPage {
+                first,
+                count: found.len() as u64,
+                blocks: [Block::default(); BLOCKS_MAX],
+            });
+            for (place, block) in page.blocks.iter_mut().zip(found) {
+                *place = Block::new(block.number, block.addr, block.checksum);
+            }
+            Ok(page.as_bytes().to_vec())
+        }
+        BlocksCommand::Dedupe => {
+            let mut message = DedupeMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
+            // The checksums and whether bytes are equal are as secret as the contents.
+            require_owner(session, request, ino).await?;
+            require_owner(session, request, message.from_inode).await?;
+            let (from, to) = ((message.from_inode, message.from_offset), (ino, message.to_offset));
+            let answer = match session.fs().dedupe_range(from, to, message.len).await? {
+                syncline_fs::Deduplicated::Shared(bytes) => Deduplicated::Shared(bytes),
+                syncline_fs::Deduplicated::Already(bytes) => Deduplicated::Already(bytes),
+                syncline_fs::Deduplicated::Differ => Deduplicated::Differ,
+            };
+            (message.status, message.bytes) = answer.to_wire();
+            Ok(message.as_bytes().to_vec())
+        }
+    }
+}
+
+/// Inode numbers can be made up, so having a file open proves nothing.
+async fn require_owner(session: &Session, request: &Request, ino: Ino) -> Result<(), Refusal> {
+    let uid = request.caller().uid;
+    if uid == 0 || session.fs().getattr(ino).await?.uid == uid {
+        return Ok(());
+    }
+    Err(Refusal::Errno(libc::EPERM))
+}

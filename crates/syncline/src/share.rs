@@ -1,0 +1,42 @@
+//! Files that share blocks.
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use syncline_device::block_on;
+use syncline_fs::{Deduplicated, Usage};
+
+impl File {
+    /// Copies `len` bytes from `offset` on into `to` at `to_offset`, and returns how many: fewer where this file ends. Whole
+    /// blocks at offsets that are multiples of 4096 are shared, not copied: that writes no data and needs no room. Both must
+    /// be of one filesystem; they may be the same file if the ranges do not overlap.
+    pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        if !self.access().read {
+            return Err(Error::WrongAccess("reading"));
+        }
+        to.require_write()?;
+        let (from, destination) = (self.ino(), to.inode_in(self.shared())?);
+        let kill_privileges = self.shared().kill_privileges();
+        let mut copied = 0;
+        while copied < len {
+            let (from, to) = ((from, offset + copied), (destination, to_offset + copied));
+            match block_on(self.shared().engine.copy_range(from, to, len - copied, kill_privileges))? {
+                0 => break,
+                bytes => copied += bytes,
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Compares a range with one of `to`, byte by byte, and if they are equal makes `to` use this file's blocks. Contents and
+    /// times stay. Call it again for what lies after the bytes that it tells of.
+    pub fn dedupe_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<Deduplicated> {
+        let destination = to.inode_in(self.shared())?;
+        let dedupe = self.shared().engine.dedupe_range((self.ino(), offset), (destination, to_offset), len);
+        Ok(block_on(dedupe)?)
+    }
+
+    /// What the file uses on the device, and what of that others use too. Data that was not written back yet doesn't count.
+    pub fn usage(&self) -> Result<Usage> {
+        Ok(block_on(self.shared().engine.usage(self.ino()))?)
+    }
+}
