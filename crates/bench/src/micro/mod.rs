@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p syncline-bench` measures these at length, `syncline bench micro` in short.
 
+mod files;
 mod store;
 mod trees;
 
@@ -31,7 +32,9 @@ pub struct Micro {
 }
 
 /// All of them.
-pub const ALL: [Micro; 8] = [
+pub const ALL: [Micro; 10] = [
+    Micro { name: "library", operation: "create", bytes: None, routine: files::create },
+    Micro { name: "library", operation: "create and remove", bytes: None, routine: files::create_and_remove },
     Micro { name: "store", operation: "transaction of 3 items", bytes: None, routine: store::transaction },
     Micro { name: "store", operation: "transaction and sync", bytes: None, routine: store::synced },
     Micro { name: "store", operation: "lookup", bytes: None, routine: store::lookup },
