@@ -1,16 +1,16 @@
 //! Memory that a device can read into and write from directly.
 
+mod kept;
+
 use crate::BLOCK_BYTES;
 use bytes::Bytes;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 /// Bytes at an address that is a multiple of 4096, a multiple of 4096 long: what direct I/O asks for.
 ///
-/// New ones are zeroed. Dropping one keeps its memory for the next of the same common size on this thread.
+/// Dropping one keeps its memory for the next of the same size, if that is a common one.
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len_bytes: usize,
@@ -68,14 +68,10 @@ impl AlignedBuf {
         if len_bytes == 0 {
             return (Self { start: dangling(), len_bytes }, false);
         }
-        if let Some(start) = cached_class(len_bytes).and_then(take_cached) {
+        if let Some(start) = kept::take(len_bytes) {
             return (Self { start, len_bytes }, true);
         }
-        let layout = layout(len_bytes);
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        (Self { start, len_bytes }, false)
+        (Self { start: kept::allocate(len_bytes), len_bytes }, false)
     }
 }
 
@@ -84,13 +80,8 @@ impl Drop for AlignedBuf {
         if self.len_bytes == 0 {
             return;
         }
-        if let Some(class) = cached_class(self.len_bytes)
-            && keep_cached(class, self.start)
-        {
-            return;
-        }
-        // SAFETY: allocated in `recycled` with this very layout, and nobody else owns it.
-        unsafe { dealloc(self.start.as_ptr(), layout(self.len_bytes)) }
+        // SAFETY: the memory came from `kept` with this very length, and nobody else owns it.
+        unsafe { kept::give_back(self.start, self.len_bytes) }
     }
 }
 
@@ -133,61 +124,12 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
-fn layout(len_bytes: usize) -> Layout {
-    Layout::from_size_align(len_bytes, BLOCK_BYTES)
-        .expect("4096 is a power of two and the length fits in memory")
-}
-
 /// An aligned address that is never read.
 fn dangling() -> NonNull<u8> {
     #[repr(align(4096))]
     struct Block;
     const { assert!(align_of::<Block>() == BLOCK_BYTES) };
     NonNull::<Block>::dangling().cast()
-}
-
-/// Sizes kept for reuse: a block, a tree node, a write of the usual size.
-const CACHED_SIZES_BYTES: [usize; 3] = [4096, 16 << 10, 64 << 10];
-/// How many of each a thread keeps.
-const CACHED_EACH: usize = 16;
-
-struct Cache([Vec<NonNull<u8>>; 3]);
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        for (class, kept) in self.0.iter_mut().enumerate() {
-            for start in kept.drain(..) {
-                // SAFETY: `keep_cached` took ownership of an allocation of this class's layout.
-                unsafe { dealloc(start.as_ptr(), layout(CACHED_SIZES_BYTES[class])) }
-            }
-        }
-    }
-}
-
-thread_local! {
-    static CACHE: RefCell<Cache> = const { RefCell::new(Cache([const { Vec::new() }; 3])) };
-}
-
-fn cached_class(len_bytes: usize) -> Option<usize> {
-    CACHED_SIZES_BYTES.iter().position(|&size| size == len_bytes)
-}
-
-fn take_cached(class: usize) -> Option<NonNull<u8>> {
-    CACHE.try_with(|cache| cache.borrow_mut().0[class].pop()).ok().flatten()
-}
-
-/// True when the cache took the memory over.
-fn keep_cached(class: usize, start: NonNull<u8>) -> bool {
-    let kept = CACHE.try_with(|cache| {
-        let list = &mut cache.borrow_mut().0[class];
-        let room = list.len() < CACHED_EACH;
-        if room {
-            list.push(start);
-        }
-        room
-    });
-    // An error means that the thread is ending and its cache is gone.
-    kept.unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -106,13 +106,10 @@ impl Receiver {
     }
 }
 
-/// The length of the buffer in which a payload of `len` bytes is expected: one of those that are kept for reuse, or
-/// for larger ones just enough.
+/// The length of the buffer in which a payload of `len` bytes is expected: a size of which the memory of dropped buffers is
+/// kept, a block or a double of it. (At least half of one is used where it is handed over.)
 fn buffer_len(len: usize) -> usize {
-    [4 << 10, 16 << 10, 64 << 10]
-        .into_iter()
-        .find(|&kept| len <= kept)
-        .unwrap_or(len.next_multiple_of(BLOCK_BYTES))
+    len.next_power_of_two().max(BLOCK_BYTES)
 }
 
 #[cfg(test)]
