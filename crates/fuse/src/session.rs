@@ -52,6 +52,7 @@ impl Session {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
         let negotiated = handshake(&descriptor, over_io_uring)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
+        mount_point.read_ahead();
         if options.transport == Transport::Uring && !negotiated.has(init::OVER_IO_URING) {
             return Err(MountError::NoUring { reason: why_not_offered() });
         }

@@ -20,6 +20,9 @@ pub use mount_table::{MountEntry, mounts};
 pub const FILESYSTEM_TYPE: &str = "fuse.syncline";
 /// The part after "fuse.".
 const SUBTYPE: &str = "syncline";
+/// How far the kernel reads ahead in a file that is read in order: as much as one READ carries. Its own choice is 128 KiB,
+/// and programs that read in order then wait for the device in turns with the daemon.
+const READ_AHEAD_KIB: u32 = 1024;
 /// The device that every FUSE connection begins with.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
@@ -114,6 +117,20 @@ impl MountPoint {
     /// Where it is, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Lets the kernel read further ahead. (In INIT it can only be told to read less far.) That is root's to say; without
+    /// it reading works all the same. To be called after INIT.
+    pub fn read_ahead(&self) {
+        let raised = mounts().and_then(|mounts| {
+            let ours = mounts.into_iter().rfind(|entry| entry.mount_point == self.path);
+            let entry = ours.ok_or(io::ErrorKind::NotFound)?;
+            let control = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+            fs::write(control, READ_AHEAD_KIB.to_string())
+        });
+        if let Err(error) = raised {
+            tracing::debug!(%error, "the kernel reads ahead as far as it does by itself");
+        }
     }
 
     /// Unmounts. [`MountError::Busy`] while files are open there.

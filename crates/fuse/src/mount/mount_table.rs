@@ -9,6 +9,8 @@ use std::path::PathBuf;
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
+    /// The number under which the kernel knows the mounted filesystem, as `major:minor`.
+    pub device: String,
     /// Where.
     pub mount_point: PathBuf,
     /// The filesystem's type.
@@ -25,11 +27,12 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 /// One line: `id parent major:minor root mount-point options [optional fields] - type source super-options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(4)?)));
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     let mut rest = fields.skip_while(|&field| field != b"-").skip(1);
     let filesystem_type = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
-    Some(MountEntry { mount_point, filesystem_type, source })
+    Some(MountEntry { device, mount_point, filesystem_type, source })
 }
 
 /// Undoes the kernel's `\040` for a space and the like.
@@ -62,7 +65,7 @@ mod tests {
         let line = br"36 35 98:0 /mnt1 /mnt\040two/x\134y rw,noatime master:1 shared:2 - fuse.syncline /i\040m.img rw";
         let entry = parse(line).unwrap();
         assert_eq!(entry.mount_point, PathBuf::from(r"/mnt two/x\y"));
-        assert_eq!(entry.filesystem_type, "fuse.syncline");
+        assert_eq!((&*entry.device, &*entry.filesystem_type), ("98:0", "fuse.syncline"));
         assert_eq!(entry.source, "/i m.img");
     }
 
