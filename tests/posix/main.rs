@@ -7,6 +7,7 @@ mod names;
 mod reflink;
 mod scrub;
 mod sync_many;
+mod synced;
 mod transport;
 mod unprivileged;
 

@@ -7,12 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_fs::types::Ino;
 
-/// Which openings pass the page cache by. That doubles small synced writes, and leaves reads uncached.
+/// First minor version of the protocol (Linux 6.18) whose kernel lets go of pages that somebody read into the cache while a
+/// direct write to them was under way. One before could keep the old contents there for ever.
+const MINOR_COHERENT: u32 = 45;
+
+/// Which openings pass the page cache by. That lets synced writes of one file go side by side, and leaves reads uncached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectIo {
     /// None (but what a program opens with O_DIRECT is direct in any case).
-    #[default]
     Never,
+    /// Those for writing with O_SYNC, O_DSYNC or O_DIRECT, where the kernel keeps cache and file alike. It holds an inode's
+    /// lock during a cached write and during an FSYNC, so that those of one file could share no flush.
+    #[default]
+    Synced,
     /// Those for writing only.
     WriteOnly,
     /// All.
@@ -20,11 +27,21 @@ pub enum DirectIo {
 }
 
 impl DirectIo {
+    /// What of this choice suits a kernel that speaks this minor version.
+    pub(crate) fn with_kernel(self, minor: u32) -> Self {
+        if self == Self::Synced && minor < MINOR_COHERENT { Self::Never } else { self }
+    }
+
     /// True for an opening with these flags of open(2).
     pub(crate) fn applies_to(self, flags: u32) -> bool {
+        let flags = flags as i32;
         match self {
             Self::Never => false,
-            Self::WriteOnly => flags as i32 & libc::O_ACCMODE == libc::O_WRONLY,
+            // O_SYNC contains O_DSYNC.
+            Self::Synced => {
+                flags & libc::O_ACCMODE != libc::O_RDONLY && flags & (libc::O_DSYNC | libc::O_DIRECT) != 0
+            }
+            Self::WriteOnly => flags & libc::O_ACCMODE == libc::O_WRONLY,
             Self::Always => true,
         }
     }
@@ -87,7 +104,7 @@ pub struct MountOptions {
     /// How long the kernel may keep names and attributes without asking. Default: a day. Nobody but this daemon
     /// changes them, and what it does not do at the kernel's own request it tells it.
     pub cache_time: Duration,
-    /// Which openings pass the page cache by. Default: none.
+    /// Which openings pass the page cache by. Default: those for synced writing.
     pub direct_io: DirectIo,
     /// How requests come. Default: over io_uring where that is possible.
     pub transport: Transport,
@@ -107,5 +124,27 @@ impl MountOptions {
             transport: Transport::default(),
             sync_observer: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openings_for_synced_writing_are_direct_where_the_kernel_is_coherent() {
+        let direct = |minor, flags: i32| DirectIo::default().with_kernel(minor).applies_to(flags as u32);
+        for flags in
+            [libc::O_WRONLY | libc::O_DSYNC, libc::O_RDWR | libc::O_SYNC, libc::O_RDWR | libc::O_DIRECT]
+        {
+            assert!(direct(MINOR_COHERENT, flags));
+            assert!(!direct(MINOR_COHERENT - 1, flags));
+        }
+        for flags in
+            [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY | libc::O_SYNC, libc::O_RDONLY | libc::O_DIRECT]
+        {
+            assert!(!direct(MINOR_COHERENT, flags));
+        }
+        assert!(DirectIo::Always.with_kernel(31).applies_to(0), "who asks for it gets it");
     }
 }

@@ -74,7 +74,8 @@ impl Session {
         let control = Arc::<Control>::default();
         let counted = counters.clone();
         control.register("requests", move || counted.to_json());
-        let (cache_seconds, direct_io) = (options.cache_time.as_secs(), options.direct_io);
+        let cache_seconds = options.cache_time.as_secs();
+        let direct_io = options.direct_io.with_kernel(negotiated.minor);
         let sync_observer = options.sync_observer.clone();
         Self { fs, negotiated, control, counters, cache_seconds, direct_io, sync_observer, ended }
     }

@@ -149,18 +149,18 @@ fn timestamps_cost_an_fdatasync_nothing() {
 fn concurrent_fsyncs_share_batches_and_flushes() {
     const WRITERS: u64 = 16;
     const ROUNDS: u64 = 10;
-    let figures = |without: &[Ablation]| {
+    let figures = |files: u64, without: &[Ablation]| {
         let bench = Bench::new(without);
-        let files: Vec<Ino> = (0..WRITERS).map(|index| bench.create(&format!("f{index}"))).collect();
+        let files: Vec<Ino> = (0..files).map(|index| bench.create(&format!("f{index}"))).collect();
         let spawn = bench.simulation.spawner();
         let before = bench.store();
         bench.run(|fs| async move {
             let left = Arc::new(AtomicU64::new(WRITERS));
-            for ino in files {
+            for (writer, ino) in (0..WRITERS).zip(files.into_iter().cycle()) {
                 let (fs, left) = (fs.clone(), left.clone());
                 spawn.spawn(Box::pin(async move {
                     for _ in 0..ROUNDS {
-                        fs.write(ino, 0, Bytes::from_static(&[3; 65536]), false).await.unwrap();
+                        fs.write(ino, writer << 16, Bytes::from_static(&[3; 65536]), false).await.unwrap();
                         fs.fsync(ino, false).await.unwrap();
                     }
                     left.fetch_sub(1, Ordering::AcqRel);
@@ -173,10 +173,13 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
         let after = bench.store();
         (after.flushes_issued - before.flushes_issued, after.batches - before.batches)
     };
-    let (flushes, batches) = figures(&[]);
-    assert!(flushes <= WRITERS * ROUNDS / 8, "{flushes} flushes");
-    assert!(batches <= WRITERS * ROUNDS / 8, "{batches} batches");
-    let (flushes, _) = figures(&[Ablation::FlushGroup]);
+    // Each writer its own file, and all of them one: an fsync excludes others of its file only while it submits.
+    for files in [WRITERS, 1] {
+        let (flushes, batches) = figures(files, &[]);
+        assert!(flushes <= WRITERS * ROUNDS / 8, "{files} files: {flushes} flushes");
+        assert!(batches <= WRITERS * ROUNDS / 8, "{files} files: {batches} batches");
+    }
+    let (flushes, _) = figures(WRITERS, &[Ablation::FlushGroup]);
     assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
 }
 

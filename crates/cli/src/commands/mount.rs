@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime,
-    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|write|always, transport=auto|uring|classic, accept-damaged-log
+    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// How requests come from the kernel: the same as -o transport

@@ -63,9 +63,10 @@ impl MountChoices {
             "direct_io" => {
                 self.direct_io = match value {
                     "never" => DirectIo::Never,
+                    "synced" => DirectIo::Synced,
                     "write" => DirectIo::WriteOnly,
                     "always" => DirectIo::Always,
-                    _ => return Err("choose never, write or always".into()),
+                    _ => return Err("choose never, synced, write or always".into()),
                 }
             }
             // Several are joined by colons, since commas separate options.

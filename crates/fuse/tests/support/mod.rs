@@ -31,9 +31,10 @@ pub fn run_daemon() {
     let Some(mount_point) = std::env::var_os(MOUNT_POINT) else { return };
     let filesystem = TestFilesystem::new(SIZE_BYTES);
     let mut options = MountOptions::new("/images/test image,1.img");
-    if std::env::var_os(DIRECT_IO).is_some() {
-        options.direct_io = syncline_fuse::DirectIo::Always;
-    }
+    options.direct_io = match std::env::var_os(DIRECT_IO) {
+        Some(_) => syncline_fuse::DirectIo::Always,
+        None => syncline_fuse::DirectIo::Never,
+    };
     let uring = std::env::var_os(URING).is_some();
     options.transport = if uring { Transport::Uring } else { Transport::Classic };
     match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
