@@ -72,7 +72,9 @@ impl Suite {
                 let jobs: &[usize] = if scale.quick { &[1, 8, 64] } else { &[1, 8, 64, 256, 1024] };
                 jobs.iter().map(|&jobs| boxed(k5::K5::new(scale, jobs))).collect()
             }
-            Self::Overwrite => [1, 16].map(|jobs| boxed(overwrite::Overwrite::new(scale, jobs))).into(),
+            Self::Overwrite => [(1, 1), (16, 16), (16, 1)]
+                .map(|(jobs, files)| boxed(overwrite::Overwrite::new(scale, jobs, files)))
+                .into(),
             Self::Sqlite => {
                 let rollback = boxed(sqlite::Sqlite::new(sqlite::Journal::Rollback)?);
                 vec![rollback, boxed(sqlite::Sqlite::new(sqlite::Journal::Wal)?)]

@@ -1,4 +1,4 @@
-//! 4 KiB random overwrites of one written file, each followed by an fdatasync: what a database does to its pages.
+//! 4 KiB random overwrites of written files, each followed by an fdatasync: what a database does to its pages.
 
 use super::{Scale, write_file};
 use crate::error::During;
@@ -6,26 +6,33 @@ use crate::synced::{Pattern, SyncedWrites, WorkFile};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 4 << 10;
-/// Length of the file, on a device that is large enough for it.
+/// Length of all files together, on a device that is large enough for it.
 const FILE_BYTES: u64 = 256 << 20;
 const FILE_BYTES_QUICK: u64 = 64 << 20;
-const NAME: &str = "pages";
 
 /// The workload.
 pub struct Overwrite {
     jobs: usize,
+    files: usize,
+    /// Length of each.
     file_bytes: u64,
 }
 
 impl Overwrite {
-    /// For so many jobs on the one file.
-    pub fn new(scale: &Scale, jobs: usize) -> Self {
+    /// For so many jobs on so many files, in turn. FUSE lets one cached write or fsync of a file at a time into the daemon,
+    /// so that jobs on one file can't share a flush there.
+    pub fn new(scale: &Scale, jobs: usize, files: usize) -> Self {
         let bytes = if scale.quick { FILE_BYTES_QUICK } else { FILE_BYTES };
-        Self { jobs, file_bytes: bytes.min(scale.file_bytes(1)) }
+        let each = bytes.min(scale.file_bytes(1)) / files as u64;
+        Self { jobs, files, file_bytes: each - each % WRITE_BYTES }
+    }
+
+    fn path(&self, directory: &Path, job: usize) -> PathBuf {
+        directory.join(format!("pages-{}", job % self.files))
     }
 }
 
@@ -35,11 +42,15 @@ impl Workload for Overwrite {
     }
 
     fn title(&self) -> String {
-        "4 KiB random overwrite of one file + fdatasync".into()
+        "4 KiB random overwrite + fdatasync".into()
     }
 
     fn variant(&self) -> String {
-        if self.jobs == 1 { "1 job".into() } else { format!("{} jobs", self.jobs) }
+        match (self.jobs, self.files) {
+            (1, _) => "1 job".into(),
+            (jobs, 1) => format!("{jobs} jobs, one file"),
+            (jobs, _) => format!("{jobs} jobs, a file each"),
+        }
     }
 
     fn phases(&self) -> Vec<Phase> {
@@ -47,13 +58,14 @@ impl Workload for Overwrite {
     }
 
     fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
-        write_file(&directory.join(NAME), self.file_bytes, interrupt)
+        (0..self.files)
+            .try_for_each(|file| write_file(&self.path(directory, file), self.file_bytes, interrupt))
     }
 
     fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        let path = directory.join(NAME);
         let mut files: Vec<Box<dyn WorkFile>> = Vec::with_capacity(self.jobs);
-        for _ in 0..self.jobs {
+        for job in 0..self.jobs {
+            let path = self.path(directory, job);
             files.push(Box::new(File::options().write(true).open(&path).at(&path)?));
         }
         let (pattern, file_bytes) = (Pattern::Random, self.file_bytes);
