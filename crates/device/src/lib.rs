@@ -39,7 +39,9 @@ pub use memory::MemoryDevice;
 pub use settle::{READS_MAX, read_settled, unsettled};
 pub use spawn::{Background, Spawn};
 pub use threads::{allowed_cpus, block_on, pin_to_cpu};
-pub use tracker::{Durability, FlushCover, FlushTracker, Ticket, TrackerCounters, WriteHandle, WriteHook};
+pub use tracker::{
+    Durability, FlushCover, FlushTracker, Flushed, Ticket, TrackerCounters, WriteHandle, WriteHook,
+};
 pub use worker::{CurrentWorker, Readiness, Worker, WorkerHandle, WorkerOptions};
 
 /// Alignment of every address, length and buffer that reaches a device.

@@ -44,6 +44,18 @@ pub enum FlushCover {
     Issued,
 }
 
+/// How a ticket became durable, and by which flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flushed {
+    /// What this caller had to do for it.
+    pub cover: FlushCover,
+    /// The flush, counted from 1 as they were submitted. Of an elided one, the newest that had succeeded; it covers what any
+    /// before it covered. Zero when none was ever needed.
+    pub flush: u64,
+    /// The newest ticket that this flush covers.
+    pub through: Ticket,
+}
+
 /// Counts writes and flushes of one device and shares flushes among those who need one.
 pub struct FlushTracker {
     shared: Arc<Shared>,
@@ -60,6 +72,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ledger: Ledger,
+    /// Flushes submitted so far.
+    submitted: u64,
+    /// The newest flush that succeeded, and what it covered.
+    succeeded: (u64, Ticket),
     in_flight: Option<InFlight>,
     /// Those who need a flush that has yet to be submitted.
     gathered: Vec<Waiter>,
@@ -71,13 +87,14 @@ struct State {
 
 /// The flush on its way.
 struct InFlight {
+    number: u64,
     cover: Ticket,
     waiters: Vec<Waiter>,
 }
 
 /// Somebody who needs a flush.
 struct Waiter {
-    answer: Sender<Result<FlushCover, DeviceError>>,
+    answer: Sender<Result<Flushed, DeviceError>>,
     cover: FlushCover,
     need: Need,
 }
@@ -148,7 +165,8 @@ impl FlushTracker {
         match state.ledger.fate(ticket) {
             Fate::Durable => {
                 self.shared.counters.flushes_elided.add(1);
-                return Durability::known(Ok(FlushCover::Elided));
+                let (flush, through) = state.succeeded;
+                return Durability::known(Ok(Flushed { cover: FlushCover::Elided, flush, through }));
             }
             Fate::Poisoned(source) => return Durability::known(Err(DeviceError::Poisoned { source })),
             Fate::Open => {}
@@ -199,8 +217,12 @@ impl Shared {
         state.driving = true;
         while state.in_flight.is_none() && !state.gathered.is_empty() {
             // The cover is fixed before the device is asked (rule R4).
-            let flight =
-                InFlight { cover: state.ledger.newest(), waiters: std::mem::take(&mut state.gathered) };
+            state.submitted += 1;
+            let flight = InFlight {
+                number: state.submitted,
+                cover: state.ledger.newest(),
+                waiters: std::mem::take(&mut state.gathered),
+            };
             state.in_flight = Some(flight);
             drop(state);
             shared.counters.flushes_issued.add(1);
@@ -212,13 +234,19 @@ impl Shared {
     }
 
     /// Settles what the flush on its way decided; those to answer, with the answer each gets.
-    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<(Waiter, Result<(), DeviceError>)> {
+    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<(Waiter, Result<Flushed, DeviceError>)> {
         let mut state = self.state.lock();
         let flight = state.in_flight.take().expect("only the one flush on its way ends here");
         match result {
             Ok(()) => {
                 state.ledger.flush_succeeded(flight.cover);
-                flight.waiters.into_iter().map(|waiter| (waiter, Ok(()))).collect()
+                let (flush, through) = (flight.number, flight.cover);
+                state.succeeded = (flush, through);
+                let answered = |waiter: Waiter| {
+                    let flushed = Flushed { cover: waiter.cover, flush, through };
+                    (waiter, Ok(flushed))
+                };
+                flight.waiters.into_iter().map(answered).collect()
             }
             Err(error) => {
                 let source = error.poison_source();
@@ -288,8 +316,7 @@ impl FlushCompletion {
         // The next flush first: those who are woken may take their time.
         Shared::drive(&shared);
         for (waiter, answer) in answers {
-            let cover = waiter.cover;
-            waiter.answer.send(answer.map(|()| cover));
+            waiter.answer.send(answer);
         }
     }
 }
@@ -305,12 +332,12 @@ impl Drop for FlushCompletion {
 pub struct Durability(Inner);
 
 enum Inner {
-    Known(Option<Result<FlushCover, DeviceError>>),
-    Waiting(Receiver<Result<FlushCover, DeviceError>>),
+    Known(Option<Result<Flushed, DeviceError>>),
+    Waiting(Receiver<Result<Flushed, DeviceError>>),
 }
 
 impl Durability {
-    fn known(answer: Result<FlushCover, DeviceError>) -> Self {
+    fn known(answer: Result<Flushed, DeviceError>) -> Self {
         Self(Inner::Known(Some(answer)))
     }
 }
@@ -321,7 +348,7 @@ fn waiter(cover: FlushCover, need: Need) -> (Waiter, Durability) {
 }
 
 impl Future for Durability {
-    type Output = Result<FlushCover, DeviceError>;
+    type Output = Result<Flushed, DeviceError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {

@@ -40,6 +40,19 @@ impl Kind {
             _ => return None,
         })
     }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inode => "inode",
+            Self::Dirent => "dirent",
+            Self::Extent => "extent",
+            Self::Xattr => "xattr",
+            Self::Chunk => "chunk",
+            Self::Orphan => "orphan",
+            Self::Shared => "shared",
+        }
+    }
 }
 
 /// Key of an item: ordered by object, then kind, then offset.

@@ -7,6 +7,6 @@ mod replay;
 mod window;
 
 pub use chain::{Chain, SealedBatch, Stamp};
-pub use pending::{Pending, PendingCounts};
+pub use pending::{ITEM_KINDS, Pending, PendingCounts};
 pub use replay::{Believed, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
 pub use window::Window;

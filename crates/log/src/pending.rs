@@ -7,6 +7,9 @@ use syncline_format::batch::{
 };
 use syncline_format::{BlockAddr, BlockRun, Crc, Geometry, Key};
 
+/// Kinds of items that are counted apart, by their on-disk number; unknown ones of larger numbers are counted as 0.
+pub const ITEM_KINDS: usize = 16;
+
 /// How many records of each sort were gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PendingCounts {
@@ -20,18 +23,28 @@ pub struct PendingCounts {
     pub frees: u64,
     /// Puts that replaced an earlier one of the same unsealed batch instead of being added to it.
     pub coalesced: u64,
+    /// Items that the batch sets, by the number of their kind: those put, less what was replaced or removed again.
+    pub items: [u32; ITEM_KINDS],
 }
 
 impl PendingCounts {
     fn plus(self, other: Self) -> Self {
+        let mut items = self.items;
+        items.iter_mut().zip(other.items).for_each(|(mine, more)| *mine += more);
         Self {
             puts: self.puts + other.puts,
             deletes: self.deletes + other.deletes,
             names: self.names + other.names,
             frees: self.frees + other.frees,
             coalesced: self.coalesced + other.coalesced,
+            items,
         }
     }
+}
+
+fn kind_of(key: Key) -> usize {
+    let kind = usize::from(key.kind);
+    if kind < ITEM_KINDS { kind } else { 0 }
 }
 
 /// Where the newest put of a key lies in the buffer.
@@ -82,6 +95,7 @@ impl Pending {
             *put = Put { at, value_len: value.len() };
         } else {
             self.puts.insert(key, Put { at, value_len: value.len() });
+            self.counts.items[kind_of(key)] += 1;
         }
         push_put(&mut self.buffer, key, value);
     }
@@ -91,6 +105,7 @@ impl Pending {
         self.counts.deletes += 1;
         if let Some(put) = self.puts.remove(&key) {
             void_put(&mut self.buffer, put.at);
+            self.counts.items[kind_of(key)] -= 1;
         }
         push_delete(&mut self.buffer, key);
     }
@@ -215,6 +230,21 @@ mod tests {
         pending.delete(key(0));
         pending.put(key(0), b"two");
         assert_eq!(records(&pending), [Record::Delete(key(0)), Record::Put(key(0), b"two")]);
+    }
+
+    #[test]
+    fn items_are_counted_by_kind_and_once() {
+        let mut pending = Pending::default();
+        for _ in 0..3 {
+            pending.put(key(0), b"again");
+        }
+        pending.put(key(1), b"x");
+        pending.put(Key { kind: 3, ..key(0) }, b"y");
+        pending.put(Key { kind: 200, ..key(0) }, b"unknown");
+        pending.delete(key(1));
+        let items = pending.counts().items;
+        assert_eq!((items[0], items[1], items[3]), (1, 1, 1));
+        assert_eq!(items.iter().sum::<u32>(), 3);
     }
 
     #[test]

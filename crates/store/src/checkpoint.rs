@@ -9,11 +9,12 @@ use crate::group::FAILURES_MAX;
 use crate::memtable::Memtable;
 use crate::slots::write_slot;
 use crate::tickets::Tickets;
+use crate::trace::{DurableMark, NO_FLUSH};
 use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use syncline_device::WriteHandle;
+use syncline_device::{Flushed, WriteHandle};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
 use syncline_log::Pending;
@@ -199,10 +200,11 @@ impl Store {
         for handle in started.iter() {
             tickets.add(handle.wait().await?, &self.tracker);
         }
-        if !self.breaks(Canary::SuperblockEarly) {
-            self.flush_before_superblock(tickets).await?;
-        }
-        self.batches_durable(frozen.seq);
+        let flushed = match self.breaks(Canary::SuperblockEarly) {
+            true => NO_FLUSH,
+            false => self.flush_before_superblock(tickets).await?,
+        };
+        self.batches_durable(frozen.seq, flushed);
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let superblock = Superblock {
             generation: frozen.generation,
@@ -262,9 +264,11 @@ impl Store {
         Some(BlockRun::new(run.start, whole))
     }
 
-    async fn flush_before_superblock(&self, tickets: Tickets) -> Result<(), StoreError> {
+    async fn flush_before_superblock(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
         let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
-        outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
+        outcome
+            .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
+            .inspect_err(|_| self.group.demand_rewrite())
     }
 
     /// Step 7: the new superblock counts.
@@ -278,6 +282,8 @@ impl Store {
             layers.frozen = None;
             *self.superblock.write() = written.superblock;
         }
+        let (op, batch, generation) = (frozen.op_seq, frozen.seq, frozen.generation);
+        self.durable_mark.lock().advance(DurableMark { op, batch, generation, ..DurableMark::default() });
         self.durable_op.fetch_max(frozen.op_seq, Ordering::AcqRel);
         for data in frozen.unsealed.into_iter().flat_map(|unsealed| unsealed.data) {
             self.retire(&data);

@@ -57,12 +57,18 @@ impl Store {
     /// Applies a transaction: visible at once, in the pending log, durable after a later sync or checkpoint. Never
     /// waits.
     pub fn commit(&self, transaction: Transaction) -> Result<OpSeq, StoreError> {
+        self.commit_measured(transaction).map(|(op, _)| op)
+    }
+
+    /// The same, and the bytes by which the pending log grew: less than the changes have, where they replaced others.
+    pub fn commit_measured(&self, transaction: Transaction) -> Result<(OpSeq, u64), StoreError> {
         let transaction =
             if self.breaks(Canary::SplitTransaction) { self.log_half(transaction)? } else { transaction };
         let Transaction { changes, named, freed, writes, objects_delta } = transaction;
         let mut state = self.commit.lock();
         // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
         self.health.writable()?;
+        let pending_before = state.pending.payload_bytes();
         for (key, value) in &changes {
             debug_assert!(value.as_ref().is_none_or(|v| v.len() <= self.geometry.max_value_bytes()));
             match value {
@@ -89,13 +95,14 @@ impl Store {
         drop(layers);
         let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
         let pending_full = state.is_full(&self.options);
+        let log_bytes = (state.pending.payload_bytes() - pending_before) as u64;
         drop(state);
         if memtable_full {
             self.ask_for_checkpoint();
         } else if pending_full {
             self.wake.notify(usize::MAX);
         }
-        Ok(OpSeq(op))
+        Ok((OpSeq(op), log_bytes))
     }
 
     /// The generation whose superblock makes a block freed now reusable (rule R2).

@@ -10,6 +10,7 @@
 use crate::inflight::Write;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
+use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, NO_FLUSH, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use event_listener::Event;
 use futures_lite::future::{or, poll_once};
@@ -18,7 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use syncline_device::{DeviceError, Ticket, Worker};
+use syncline_device::{DeviceError, Flushed, Ticket, Worker};
 
 /// Failures in a row after which the log, or the tree, counts as unwritable.
 pub(crate) const FAILURES_MAX: u32 = 3;
@@ -34,7 +35,14 @@ struct Group {
     /// Told when somebody joins.
     joined: Event,
     ended: Event,
-    result: OnceLock<Result<(), StoreError>>,
+    result: OnceLock<Ended>,
+}
+
+/// How a group ended.
+#[derive(Clone)]
+struct Ended {
+    result: Result<(), StoreError>,
+    drive: Drive,
 }
 
 struct Stage {
@@ -132,36 +140,42 @@ impl GroupCommit {
 impl Store {
     /// Makes everything up to `op` survive any crash. Costs nothing when it is durable already.
     pub async fn sync(&self, op: OpSeq) -> Result<(), StoreError> {
+        self.sync_traced(op).await.1
+    }
+
+    /// The same, and how it went.
+    pub async fn sync_traced(&self, op: OpSeq) -> (SyncTrace, Result<(), StoreError>) {
         if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {
             self.counters.syncs_elided.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+            return (SyncTrace::elided(op.0, *self.durable_mark.lock()), Ok(()));
         }
         let asked = Instant::now();
-        let result = if self.ablates(Ablation::FlushGroup) {
-            self.drive_alone().await
+        let (drove, ended) = if self.ablates(Ablation::FlushGroup) {
+            (true, self.drive_alone().await)
         } else {
             let group = self.group.join();
             self.wait_for(&group).await
         };
         self.counters.fsync_latency.record(asked.elapsed());
-        result
+        (ended.drive.trace(op.0, drove, asked, ended.result.is_err()), ended.result)
     }
 
-    async fn wait_for(&self, group: &Arc<Group>) -> Result<(), StoreError> {
+    /// How the group ended, and whether the caller drove it.
+    async fn wait_for(&self, group: &Arc<Group>) -> (bool, Ended) {
         loop {
             let ended = group.ended.listen();
-            if let Some(result) = group.result.get() {
-                return result.clone();
+            if let Some(ended) = group.result.get() {
+                return (false, ended.clone());
             }
             if let Some(lead) = self.group.try_lead(group) {
-                return self.drive(group, lead).await;
+                return (true, self.drive(group, lead).await);
             }
             ended.await;
         }
     }
 
     /// For a measurement: takes a batch to the device for one caller only, with a flush of its own.
-    async fn drive_alone(&self) -> Result<(), StoreError> {
+    async fn drive_alone(&self) -> Ended {
         let _alone = self.group.alone.lock().await;
         let group = Arc::new(Group { members: AtomicU64::new(1), ..Group::default() });
         let lead = self.group.lead_alone();
@@ -169,19 +183,18 @@ impl Store {
     }
 
     /// Takes a group's batch to the device and answers all its members.
-    async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Result<(), StoreError> {
+    async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Ended {
         // Should this future be dropped half-way, its members must not wait for ever.
         let abandoned = AnswerOnDrop(group);
-        let asked = Instant::now();
+        let mut drive = Drive::begin();
         if !self.ablates(Ablation::FlushGroup) {
             self.gather(group).await;
         }
-        self.counters.gather_latency.record(asked.elapsed());
-        let result = match self.drive_batch().await {
+        let result = match self.drive_batch(&mut drive).await {
             Err(StoreError::NoSpace) => {
                 // No room for a log segment: the checkpoint makes everything durable instead.
                 drop(lead);
-                self.checkpoint().await
+                self.checkpoint_instead(&mut drive).await
             }
             result => {
                 // Who gathers meanwhile counts among those who are about, so before the next driver is let in.
@@ -194,9 +207,18 @@ impl Store {
             Ok(()) => self.group.failures.store(0, Ordering::Release),
             Err(error) => self.note_failure(error),
         }
-        self.counters.group_sizes.record(group.members.load(Ordering::Relaxed));
-        let _ = group.result.set(result.clone());
+        drive.members = group.members.load(Ordering::Relaxed);
+        self.counters.group_sizes.record(drive.members);
+        let ended = Ended { result, drive };
+        let _ = group.result.set(ended.clone());
         drop(abandoned);
+        ended
+    }
+
+    async fn checkpoint_instead(&self, drive: &mut Drive) -> Result<(), StoreError> {
+        let result = self.checkpoint().await;
+        drive.checkpointed = Some(Instant::now());
+        (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
         result
     }
 
@@ -228,13 +250,16 @@ impl Store {
         }
     }
 
-    async fn drive_batch(&self) -> Result<(), StoreError> {
+    async fn drive_batch(&self, drive: &mut Drive) -> Result<(), StoreError> {
         let started = Instant::now();
+        self.counters.gather_latency.record(started - drive.begun);
+        drive.gathered = Some(started);
         // Closing before sealing: whoever joined had committed before, so its changes are pending or sealed.
         if !self.breaks(Canary::LateJoiner) {
             self.group.close();
         }
         let seq = self.seal();
+        drive.batches = seq.as_ref().map_or_else(|_| BatchesTrace::default(), |seq| self.batches_up_to(*seq));
         let tickets = match &seq {
             Ok(_) if self.breaks(Canary::FlushEarly) => Ok(Tickets::default()),
             Ok(seq) => self.settle(*seq).await.map_err(StoreError::from),
@@ -243,23 +268,40 @@ impl Store {
         if self.breaks(Canary::LateJoiner) {
             self.group.close();
         }
-        let (seq, tickets) = (seq?, tickets?);
         let written = Instant::now();
-        self.flush(tickets).await?;
+        drive.written = Some(written);
+        let (seq, tickets) = (seq?, tickets?);
+        let flushed = self.flush(tickets).await;
+        let ended = Instant::now();
+        drive.flushed = Some(ended);
+        let flushed = flushed?;
         self.counters.write_latency.record(written - started);
-        self.counters.flush_latency.record(written.elapsed());
-        self.group.took(started.elapsed());
-        self.batches_durable(seq);
+        self.counters.flush_latency.record(ended - written);
+        self.group.took(ended - started);
+        self.batches_durable(seq, flushed);
+        drive.covered(flushed.cover);
+        drive.durable = match drive.batches.count {
+            // Others had flushed all of it, and noted by what.
+            0 => *self.durable_mark.lock(),
+            _ => DurableMark::flushed(drive.batches.op, seq, flushed),
+        };
         Ok(())
     }
 
+    /// The batches up to `seq` that are not known durable.
+    fn batches_up_to(&self, seq: u64) -> BatchesTrace {
+        let mut batches = BatchesTrace::default();
+        let log = self.log.lock();
+        log.sealed.iter().take_while(|sealed| sealed.seq <= seq).for_each(|sealed| batches.add(sealed));
+        batches
+    }
+
     /// Flushes what `tickets` stand for.
-    async fn flush(&self, tickets: Tickets) -> Result<(), StoreError> {
+    async fn flush(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
         match self.options.canary {
-            Some(Canary::SkipFlush) => return Ok(()),
+            Some(Canary::SkipFlush) => return Ok(NO_FLUSH),
             Some(Canary::FlushEarly | Canary::RedeemFailedFlush) => {
-                self.tracker.flush_now().await?;
-                return Ok(());
+                return Ok(self.tracker.flush_now().await?);
             }
             _ => {}
         }
@@ -269,7 +311,9 @@ impl Store {
             false => self.tracker.make_durable(tickets.newest()).await,
         };
         let outcome = outcome.map_err(StoreError::from);
-        outcome.and_then(|_| tickets.confirm(&self.tracker)).inspect_err(|_| self.group.demand_rewrite())
+        outcome
+            .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
+            .inspect_err(|_| self.group.demand_rewrite())
     }
 
     /// Waits until all writes of all batches up to `seq` have completed, writing again what failed; their tickets.
@@ -323,7 +367,7 @@ struct AnswerOnDrop<'a>(&'a Arc<Group>);
 impl Drop for AnswerOnDrop<'_> {
     fn drop(&mut self) {
         let cancelled = || StoreError::Unusable("the fsync that drove this batch was cancelled".into());
-        self.0.result.get_or_init(|| Err(cancelled()));
+        self.0.result.get_or_init(|| Ended { result: Err(cancelled()), drive: Drive::begin() });
         self.0.ended.notify(usize::MAX);
     }
 }

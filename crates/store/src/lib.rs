@@ -31,6 +31,7 @@ mod seal;
 mod slots;
 mod store;
 mod tickets;
+mod trace;
 mod transaction;
 
 pub use ablation::{Ablation, Ablations};
@@ -49,4 +50,5 @@ pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};
+pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};
 pub use transaction::{NamedData, OpSeq, Transaction};

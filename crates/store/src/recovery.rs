@@ -9,6 +9,7 @@ use crate::memtable::{Layers, Memtable};
 use crate::reserve::segment_blocks;
 use crate::seal::LogState;
 use crate::slots::{ReadSlots, read_superblocks};
+use crate::trace::DurableMark;
 use crate::{Canary, Counters, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use event_listener::Event;
@@ -298,6 +299,7 @@ pub(crate) fn assemble(
         bytes_since_freeze: 0,
         stalled: false,
     };
+    let mark = DurableMark { op: replayed.op_seq, batch: replayed.end.seq - 1, ..DurableMark::default() };
     let commit = CommitState {
         pending: Pending::default(),
         writes: Default::default(),
@@ -321,6 +323,7 @@ pub(crate) fn assemble(
         counters: Counters::default(),
         last_op: AtomicU64::new(replayed.op_seq),
         durable_op: AtomicU64::new(replayed.op_seq),
+        durable_mark: Mutex::new(mark),
         next_object: AtomicU64::new(replayed.next_object),
         reserved: AtomicU64::new(0),
         wake: Event::new(),

@@ -1,13 +1,15 @@
 //! Sealing: the pending log becomes a batch on its way to the device.
 
 use crate::inflight::Write;
+use crate::trace::DurableMark;
 use crate::{Ablation, DataWrite, Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use syncline_device::Flushed;
 use syncline_format::BlockRun;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
-use syncline_log::{Chain, Pending, Stamp};
+use syncline_log::{Chain, Pending, PendingCounts, Stamp};
 use syncline_space::Class;
 
 /// A batch that is not known to be durable, with everything needed to write it and its data again.
@@ -15,6 +17,8 @@ pub(crate) struct Sealed {
     pub(crate) seq: u64,
     pub(crate) op_seq: u64,
     pub(crate) bytes: u64,
+    /// What was put into it, for receipts.
+    pub(crate) counts: PendingCounts,
     /// The batch itself.
     pub(crate) log: Arc<Write>,
     /// The data it names; writes in flight when it was sealed are its dependencies (rule R1).
@@ -108,9 +112,11 @@ impl Store {
         let stamp = Stamp { generation, durable_seq: log.durable_seq, op_seq };
         let batches = log.chain.seal(&pending, stamp, segment);
         self.counters.sealed(&pending, &batches, copies);
-        let mut data = Some(data);
+        let (mut data, counts) = (Some(data), pending.counts());
         let last = batches.len() - 1;
         for (index, batch) in batches.into_iter().enumerate() {
+            // With a new segment, an empty batch that leads there goes first.
+            let counts = if index == last { counts } else { PendingCounts::default() };
             let data = if index == last { data.take().unwrap_or_default() } else { Vec::new() };
             let log_bytes = batch.run.len_bytes();
             let bytes = log_bytes + data.iter().map(|data| data.run().len_bytes()).sum::<u64>();
@@ -118,7 +124,7 @@ impl Store {
             log.bytes_since_freeze += log_bytes;
             let write = Write::start(&self.tracker, batch.run, vec![batch.bytes]);
             let (seq, op_seq) = (batch.seq, batch.op_seq);
-            log.sealed.push_back(Sealed { seq, op_seq, bytes, log: write, data });
+            log.sealed.push_back(Sealed { seq, op_seq, bytes, counts, log: write, data });
         }
         let limit = self.options.log_bytes.min(self.geometry.total_blocks * 4096 / 8);
         if log.bytes_since_freeze >= limit {
@@ -127,14 +133,16 @@ impl Store {
         log.chain.newest_seq()
     }
 
-    /// Notes that every batch up to `seq` is durable: its buffers are no longer needed.
-    pub(crate) fn batches_durable(&self, seq: u64) {
+    /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.
+    pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
         let mut retired = Vec::new();
         let mut log = self.log.lock();
         log.durable_seq = log.durable_seq.max(seq);
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
             let sealed = log.sealed.pop_front().expect("just seen");
             log.unflushed_bytes -= sealed.bytes;
+            // First: whoever finds an operation durable finds what made it so.
+            self.durable_mark.lock().advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
             self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
             retired.extend(sealed.data);
         }

@@ -7,6 +7,7 @@ use crate::health::Health;
 use crate::inflight::Inflight;
 use crate::memtable::Layers;
 use crate::seal::LogState;
+use crate::trace::DurableMark;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -40,6 +41,8 @@ pub struct Store {
     pub(crate) counters: Counters,
     pub(crate) last_op: AtomicU64,
     pub(crate) durable_op: AtomicU64,
+    /// What made `durable_op` durable; moved on before it.
+    pub(crate) durable_mark: Mutex<DurableMark>,
     pub(crate) next_object: AtomicU64,
     /// Blocks set aside by reservations.
     pub(crate) reserved: AtomicU64,

@@ -88,12 +88,34 @@ fn issued_then_elided() {
     assert!(pending(&mut durability));
     assert_eq!(bench.flushes_in_flight(), 1, "the flush starts at the call, not at the first poll");
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
-    assert_eq!(block_on(bench.tracker.make_durable(ticket)).unwrap(), FlushCover::Elided);
+    assert_eq!(block_on(durability).unwrap().cover, FlushCover::Issued);
+    assert_eq!(block_on(bench.tracker.make_durable(ticket)).unwrap().cover, FlushCover::Elided);
     assert_eq!(bench.flushes_in_flight(), 0);
     let counters = bench.tracker.counters();
     assert_eq!((counters.flushes_issued, counters.flushes_joined, counters.flushes_elided), (1, 0, 1));
     assert_eq!((counters.writes, counters.write_bytes), (1, 4096));
+}
+
+#[test]
+fn an_answer_names_the_flush_and_all_that_it_covers() {
+    let bench = Bench::new();
+    let flushed = |cover, flush, through| Flushed { cover, flush, through: Ticket(through) };
+    let (first, second) = (bench.write(), bench.write());
+    let issued = bench.tracker.make_durable(first);
+    let joined = bench.tracker.make_durable(second);
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(issued).unwrap(), flushed(FlushCover::Issued, 1, 2));
+    assert_eq!(block_on(joined).unwrap(), flushed(FlushCover::Joined, 1, 2));
+    // One that fails is counted and covers nothing: what was durable before is so by the one before.
+    let third = bench.write();
+    let lost = bench.tracker.make_durable(third);
+    bench.end_flush(Err(broken(Operation::Flush)));
+    assert!(block_on(lost).is_err());
+    let elided = block_on(bench.tracker.make_durable(first)).unwrap();
+    assert_eq!(elided, flushed(FlushCover::Elided, 1, 2));
+    let fourth = bench.tracker.make_durable(bench.write());
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(fourth).unwrap(), flushed(FlushCover::Issued, 3, 4));
 }
 
 #[test]
@@ -102,7 +124,7 @@ fn nothing_written_is_durable() {
     assert!(bench.tracker.is_durable(Ticket::default()));
     assert_eq!(
         block_on(bench.tracker.make_durable(bench.tracker.newest_ticket())).unwrap(),
-        FlushCover::Elided
+        Flushed { cover: FlushCover::Elided, flush: 0, through: Ticket(0) }
     );
     assert_eq!(bench.flushes_in_flight(), 0);
 }
@@ -115,8 +137,8 @@ fn one_that_the_flush_on_its_way_covers_joins_it() {
     let joined = bench.tracker.make_durable(first);
     assert_eq!(bench.flushes_in_flight(), 1);
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(issued).unwrap(), FlushCover::Issued);
-    assert_eq!(block_on(joined).unwrap(), FlushCover::Joined);
+    assert_eq!(block_on(issued).unwrap().cover, FlushCover::Issued);
+    assert_eq!(block_on(joined).unwrap().cover, FlushCover::Joined);
     let counters = bench.tracker.counters();
     assert_eq!((counters.flushes_issued, counters.flushes_joined), (1, 1));
 }
@@ -134,12 +156,12 @@ fn a_write_that_completes_after_the_flush_was_submitted_is_not_covered() {
     let mut late_durability = bench.tracker.make_durable(late);
     assert_eq!(bench.flushes_in_flight(), 1, "one flush at a time");
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(durability).unwrap().cover, FlushCover::Issued);
     assert!(!bench.tracker.is_durable(late), "the flush was submitted before the write completed");
     assert!(pending(&mut late_durability));
     assert_eq!(bench.flushes_in_flight(), 1, "the next flush starts from the completion of the one before");
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(late_durability).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(late_durability).unwrap().cover, FlushCover::Issued);
     assert!(bench.tracker.is_durable(late));
 }
 
@@ -157,8 +179,8 @@ fn those_who_come_during_a_flush_share_the_next_one() {
     bench.end_flush(Ok(()));
     bench.end_flush(Ok(()));
     assert_eq!(bench.flushes_in_flight(), 0);
-    assert_eq!(block_on(leading).unwrap(), FlushCover::Issued);
-    let covers: Vec<FlushCover> = gathered.into_iter().map(|one| block_on(one).unwrap()).collect();
+    assert_eq!(block_on(leading).unwrap().cover, FlushCover::Issued);
+    let covers: Vec<FlushCover> = gathered.into_iter().map(|one| block_on(one).unwrap().cover).collect();
     assert_eq!(covers[0], FlushCover::Issued);
     assert!(covers[1..].iter().all(|&cover| cover == FlushCover::Joined));
     let counters = bench.tracker.counters();
@@ -189,7 +211,7 @@ fn a_failed_flush_poisons_what_is_not_durable_for_ever() {
     assert!(rewritten > meanwhile);
     let durability = bench.tracker.make_durable(rewritten);
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(durability).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(durability).unwrap().cover, FlushCover::Issued);
     assert!(bench.tracker.is_durable(durable));
     for lost in [covered, meanwhile] {
         assert!(!bench.tracker.is_durable(lost));
@@ -241,7 +263,7 @@ fn a_dropped_waiter_drops_no_flush() {
     bench.end_flush(Ok(()));
     assert!(bench.tracker.is_durable(first));
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(last).unwrap(), FlushCover::Joined);
+    assert_eq!(block_on(last).unwrap().cover, FlushCover::Joined);
     assert!(bench.tracker.is_durable(second));
 }
 
@@ -275,7 +297,7 @@ fn a_fresh_flush_is_real_even_when_everything_is_durable() {
     assert!(block_on(durability).is_err());
     assert_eq!(bench.flushes_in_flight(), 1);
     bench.end_flush(Ok(()));
-    assert_eq!(block_on(second).unwrap(), FlushCover::Issued);
+    assert_eq!(block_on(second).unwrap().cover, FlushCover::Issued);
 }
 
 #[test]
