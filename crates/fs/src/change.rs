@@ -79,6 +79,8 @@ impl<'a> Change<'a> {
         state.meta = self.meta;
         if self.name_changed {
             state.name_op = op;
+        } else {
+            state.changed_op = op;
         }
     }
 }

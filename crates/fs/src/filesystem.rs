@@ -6,6 +6,7 @@ use crate::data::{self, DataShared};
 use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
+use crate::receipt::Receipts;
 use crate::types::{Ino, ROOT, Timestamp};
 use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
@@ -27,6 +28,8 @@ pub struct Filesystem {
     /// Held while a directory changes its parent; taken before all leases of inodes.
     pub(crate) rename_lease: async_lock::Mutex<()>,
     pub(crate) counters: Counters,
+    /// Of the last syncs.
+    pub(crate) receipts: Receipts,
     /// File data's own: dirty list, budgets, background tasks.
     pub(crate) data: DataShared,
     /// To hand to background tasks.
@@ -78,6 +81,7 @@ impl Filesystem {
             orphans: OrphanQueue::default(),
             rename_lease: async_lock::Mutex::new(()),
             counters: Counters::default(),
+            receipts: Receipts::new(options.receipts_max),
             data: DataShared::default(),
             me: me.clone(),
             options,

@@ -37,6 +37,10 @@ pub(crate) struct InodeState {
     pub opens: u32,
     /// Newest operation that touched this inode's existence or names; fdatasync needs it durable.
     pub name_op: OpSeq,
+    /// Newest operation that changed attributes, extended attributes or entries. What receipts tell.
+    pub changed_op: OpSeq,
+    /// The marks that the inode came into memory with, which say nothing of what it was that changed; zero if it was created.
+    pub loaded_op: OpSeq,
     /// The removal of an inode without names has begun (or is over): it can't be opened any more.
     pub removing: bool,
 }
@@ -108,7 +112,8 @@ impl InodeState {
     /// A new inode's state.
     pub(crate) fn new(attr: Attributes, meta: Meta) -> Self {
         let data = DataState::new(&attr);
-        Self { attr, meta, data, opens: 0, name_op: OpSeq::default(), removing: false }
+        let none = OpSeq::default();
+        Self { attr, meta, data, opens: 0, name_op: none, changed_op: none, loaded_op: none, removing: false }
     }
 
     /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the
@@ -153,7 +158,8 @@ impl InodeState {
             xattrs: Arc::new(item.xattrs.iter().map(|(name, value)| (own(name), own(value))).collect()),
         };
         let data = DataState::load(&attr, item.data.map(own), last_op);
-        Ok(Self { attr, meta, data, opens: 0, name_op: last_op, removing: false })
+        let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
+        Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing: false })
     }
 
     /// The inode item's value.

@@ -29,6 +29,8 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Access times. Default relative.
     pub access_time: AccessTime,
+    /// Receipts kept of the last syncs. Default 4096, some 2 MiB when that many were made; 0 for none.
+    pub receipts_max: usize,
 }
 
 impl Default for Options {
@@ -40,6 +42,7 @@ impl Default for Options {
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),
             access_time: AccessTime::default(),
+            receipts_max: 4096,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 use syncline_device::{AlignedBuf, block_on};
+use syncline_fs::Receipt;
 use syncline_fs::types::{Ino, SetAttributes, SetTime};
 
 /// Most bytes of one operation; longer reads and writes are short, as the standard library's callers expect.
@@ -68,6 +69,11 @@ impl File {
     /// Returns when the file's contents would survive a crash.
     pub fn sync_data(&self) -> Result<()> {
         Ok(block_on(self.shared.engine.fsync(self.ino(), true))?)
+    }
+
+    /// The receipt of the newest sync of this file, as long as it is kept.
+    pub fn last_receipt(&self) -> Option<Receipt> {
+        self.shared.engine.recent_receipts(1, Some(self.ino())).pop()
     }
 
     /// Cuts or extends the file; what is added reads as zeros.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Background, Device, FileDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
-use syncline_fs::{Clock, FsCounters, FsError, SystemClock};
+use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
 use syncline_store::{CountersSnapshot, RecoveryReport, Store};
 
 /// An open image and everything in it. Cloning it yields another handle to the same.
@@ -149,6 +149,17 @@ impl Filesystem {
     pub fn statistics(&self) -> Statistics {
         let engine = &self.shared.engine;
         Statistics { store: engine.store().counters(), filesystem: engine.counters() }
+    }
+
+    /// Receipts of the last syncs (4096, unless the engine's options say otherwise), oldest first: what each had to make durable
+    /// and why, which flush covered it, and the time in each stage.
+    pub fn receipts(&self) -> Vec<Receipt> {
+        self.shared.engine.receipts()
+    }
+
+    /// The receipt of the sync that was answered last, by whichever thread.
+    pub fn last_receipt(&self) -> Option<Receipt> {
+        self.shared.engine.last_receipt()
     }
 
     /// The engine below, for those who serve it in another way, as a mount does.

@@ -62,5 +62,11 @@ pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp};
-pub use syncline_fs::{AccessTime, Deduplicated, Options as EngineOptions, Usage};
+pub use syncline_fs::{AccessTime, Deduplicated, Options as EngineOptions, Receipt, Usage};
 pub use syncline_store::{RecoveryReport, StoreOptions};
+
+/// What a [`Receipt`] consists of.
+pub mod receipt {
+    pub use syncline_fs::{Call, Failed, Inodes, Submitted, Times, Why};
+    pub use syncline_store::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage};
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use syncline::device::MemoryDevice;
+use syncline::receipt::{Call, Cover};
 use syncline::{
     Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags,
     format_device,
@@ -124,6 +125,22 @@ fn copies_share_their_blocks() {
     let (_, elsewhere) = memory();
     let stranger = elsewhere.create_file("stranger").unwrap();
     assert_eq!(errno(one.copy_range_to(0, &stranger, 0, 1)), 18);
+}
+
+#[test]
+fn syncs_leave_receipts() {
+    let (_, fs) = memory();
+    let (one, two) = (fs.create_file("one").unwrap(), fs.create_file("two").unwrap());
+    assert!(fs.last_receipt().is_none() && one.last_receipt().is_none());
+    one.write_all_at(&[3; 10_000], 0).unwrap();
+    one.sync_all().unwrap();
+    two.sync_data().unwrap();
+    let first = one.last_receipt().unwrap();
+    assert_eq!((first.call, first.cover, first.submitted.blocks), (Call::Fsync, Cover::Issued, 3));
+    let second = fs.last_receipt().unwrap();
+    assert_eq!((second.call, second.cover), (Call::Fdatasync, Cover::Elided));
+    assert_eq!(second.durable, first.durable, "the flush of the other file had covered it");
+    assert_eq!(fs.receipts().iter().map(|receipt| receipt.serial).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod sync;
 mod throttle;
 mod transact;
 mod truncate;
+mod why;
 mod write;
 mod writeback;
 

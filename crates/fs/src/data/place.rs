@@ -3,6 +3,7 @@
 use super::dirty::{Block, gather};
 use crate::FsError;
 use crate::filesystem::Filesystem;
+use crate::receipt::Submitted;
 use syncline_format::BlockRun;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_store::{DataWrite, Reservation};
@@ -50,6 +51,12 @@ pub(crate) fn place(
         rest = later;
     }
     Ok(placements)
+}
+
+/// Notes placements that were written.
+pub(crate) fn note(placements: &[Placement], note: &mut Submitted) {
+    note.device_writes += placements.len() as u64;
+    note.blocks += placements.iter().map(|placement| placement.write.run().blocks).sum::<u64>();
 }
 
 /// Gives back placements that will never be named.

@@ -232,7 +232,11 @@ impl Drop for Finish<'_> {
 
 /// Writes back everything that is dirty now.
 pub(crate) async fn write_back_everything(fs: &Filesystem) -> Result<(), FsError> {
-    let inodes = fs.data.all_dirty();
+    write_back_all_of(fs, &fs.data.all_dirty()).await
+}
+
+/// Writes back these, whether or not they are in the list. The first error is returned after all were tried.
+pub(crate) async fn write_back_all_of(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
     let jobs = inodes.iter().map(|inode| writeback::write_back(fs, inode)).collect();
     join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
 }

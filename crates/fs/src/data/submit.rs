@@ -13,6 +13,7 @@ use super::{BLOCK, DataState, MemoryBlock, lookup, plan, writeback};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
+use crate::receipt::Submitted;
 use crate::types::FileType;
 use bytes::Bytes;
 use std::ops::Range;
@@ -27,6 +28,15 @@ pub(crate) const PARALLEL_BLOCKS: u64 = 256;
 /// Starts writing the file's dirty data and commits the transaction that names it, without waiting for durability (P3).
 /// Takes the inode's lease itself; the caller holds none.
 pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    submit_noting(fs, inode, &mut Submitted::default()).await
+}
+
+/// The same, and notes what was written and logged.
+pub(crate) async fn submit_noting(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     if inode.file_type != FileType::Regular || is_settled(&inode.state.lock()) {
         return Ok(());
     }
@@ -36,7 +46,7 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
-        submit_once(fs, inode).await?;
+        submit_once(fs, inode, note).await?;
         if !has_missed(&mut inode.state.lock().data) {
             return Ok(());
         }
@@ -54,7 +64,11 @@ pub(crate) async fn hold_writebacks(files: &[&Arc<Inode>]) -> Vec<async_lock::Mu
 }
 
 /// Submits what is dirty now. The inode's `writeback` is held; its lease is not.
-pub(crate) async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+pub(crate) async fn submit_once(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
     loop {
         fs.store.admit(Admission::Shrink).await?;
@@ -63,10 +77,10 @@ pub(crate) async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(
             return Ok(());
         }
         let Some(split) = background_end(&inode.state.lock().data, first, end) else {
-            return submit_leased(fs, &[Submission { inode, blocks: first..end }]).await;
+            return submit_leased(fs, &[Submission { inode, blocks: first..end }], note).await;
         };
         drop(lease);
-        first = writeback::round(fs, inode, first, split, false).await?;
+        first = writeback::round(fs, inode, first, split, false, note).await?;
     }
 }
 
@@ -128,7 +142,11 @@ struct Started<'a> {
 }
 
 /// Submits dirty data of several files in one transaction.
-pub(crate) async fn submit_leased(fs: &Filesystem, files: &[Submission<'_>]) -> Result<(), FsError> {
+pub(crate) async fn submit_leased(
+    fs: &Filesystem,
+    files: &[Submission<'_>],
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let mut old = Vec::with_capacity(files.len());
     for file in files {
         make_up_reservation(fs, file.inode).await?;
@@ -146,16 +164,24 @@ pub(crate) async fn submit_leased(fs: &Filesystem, files: &[Submission<'_>]) -> 
             }
         }
     }
-    finish(fs, started, shares)
+    finish(fs, started, shares, note)
 }
 
-fn finish(fs: &Filesystem, mut started: Vec<Started<'_>>, shares: Shares<'_>) -> Result<(), FsError> {
+fn finish(
+    fs: &Filesystem,
+    mut started: Vec<Started<'_>>,
+    shares: Shares<'_>,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let changes =
         started.iter_mut().map(|file| std::mem::replace(&mut file.change, unchanged(file.inode))).collect();
-    let result = transact::commit(fs, changes, shares);
+    let result = transact::commit_noting(fs, changes, shares, note);
     for file in &mut started {
         match result {
-            Ok(_) => file.done(fs),
+            Ok(_) => {
+                place::note(&file.placements, note);
+                file.done(fs);
+            }
             Err(_) => file.undo(fs),
         }
     }

@@ -1,11 +1,12 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
-use super::submit::{self, Submission, submit_dirty};
-use super::{WriteErrors, shared};
+use super::submit::{self, Submission, submit_dirty, submit_noting};
+use super::{WriteErrors, shared, why};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::receipt::{Call, Draft, Inodes, Submitted, Why};
 use crate::types::FileType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +17,30 @@ pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
 
 /// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before) survive any crash (P1).
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
+    let call = match inode.file_type {
+        FileType::Directory => Call::Fsyncdir,
+        _ if data_only => Call::Fdatasync,
+        _ => Call::Fsync,
+    };
+    let mut draft = Draft::begin(call, Inodes::of([inode.ino]));
+    let result = fsync_noting(fs, inode, data_only, &mut draft).await;
+    draft.end(fs, &result);
+    result
+}
+
+async fn fsync_noting(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    data_only: bool,
+    draft: &mut Draft,
+) -> Result<(), FsError> {
     if fs.store.ablates(Ablation::XattrSkip) {
         fs.log_xattrs_again(inode).await?;
     }
     let entry = fs.store.last_op();
+    note_why(fs, [inode], entry, data_only && inode.file_type == FileType::Regular, draft);
     if inode.file_type != FileType::Regular {
-        return Ok(fs.store.sync(entry).await?);
+        return sync_to(fs, entry, draft).await;
     }
     let counters = &fs.counters;
     if data_only {
@@ -31,7 +50,7 @@ pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) 
     }
     // As of now: what fails later is for those who come later.
     let unreported = inode.state.lock().data.errors.unreported();
-    let result = submit_and_sync(fs, inode, entry, data_only).await;
+    let result = submit_and_sync(fs, inode, entry, data_only, draft).await;
     let Some((count, error)) = unreported else { return result };
     inode.state.lock().data.errors.report(count);
     result.and(Err(error))
@@ -42,14 +61,45 @@ async fn submit_and_sync(
     inode: &Arc<Inode>,
     entry: OpSeq,
     data_only: bool,
+    draft: &mut Draft,
 ) -> Result<(), FsError> {
-    submit_dirty(fs, inode).await?;
+    submit_noting(fs, inode, draft.submitted()).await?;
     let target = if data_only && fs.store.breaks(Canary::OverlookName) {
         inode.state.lock().data.data_op
     } else {
         target(inode, entry, data_only)
     };
-    Ok(fs.store.sync(target).await?)
+    sync_to(fs, target, draft).await
+}
+
+/// The store's part.
+async fn sync_to(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<(), FsError> {
+    draft.end_submit();
+    let (trace, result) = fs.store.sync_traced(target).await;
+    draft.synced(trace);
+    Ok(result?)
+}
+
+/// Notes what of these files, and of all that came before `entry`, is not durable.
+fn note_why<'a>(
+    fs: &Filesystem,
+    inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
+    entry: OpSeq,
+    data_only: bool,
+    draft: &mut Draft,
+) {
+    if fs.receipts.is_off() {
+        return;
+    }
+    let mut newest = OpSeq::default();
+    for inode in inodes {
+        let (reasons, own) = why::own(&fs.store, inode, data_only);
+        *draft.why() |= reasons;
+        newest = newest.max(own);
+    }
+    let why = draft.why();
+    why.add_if(!data_only && entry > newest && !fs.store.is_durable(entry), Why::OTHERS);
+    why.add_if(why.is_empty() && fs.store.ablates(Ablation::FlushElide), Why::SWITCHED_OFF);
 }
 
 /// The operation that must be durable before a sync of this file is answered.
@@ -65,6 +115,18 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
 /// A failure of earlier write-back counts as reported only if `uid` is root or the file's owner: who asks need not have the
 /// files open, and shall not take an error away from those who have.
 pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
+    let mut draft = Draft::begin(Call::SyncMany, Inodes::of(inodes.iter().map(|inode| inode.ino)));
+    let result = sync_many_noting(fs, inodes, uid, &mut draft).await;
+    draft.end(fs, &result);
+    result
+}
+
+async fn sync_many_noting(
+    fs: &Filesystem,
+    inodes: &[Arc<Inode>],
+    uid: u32,
+    draft: &mut Draft,
+) -> Result<(), FsError> {
     let entry = fs.store.last_op();
     let files: BTreeMap<_, _> = inodes
         .iter()
@@ -72,12 +134,13 @@ pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) 
         .map(|inode| (inode.ino, inode))
         .collect();
     fs.counters.fsyncs.add(files.len() as u64);
+    note_why(fs, inodes, entry, false, draft);
     let unreported: Vec<_> =
         files.values().map(|inode| (*inode, inode.state.lock().data.errors.unreported())).collect();
-    let mut result = submit_many(fs, &files.values().copied().collect::<Vec<_>>()).await;
+    let mut result = submit_many(fs, &files.values().copied().collect::<Vec<_>>(), draft.submitted()).await;
     if result.is_ok() {
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
-        result = fs.store.sync(target).await.map_err(FsError::from);
+        result = sync_to(fs, target, draft).await;
     }
     for (inode, error) in unreported {
         if let Some((count, error)) = error {
@@ -106,15 +169,19 @@ pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<()
 }
 
 /// Submits the files (in the order of their numbers) in one transaction.
-async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
+async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitted) -> Result<(), FsError> {
     let _writebacks = submit::hold_writebacks(files).await;
     fs.store.admit(Admission::Shrink).await?;
     let _leases = lease_all(files).await;
-    submit_leased(fs, files).await
+    submit_leased(fs, files, note).await
 }
 
 /// Submits all that is dirty of these files in one transaction. Their `writeback`s and leases are held.
-pub(crate) async fn submit_leased(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
+pub(crate) async fn submit_leased(
+    fs: &Filesystem,
+    files: &[&Arc<Inode>],
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let dirty: Vec<Submission<'_>> = files
         .iter()
         .filter(|inode| !submit::is_clean(&inode.state.lock()))
@@ -127,14 +194,24 @@ pub(crate) async fn submit_leased(fs: &Filesystem, files: &[&Arc<Inode>]) -> Res
     if blocks > MANY_BLOCKS_MAX {
         return Err(FsError::TooLarge);
     }
-    if dirty.is_empty() { Ok(()) } else { submit::submit_leased(fs, &dirty).await }
+    if dirty.is_empty() { Ok(()) } else { submit::submit_leased(fs, &dirty, note).await }
 }
 
 /// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
 pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
-    let written = shared::write_back_everything(fs).await;
+    let dirty = fs.data.all_dirty();
+    let mut draft = Draft::begin(Call::Syncfs, Inodes::of(dirty.iter().map(|inode| inode.ino)));
+    note_why(fs, &dirty, fs.store.last_op(), false, &mut draft);
+    let written = shared::write_back_all_of(fs, &dirty).await;
+    draft.end_submit();
+    let (generation, target) = (fs.store.superblock().generation, fs.store.last_op());
     let checkpointed = fs.store.checkpoint().await;
-    written.and(checkpointed.map_err(FsError::from))
+    if written.is_ok() {
+        draft.checkpointed(fs, generation, target.0, checkpointed.is_ok());
+    }
+    let result = written.and(checkpointed.map_err(FsError::from));
+    draft.end(fs, &result);
+    result
 }
 
 impl WriteErrors {

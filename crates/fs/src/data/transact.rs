@@ -5,6 +5,7 @@ use super::reflink::Shares;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
+use crate::receipt::Submitted;
 use crate::types::Timestamp;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -64,7 +65,17 @@ struct Saved {
 pub(crate) fn commit(
     fs: &Filesystem,
     changes: Vec<FileChange<'_>>,
+    shares: Shares<'_>,
+) -> Result<OpSeq, FsError> {
+    commit_noting(fs, changes, shares, &mut Submitted::default())
+}
+
+/// The same, and notes what was logged.
+pub(crate) fn commit_noting(
+    fs: &Filesystem,
+    changes: Vec<FileChange<'_>>,
     mut shares: Shares<'_>,
+    note: &mut Submitted,
 ) -> Result<OpSeq, FsError> {
     let mut transaction = Transaction::new();
     shares.put_marks(&mut transaction);
@@ -82,8 +93,10 @@ pub(crate) fn commit(
         state.put(&mut transaction);
     }
     shares.put_counts(&mut transaction);
-    match fs.store.commit(transaction) {
-        Ok(op) => {
+    match fs.store.commit_measured(transaction) {
+        Ok((op, log_bytes)) => {
+            note.log_bytes += log_bytes;
+            changes.iter().for_each(|change| change.note(note));
             changes.iter().for_each(|change| change.committed(op));
             Ok(op)
         }
@@ -146,6 +159,17 @@ impl FileChange<'_> {
             }
         }
         saved
+    }
+
+    fn note(&self, note: &mut Submitted) {
+        let put = self.extents.items.values().flatten().count() as u64;
+        note.inodes += 1;
+        note.extents += put;
+        note.extents_removed += self.extents.items.len() as u64 - put;
+        note.blocks_released += self.extents.freed_blocks;
+        if let InlineChange::Set(Some(contents)) = &self.inline {
+            note.inline_bytes += contents.len() as u64;
+        }
     }
 
     fn committed(&self, op: OpSeq) {

@@ -13,6 +13,7 @@ use super::{BLOCK, DataState, lookup, plan};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::receipt::Submitted;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_store::Admission;
@@ -52,7 +53,7 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
             return submit_small(fs, inode).await;
         }
         while first < end {
-            first = round(fs, inode, first, end, true).await?;
+            first = round(fs, inode, first, end, true, &mut Submitted::default()).await?;
         }
         if !submit::has_missed(&mut inode.state.lock().data) {
             return Ok(());
@@ -69,7 +70,7 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     }
     // It may have grown meanwhile; then it is due again soon enough.
     let blocks = 0..PARALLEL_BLOCKS;
-    submit::submit_leased(fs, &[submit::Submission { inode, blocks }]).await
+    submit::submit_leased(fs, &[submit::Submission { inode, blocks }], &mut Submitted::default()).await
 }
 
 /// Writes back the first dirty blocks of `first..end` and returns where to go on. The inode's `writeback` is held; its
@@ -80,6 +81,7 @@ pub(crate) async fn round(
     first: u64,
     end: u64,
     all: bool,
+    note: &mut Submitted,
 ) -> Result<u64, FsError> {
     fs.store.admit(Admission::Shrink).await?;
     let (mut flight, next) = {
@@ -88,9 +90,11 @@ pub(crate) async fn round(
         take_off(fs, inode, first, end)?
     };
     let written = flight.wait().await;
+    place::note(&flight.placements, note);
+    note.blocks_before_log = note.blocks;
     fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
-    flight.land(all && next == end && written.is_ok()).await?;
+    flight.land(all && next == end && written.is_ok(), note).await?;
     written?;
     Ok(next)
 }
@@ -158,7 +162,7 @@ impl Flight<'_> {
     }
 
     /// Names what still stands; with `all`, the submission ends with this. The inode's lease is held for writing.
-    async fn land(&mut self, all: bool) -> Result<(), FsError> {
+    async fn land(&mut self, all: bool, note: &mut Submitted) -> Result<(), FsError> {
         while !self.placements.is_empty() {
             let unit = self.next_unit();
             let numbers =
@@ -169,7 +173,7 @@ impl Flight<'_> {
             };
             let old = lookup::overlapping(&self.fs.store, self.inode.ino, &ranges).await?;
             let shares = reflink::hold(self.fs, &old).await?;
-            self.name(unit, &old, shares, all && unit == self.placements.len())?;
+            self.name(unit, &old, shares, all && unit == self.placements.len(), note)?;
         }
         Ok(())
     }
@@ -189,7 +193,14 @@ impl Flight<'_> {
     }
 
     /// Commits the transaction that names the first `unit` placements. Nothing waits.
-    fn name(&mut self, unit: usize, old: &[Extent], shares: Shares<'_>, all: bool) -> Result<(), FsError> {
+    fn name(
+        &mut self,
+        unit: usize,
+        old: &[Extent],
+        shares: Shares<'_>,
+        all: bool,
+        note: &mut Submitted,
+    ) -> Result<(), FsError> {
         let (mut naming, mut stale, mut landed) = (Naming::default(), Vec::new(), Vec::new());
         {
             let mut state = self.inode.state.lock();
@@ -213,7 +224,7 @@ impl Flight<'_> {
                 size: SizeChange::Submitted { all },
             };
             change.name(old, naming);
-            if let Err(error) = transact::commit(self.fs, vec![change], shares) {
+            if let Err(error) = transact::commit_noting(self.fs, vec![change], shares, note) {
                 // Back into flight, where dropping finds them.
                 self.inode.state.lock().data.in_flight.restore(landed);
                 return Err(error);

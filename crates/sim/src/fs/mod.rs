@@ -93,6 +93,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         cached_inodes_max: if rng.random() { 4 } else { 1000 },
         clock: world.clock.clone(),
         access_time: AccessTime::Never,
+        ..Options::default()
     };
     (store, fs)
 }

@@ -7,6 +7,7 @@ use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, lookup, plan, submit, sync, truncate};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::receipt::Submitted;
 use async_lock::MutexGuardArc;
 use std::sync::Arc;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
@@ -57,7 +58,7 @@ impl<'a> Span<'a> {
         files.dedup_by_key(|inode| inode.ino);
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
-            submit::submit_once(fs, inode).await?;
+            submit::submit_once(fs, inode, &mut Submitted::default()).await?;
         }
         fs.admit_growth().await?;
         let leases = lease_all(&files).await;
@@ -65,7 +66,7 @@ impl<'a> Span<'a> {
             fs.require_present(inode)?;
         }
         // What was written since.
-        sync::submit_leased(fs, &files).await?;
+        sync::submit_leased(fs, &files, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 

@@ -1,0 +1,32 @@
+//! What of a file is not durable, as its inode in memory knows it.
+
+use crate::inode::Inode;
+use crate::receipt::Why;
+use crate::types::FileType;
+use syncline_store::{OpSeq, Store};
+
+/// What of an inode is not durable, and the newest operation that changed it.
+pub(super) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Why, OpSeq) {
+    let mut why = Why::default();
+    let state = inode.state.lock();
+    let data = &state.data;
+    if inode.file_type == FileType::Regular {
+        why.add_if(!data.dirty.is_empty(), Why::DIRTY_DATA);
+        why.add_if(!data.in_flight.is_empty() || data.writeback.try_lock().is_none(), Why::WRITE_BACK);
+        why.add_if(data.disk_size != state.attr.size, Why::SIZE);
+        why.add_if(data.disk_mtime != state.attr.mtime, Why::MTIME);
+    }
+    let changed = if inode.file_type == FileType::Directory { Why::ENTRIES } else { Why::ATTRIBUTES };
+    let mut own = OpSeq::default();
+    let marks = [(data.data_op, Why::LOGGED), (state.name_op, Why::NAME), (state.changed_op, changed)];
+    for (op, reason) in marks {
+        if data_only && reason == changed {
+            continue;
+        }
+        own = own.max(op);
+        // The mark of an inode that came into memory is that of the newest operation, whoever's it was.
+        let reason = if op == state.loaded_op { Why::LOADED } else { reason };
+        why.add_if(!store.is_durable(op), reason);
+    }
+    (why, own)
+}

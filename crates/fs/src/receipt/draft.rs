@@ -1,0 +1,93 @@
+//! A receipt while its sync is under way.
+
+use super::{Call, Failed, Inodes, Receipt, Submitted, Why};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use std::time::Instant;
+use syncline_store::{Cover, Stage, SyncTrace};
+
+/// Notes what a sync does. One that is dropped, because its caller gave up, leaves no receipt.
+pub(crate) struct Draft {
+    begun: Instant,
+    receipt: Receipt,
+    failed_in: Option<Stage>,
+}
+
+impl Draft {
+    /// A sync begins.
+    pub(crate) fn begin(call: Call, inodes: Inodes) -> Self {
+        Self { begun: Instant::now(), receipt: Receipt::new(call, inodes), failed_in: Some(Stage::Submit) }
+    }
+
+    /// What was not durable.
+    pub(crate) fn why(&mut self) -> &mut Why {
+        &mut self.receipt.why
+    }
+
+    /// Where those who write and log note what they did.
+    pub(crate) fn submitted(&mut self) -> &mut Submitted {
+        &mut self.receipt.submitted
+    }
+
+    /// The stage of submitting has ended; what is left is the store's.
+    pub(crate) fn end_submit(&mut self) {
+        self.receipt.times_ns.submit = self.elapsed_ns();
+    }
+
+    /// What the store did.
+    pub(crate) fn synced(&mut self, trace: SyncTrace) {
+        let receipt = &mut self.receipt;
+        receipt.target_op = trace.target_op;
+        receipt.cover = trace.cover;
+        receipt.drove = trace.drove;
+        receipt.members = trace.members;
+        receipt.batches = trace.batches;
+        receipt.durable = trace.durable;
+        let (times, stages) = (&mut receipt.times_ns, trace.stages);
+        times.wait = stages.wait_ns;
+        times.gather = stages.gather_ns;
+        times.write = stages.write_ns;
+        times.flush = stages.flush_ns;
+        times.checkpoint = stages.checkpoint_ns;
+        self.failed_in = trace.failed_in;
+    }
+
+    /// A checkpoint was made, or found to be made already.
+    pub(crate) fn checkpointed(&mut self, fs: &Filesystem, was: u64, target_op: u64, ended_well: bool) {
+        self.receipt.times_ns.checkpoint = self.elapsed_ns() - self.receipt.times_ns.submit;
+        self.receipt.target_op = target_op;
+        self.failed_in = (!ended_well).then_some(Stage::Checkpoint);
+        if ended_well {
+            let newest = fs.store.superblock();
+            let made = newest.generation != was;
+            self.receipt.cover = if made { Cover::Checkpoint } else { Cover::Elided };
+            self.receipt.durable.generation = newest.generation;
+            self.receipt.durable.op = newest.op_seq;
+        }
+    }
+
+    /// The sync is answered.
+    pub(crate) fn end(mut self, fs: &Filesystem, result: &Result<(), FsError>) {
+        if fs.receipts.is_off() {
+            return;
+        }
+        let total = self.elapsed_ns();
+        let Receipt { times_ns: times, submitted, why, .. } = &mut self.receipt;
+        let known = times.submit + times.wait + times.gather + times.write + times.flush + times.checkpoint;
+        // The same clock, read later.
+        times.answer = total.saturating_sub(known);
+        times.total = known + times.answer;
+        // Written while this sync was on its way to look at it.
+        why.add_if(submitted.blocks > 0 || submitted.inline_bytes > 0, Why::DIRTY_DATA);
+        let now = fs.now();
+        self.receipt.time_ns =
+            now.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(now.nanoseconds));
+        self.receipt.failed =
+            result.as_ref().err().map(|error| Failed { errno: error.errno(), stage: self.failed_in });
+        fs.receipts.record(self.receipt);
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
