@@ -1,8 +1,9 @@
-//! Small parts of the engine, on a device in memory: what a transaction, a seal, a merge, a lookup and a checksum cost.
+//! Small parts of the engine, on a device in memory: what a transaction, a seal, a merge, a lookup, a checksum and a receipt cost.
 //!
 //! `cargo bench -p syncline-bench` measures these at length, `syncline bench micro` in short.
 
 mod files;
+mod fsync;
 mod store;
 mod trees;
 
@@ -32,7 +33,7 @@ pub struct Micro {
 }
 
 /// All of them.
-pub const ALL: [Micro; 10] = [
+pub const ALL: [Micro; 15] = [
     Micro { name: "library", operation: "create", bytes: None, routine: files::create },
     Micro { name: "library", operation: "create and remove", bytes: None, routine: files::create_and_remove },
     Micro { name: "store", operation: "transaction of 3 items", bytes: None, routine: store::transaction },
@@ -43,6 +44,21 @@ pub const ALL: [Micro; 10] = [
     Micro { name: "tree", operation: "merge of 1000 items, far", bytes: None, routine: trees::merge_far },
     Micro { name: "tree", operation: "lookup", bytes: None, routine: trees::lookup },
     Micro { name: "checksum", operation: "64 KiB, each block", bytes: Some(64 << 10), routine: checksum },
+    Micro { name: "receipt", operation: "kept", bytes: None, routine: fsync::receipt },
+    Micro { name: "fsync", operation: "nothing to do", bytes: None, routine: fsync::elided },
+    Micro {
+        name: "fsync",
+        operation: "nothing to do, no receipts",
+        bytes: None,
+        routine: fsync::elided_without,
+    },
+    Micro { name: "fsync", operation: "write of 4 KiB", bytes: None, routine: fsync::written },
+    Micro {
+        name: "fsync",
+        operation: "write of 4 KiB, no receipts",
+        bytes: None,
+        routine: fsync::written_without,
+    },
 ];
 
 fn checksum() -> Result<Routine, BenchError> {
