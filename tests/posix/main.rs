@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod explain;
 mod names;
 mod reflink;
 mod scrub;

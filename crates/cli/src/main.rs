@@ -69,6 +69,8 @@ enum Command {
     Info(commands::info::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
+    /// Tell what the last fsyncs did and why, which flush covered them, and where their time went
+    Explain(commands::explain::Args),
     /// Record what a program does on a mount, and see every state that a power cut could leave
     Crashlab(commands::crashlab::Args),
     /// Measure Syncline beside ext4, xfs and btrfs
@@ -90,6 +92,7 @@ fn run(command: Command) -> Outcome {
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => commands::demo::run(args),

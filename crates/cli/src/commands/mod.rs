@@ -6,6 +6,7 @@ pub mod crashlab;
 pub mod dedupe;
 pub mod demo;
 pub mod du;
+pub mod explain;
 mod files;
 pub mod image;
 pub mod info;

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime,
-    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, transport=auto|uring|classic, accept-damaged-log
+    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// How requests come from the kernel: the same as -o transport
@@ -181,7 +181,7 @@ fn tell(image: &Path, report: &RecoveryReport) {
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
 }
 
-/// Makes the daemon answer `stats` and `daemon`, and scrub.
+/// Makes the daemon answer `stats`, `daemon` and `explain`, and scrub.
 fn register(
     mounted: &Mounted,
     fs: &Arc<Filesystem>,
@@ -191,6 +191,7 @@ fn register(
 ) {
     let control = mounted.session().control();
     super::scrub::register(control, scrub);
+    super::explain::register(control, fs);
     let daemon = json!({
         "pid": std::process::id(),
         "image": image.to_string_lossy(),

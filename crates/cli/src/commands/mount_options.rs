@@ -8,6 +8,9 @@ use syncline_fs::AccessTime;
 use syncline_fuse::{DirectIo, MountOptions, Transport};
 use syncline_store::StoreOptions;
 
+/// Most receipts that may be kept: half a kilobyte each.
+const RECEIPTS_MAX: usize = 1 << 20;
+
 /// Everything that `-o` can choose.
 #[derive(Default)]
 pub struct MountChoices {
@@ -69,6 +72,10 @@ impl MountChoices {
                     _ => return Err("choose never, synced, write or always".into()),
                 }
             }
+            "receipts" => {
+                let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);
+                self.fs.receipts_max = count.ok_or(format!("give a number up to {RECEIPTS_MAX}"))?;
+            }
             // Several are joined by colons, since commas separate options.
             "ablate" => {
                 for name in value.split(':') {
@@ -119,7 +126,8 @@ mod tests {
 
     #[test]
     fn options_are_applied() {
-        let choices = parse("ro,commit=5,memtable=1MiB").unwrap();
+        let choices = parse("ro,commit=5,memtable=1MiB,receipts=0").unwrap();
+        assert_eq!(choices.fs.receipts_max, 0);
         assert!(choices.store.read_only);
         assert_eq!(choices.store.checkpoint_interval, Duration::from_secs(5));
         assert_eq!(choices.store.memtable_bytes, 1 << 20);
@@ -142,6 +150,7 @@ mod tests {
         assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
         assert!(parse("commit=soon").is_err());
         assert!(parse("memtable=1").is_err());
+        assert!(parse("receipts=all").is_err() && parse("receipts=9999999").is_err());
         assert!(parse("ablate=fsync").is_err_and(|failure| failure.to_string().contains("flush-group")));
     }
 }

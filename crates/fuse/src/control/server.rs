@@ -9,8 +9,28 @@ use std::sync::Arc;
 /// Snapshots kept for readers of long texts. One more pushes the oldest out, whose reader begins again.
 const SNAPSHOTS_MAX: usize = 16;
 
-type Provider = Arc<dyn Fn() -> String + Send + Sync>;
+type Provider = Arc<dyn Fn(&Asker<'_>) -> Result<String, i32> + Send + Sync>;
 type Command = Arc<dyn Fn(u64) -> Result<(), i32> + Send + Sync>;
+
+/// Who asks for a text, and about what.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a> {
+    /// The file through which it was asked: the asker could open it for reading.
+    pub ino: u64,
+    /// The asker's user.
+    pub uid: u32,
+    /// The asker is root or runs the daemon.
+    pub is_owner: bool,
+    /// What follows the text's name and a colon.
+    pub argument: &'a str,
+}
+
+impl Asker<'_> {
+    /// A user, asking through a file.
+    pub(crate) fn new(ino: u64, uid: u32) -> Self {
+        Self { ino, uid, is_owner: uid == 0 || uid == crate::mount::own_uid(), argument: "" }
+    }
+}
 
 /// Texts that the daemon gives to whoever asks.
 #[derive(Default)]
@@ -22,14 +42,31 @@ pub struct Control {
 
 #[derive(Default)]
 struct Snapshots {
-    kept: VecDeque<(u64, Arc<str>)>,
+    kept: VecDeque<Snapshot>,
     last_id: u64,
+}
+
+/// A text as it was when it was first asked for, and whose it is.
+struct Snapshot {
+    id: u64,
+    uid: u32,
+    text: Arc<str>,
 }
 
 impl Control {
     /// Makes `provider` answer for the text `name` (at most 32 bytes); one of the same name is replaced. It runs on a
     /// thread that serves requests: it must be quick and must not block.
     pub fn register(&self, name: &str, provider: impl Fn() -> String + Send + Sync + 'static) {
+        self.register_about(name, move |_| Ok(provider()));
+    }
+
+    /// The same for a text that depends on who asks and on an argument; the provider may answer with an errno. Name, a colon and
+    /// argument have 32 bytes at most.
+    pub fn register_about(
+        &self,
+        name: &str,
+        provider: impl Fn(&Asker<'_>) -> Result<String, i32> + Send + Sync + 'static,
+    ) {
         self.providers.lock().insert(name.to_owned(), Arc::new(provider));
     }
 
@@ -57,14 +94,14 @@ impl Control {
     /// The text `name` as it is now.
     pub fn text(&self, name: &str) -> Option<String> {
         let provider = self.providers.lock().get(name).cloned()?;
-        Some(provider())
+        provider(&Asker { ino: 1, uid: crate::mount::own_uid(), is_owner: true, argument: "" }).ok()
     }
 
     /// Answers a question for a page of text, or gives an errno.
-    pub(crate) fn page(&self, question: &ControlIn) -> Result<Vec<u8>, i32> {
+    pub(crate) fn page(&self, question: &ControlIn, asker: Asker<'_>) -> Result<Vec<u8>, i32> {
         let (id, text) = match question.snapshot {
-            0 => self.new_snapshot(question)?,
-            id => self.snapshots.lock().get(id).ok_or(libc::ESTALE)?,
+            0 => self.new_snapshot(question, asker)?,
+            id => self.snapshots.lock().get(id, asker.uid).ok_or(libc::ESTALE)?,
         };
         let start = usize::try_from(question.offset).unwrap_or(usize::MAX).min(text.len());
         let end = text.len().min(start.saturating_add(PAGE_BYTES));
@@ -74,34 +111,38 @@ impl Control {
         Ok(answer(id, text.len() as u64, &text.as_bytes()[start..end]))
     }
 
-    fn new_snapshot(&self, question: &ControlIn) -> Result<(u64, Arc<str>), i32> {
-        let name = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
+    fn new_snapshot(&self, question: &ControlIn, asker: Asker<'_>) -> Result<(u64, Arc<str>), i32> {
+        let question = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
+        let (name, argument) = question.split_once(':').unwrap_or((question, ""));
+        let asker = Asker { argument, ..asker };
         let provider = self.providers.lock().get(name).cloned().ok_or(libc::ENOENT)?;
         // No lock is held here: a provider may take its time or panic.
-        let text = catch_unwind(AssertUnwindSafe(|| provider())).map_err(|_| {
+        let text = catch_unwind(AssertUnwindSafe(|| provider(&asker))).map_err(|_| {
             tracing::error!(name, "the provider of a text panicked");
             libc::EIO
-        })?;
-        Ok(self.snapshots.lock().keep(text.into()))
+        })??;
+        Ok(self.snapshots.lock().keep(text.into(), asker.uid))
     }
 }
 
 impl Snapshots {
-    fn keep(&mut self, text: Arc<str>) -> (u64, Arc<str>) {
+    fn keep(&mut self, text: Arc<str>, uid: u32) -> (u64, Arc<str>) {
         self.last_id += 1;
         if self.kept.len() == SNAPSHOTS_MAX {
             self.kept.pop_front();
         }
-        self.kept.push_back((self.last_id, text.clone()));
+        self.kept.push_back(Snapshot { id: self.last_id, uid, text: text.clone() });
         (self.last_id, text)
     }
 
-    fn get(&self, id: u64) -> Option<(u64, Arc<str>)> {
-        self.kept.iter().find(|(kept, _)| *kept == id).cloned()
+    /// Ids can be guessed, so a text is given only to the user who asked for it.
+    fn get(&self, id: u64, uid: u32) -> Option<(u64, Arc<str>)> {
+        let kept = self.kept.iter().find(|kept| kept.id == id && kept.uid == uid)?;
+        Some((id, kept.text.clone()))
     }
 
     fn drop_one(&mut self, id: u64) {
-        self.kept.retain(|(kept, _)| *kept != id);
+        self.kept.retain(|kept| kept.id != id);
     }
 }
 
@@ -113,8 +154,18 @@ mod tests {
     use zerocopy::FromBytes;
 
     fn ask(control: &Control, snapshot: u64, offset: u64) -> Result<(ControlOut, Vec<u8>), i32> {
-        let question = ControlIn::new(Question::Text, "long", snapshot, offset).unwrap();
-        let message = control.page(&question)?;
+        ask_as(control, 0, "long", snapshot, offset)
+    }
+
+    fn ask_as(
+        control: &Control,
+        uid: u32,
+        name: &str,
+        snapshot: u64,
+        offset: u64,
+    ) -> Result<(ControlOut, Vec<u8>), i32> {
+        let question = ControlIn::new(Question::Text, name, snapshot, offset).unwrap();
+        let message = control.page(&question, Asker::new(7, uid))?;
         assert_eq!(message.len(), MESSAGE_BYTES);
         let (header, rest) = ControlOut::read_from_prefix(&message).unwrap();
         Ok((header, rest[..header.len as usize].to_vec()))
@@ -135,6 +186,23 @@ mod tests {
         assert_eq!((last.snapshot, page), (first.snapshot, b"00000".to_vec()));
         // Read to its end, it is gone.
         assert_eq!(ask(&control, first.snapshot, 0).unwrap_err(), libc::ESTALE);
+    }
+
+    #[test]
+    fn texts_may_depend_on_who_asks_and_about_what() {
+        let control = Control::default();
+        control.register_about("about", |asker| match asker.argument {
+            "secret" if !asker.is_owner => Err(libc::EPERM),
+            argument => Ok(format!("{}{argument}", asker.ino).repeat(PAGE_BYTES)),
+        });
+        let stranger = crate::mount::own_uid() + 1;
+        assert_eq!(ask_as(&control, stranger, "about:secret", 0, 0).unwrap_err(), libc::EPERM);
+        assert!(ask_as(&control, stranger, "about:x", 0, 0).unwrap().1.starts_with(b"7x7x"));
+        let (first, page) = ask_as(&control, 0, "about:secret", 0, 0).unwrap();
+        assert!(page.starts_with(b"7secret7"));
+        let guessed = ask_as(&control, stranger, "about:x", first.snapshot, PAGE_BYTES as u64);
+        assert_eq!(guessed.unwrap_err(), libc::ESTALE);
+        assert!(ask_as(&control, 0, "about:secret", first.snapshot, PAGE_BYTES as u64).is_ok());
     }
 
     #[test]
@@ -163,7 +231,7 @@ mod tests {
         assert_eq!(control.snapshots.lock().kept.len(), SNAPSHOTS_MAX);
         assert_eq!(ask(&control, 0, u64::MAX).unwrap().1, b"");
         let unknown = ControlIn::new(Question::Text, "unknown", 0, 0).unwrap();
-        assert_eq!(control.page(&unknown).unwrap_err(), libc::ENOENT);
+        assert_eq!(control.page(&unknown, Asker::new(1, 0)).unwrap_err(), libc::ENOENT);
         control.register("long", || panic!("on purpose"));
         assert_eq!(ask(&control, 0, 0).unwrap_err(), libc::EIO);
     }

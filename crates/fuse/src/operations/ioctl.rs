@@ -2,6 +2,7 @@
 
 use super::{Answer, Refusal, reflink};
 use crate::abi::{IoctlIn, IoctlOut};
+use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
 use crate::control::files::{self, FilesCommand};
 use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
@@ -31,7 +32,8 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     }
     let message = arguments.bytes(MESSAGE_BYTES)?;
     let (question, _) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
-    let answer = answer(session, request.caller().uid, question).await?;
+    let asker = Asker::new(request.ino(), request.caller().uid);
+    let answer = answer(session, asker, question).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
@@ -46,15 +48,15 @@ async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid:
     Ok(Reply::fixed(&IoctlOut::default()))
 }
 
-async fn answer(session: &Session, uid: u32, question: ControlIn) -> Result<Vec<u8>, Refusal> {
+async fn answer(session: &Session, asker: Asker<'_>, question: ControlIn) -> Result<Vec<u8>, Refusal> {
     if question.magic != MAGIC {
         return Err(Refusal::Errno(libc::ENOTTY));
     }
     match Question::from_number(question.question).ok_or(Refusal::Errno(libc::EOPNOTSUPP))? {
-        Question::Text => session.control().page(&question).map_err(Refusal::Errno),
+        Question::Text => session.control().page(&question, asker).map_err(Refusal::Errno),
         Question::Command => {
             // It costs others time, so not everybody who can enter the mount may.
-            if uid != 0 && uid != crate::mount::own_uid() {
+            if !asker.is_owner {
                 return Err(Refusal::Errno(libc::EPERM));
             }
             session.control().command(&question).map_err(Refusal::Errno)

@@ -1,0 +1,94 @@
+//! `syncline explain`: what the last fsyncs did, and why.
+
+mod text;
+
+use crate::failure::{Cause, Failure, Outcome};
+use serde_json::Value;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use syncline_fs::Filesystem;
+use syncline_fuse::control::{self, Control, ControlError};
+
+/// The text of the control channel; behind a colon of whom, behind another how many.
+const TEXT: &str = "explain";
+const OF_FILE: &str = "file";
+const OF_ALL: &str = "all";
+
+/// Arguments of `explain`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A file of a mounted filesystem; a directory stands for all files of its mount
+    file: PathBuf,
+    /// How many of the last fsyncs
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    last: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The daemon's end.
+pub fn register(control: &Control, fs: &Arc<Filesystem>) {
+    const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+    let fs = Arc::downgrade(fs);
+    control.register_about(TEXT, move |asker| {
+        let (whose, count) = asker.argument.split_once(':').ok_or(EINVAL)?;
+        let count = count.parse().map_err(|_| EINVAL)?;
+        let ino = match whose {
+            // Who could open the file may know when it was synced.
+            OF_FILE => Some(asker.ino),
+            OF_ALL if asker.is_owner => None,
+            OF_ALL => return Err(EPERM),
+            _ => return Err(EINVAL),
+        };
+        let receipts = fs.upgrade().map(|fs| fs.recent_receipts(count, ino)).unwrap_or_default();
+        Ok(serde_json::json!(receipts).to_string())
+    });
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let all = std::fs::metadata(&args.file).is_ok_and(|metadata| metadata.is_dir());
+    let receipts = ask(&args.file, if all { OF_ALL } else { OF_FILE }, args.last)?;
+    let mut output = std::io::stdout().lock();
+    let written = if args.json {
+        writeln!(output, "{receipts:#}")
+    } else {
+        let receipts = receipts.as_array().map_or(&[][..], Vec::as_slice);
+        if receipts.is_empty() {
+            return Err(none(&args.file, all));
+        }
+        let name = (!all).then(|| args.file.display().to_string());
+        output.write_all(text::explain(receipts, name.as_deref()).as_bytes())
+    };
+    match written {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        written => Ok(written.map(|()| ExitCode::SUCCESS)?),
+    }
+}
+
+fn ask(path: &Path, whose: &str, count: u32) -> Result<Value, Failure> {
+    let text = control::text(path, &format!("{TEXT}:{whose}:{count}")).map_err(|error| match error {
+        ControlError::Failed { ref source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            let text = format!(
+                "{}: only root and the mount's owner may see the receipts of all files",
+                path.display()
+            );
+            Failure::of(Cause::Permission, text).next("name one file that you may read")
+        }
+        ControlError::Unknown { path, .. } => ControlError::Unknown { path, name: TEXT.into() }.into(),
+        error => error.into(),
+    })?;
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::new(format!("the daemon's answer makes no sense: {error}")))
+}
+
+fn none(path: &Path, all: bool) -> Failure {
+    let why = if all { "nothing on this mount was synced of late" } else { "it was not synced of late" };
+    let text = format!("{}: there are no receipts: {why}", path.display());
+    Failure::new(text).next("the daemon keeps those of the last 4096 fsyncs; -o receipts=0 keeps none")
+}
