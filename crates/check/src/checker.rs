@@ -4,7 +4,7 @@ use crate::blocks::BlockSet;
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use crate::items::ItemCheck;
-use crate::{names, space, start};
+use crate::{names, parents, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::BlockRun;
@@ -80,10 +80,11 @@ pub async fn check(
     };
     report.batches_replayed = recovery.batches;
     report.batches_discarded = recovery.discarded_batches;
-    let facts = ItemCheck::new(&store, &mut reachable, &mut report, tell).run().await;
+    let mut facts = ItemCheck::new(&store, &mut reachable, &mut report, tell).run().await;
     let total = superblock.used_blocks;
     tell(Progress { stage: Stage::Comparison, done: total, total });
     if !report.incomplete {
+        parents::compare(&store, &mut facts, &mut report).await;
         names::compare(facts, &mut report);
         counters(&store, &mut report);
     }

@@ -106,6 +106,12 @@ kinds! {
     LogOverlap = "0034" "log-overlap",
     /// A block's reference count is not the number of extents on it.
     ReferenceCount = "0035" "reference-count",
+    /// A directory entry has no parent pointer in the inode that it names.
+    ParentMissing = "0036" "parent-missing",
+    /// A parent pointer of an inode has no directory entry.
+    ParentDangling = "0037" "parent-dangling",
+    /// An inode's count of parent pointers with items of their own is wrong.
+    ParentCount = "0038" "parent-count",
 }
 
 impl Serialize for FindingKind {

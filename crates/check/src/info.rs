@@ -35,6 +35,8 @@ pub struct Info {
     pub generation: u64,
     /// Transactions up to it.
     pub transactions: u64,
+    /// Every inode knows its names.
+    pub parent_pointers: bool,
     /// Creation time, seconds since 1970.
     pub created_seconds: u64,
     /// The image was unmounted cleanly and is not in use.
@@ -66,6 +68,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         tree_level: superblock.tree.level,
         generation: superblock.generation,
         transactions: superblock.op_seq,
+        parent_pointers: superblock.has_parent_pointers(),
         created_seconds: superblock.created_ns / 1_000_000_000,
         clean: superblock.clean,
         log_batches,

@@ -31,7 +31,12 @@ pub(crate) struct Shared<'a> {
 impl Shared<'_> {
     /// The hash of a name, as docs/FORMAT.md defines it.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        self.hasher.hash(name) % (HASH_MAX + 1)
+        self.name_hash(name) % (HASH_MAX + 1)
+    }
+
+    /// All 64 bits of it, to tell names apart.
+    pub(crate) fn name_hash(&self, name: &[u8]) -> u64 {
+        self.hasher.hash(name)
     }
 }
 
@@ -174,6 +179,7 @@ impl<'a> ItemCheck<'a> {
             Some(Kind::Extent) => object.extent(key, value, &mut self.shared).await,
             Some(Kind::Xattr) => object.xattr(key, value, &mut self.shared),
             Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
+            Some(Kind::Parent) => object.parent(key, value, &mut self.shared),
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 self.shared.report.object(FindingKind::ItemMalformed, key.object, text);

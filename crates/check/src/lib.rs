@@ -7,8 +7,8 @@
 //!
 //! [`repair`] mends what a check finds; [`Scrub`] verifies a filesystem that is in use.
 //!
-//! Memory: two bits for each block of the image, about 32 bytes for each inode, 24 for each name, and 32 for each extent that
-//! shares blocks.
+//! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name and 24 for its parent
+//! pointer, and 32 for each extent that shares blocks.
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -20,6 +20,7 @@ mod info;
 mod items;
 mod names;
 mod object;
+mod parents;
 mod references;
 mod repair;
 mod scrub;

@@ -3,6 +3,7 @@
 
 use crate::finding::{FindingKind, Report};
 use crate::object::DIRECTORY;
+use crate::parents::NameFacts;
 
 const ROOT: u64 = 1;
 
@@ -24,6 +25,8 @@ struct Entry {
     inode: u64,
     directory: u64,
     file_type: u8,
+    /// Of the name.
+    hash: u64,
 }
 
 /// What the items told, for the comparison.
@@ -32,6 +35,8 @@ pub(crate) struct Facts {
     /// Ascending.
     inodes: Vec<InodeFacts>,
     entries: Vec<Entry>,
+    /// Parent pointers.
+    pub(crate) pointers: Vec<NameFacts>,
     /// Ascending.
     orphans: Vec<u64>,
     /// Objects with an inode item that can't be read or is missing. Ascending.
@@ -43,8 +48,16 @@ impl Facts {
         self.inodes.push(inode);
     }
 
-    pub(crate) fn entry(&mut self, inode: u64, directory: u64, file_type: u8) {
-        self.entries.push(Entry { inode, directory, file_type });
+    pub(crate) fn entry(&mut self, inode: u64, directory: u64, file_type: u8, hash: u64) {
+        self.entries.push(Entry { inode, directory, file_type, hash });
+    }
+
+    /// Entries of inodes that exist and can be read, in the order of the inodes.
+    pub(crate) fn named(&self) -> Vec<NameFacts> {
+        let known = self.entries.iter().filter(|entry| self.find(entry.inode).is_some());
+        let facts =
+            known.map(|entry| NameFacts { inode: entry.inode, directory: entry.directory, hash: entry.hash });
+        facts.collect()
     }
 
     pub(crate) fn mark_orphan(&mut self, inode: u64) {

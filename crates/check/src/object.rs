@@ -3,6 +3,7 @@
 use crate::finding::FindingKind;
 use crate::items::Shared;
 use crate::names::InodeFacts;
+use crate::parents::NameFacts;
 use crate::xattrs::Xattrs;
 use bytes::Bytes;
 use syncline_format::Key;
@@ -12,6 +13,7 @@ use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
     FLAG_CAPABILITY, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
 };
+use syncline_format::items::parent::{Parent, parent_bytes_max};
 
 pub(crate) const REGULAR: u8 = 0o10;
 pub(crate) const DIRECTORY: u8 = 0o04;
@@ -31,6 +33,8 @@ pub(crate) struct Object {
     extent_end: u64,
     extent_blocks: u64,
     xattrs: Xattrs,
+    /// Parent pointers with items of their own.
+    parent_items: u32,
 }
 
 /// What the inode item says.
@@ -43,6 +47,7 @@ struct Inode {
     inline_bytes: Option<u64>,
     xattr_items: u32,
     xattr_list_bytes: u32,
+    parent_items: u32,
 }
 
 /// Entries of a directory.
@@ -65,6 +70,7 @@ impl Object {
             extent_end: 0,
             extent_blocks: 0,
             xattrs: Xattrs::default(),
+            parent_items: 0,
         }
     }
 
@@ -103,7 +109,11 @@ impl Object {
             inline_bytes: item.data.map(|data| data.len() as u64),
             xattr_items: item.xattr_items,
             xattr_list_bytes: item.xattr_list_bytes,
+            parent_items: item.parent_items,
         });
+        for pointer in &item.parents {
+            self.point(pointer, shared);
+        }
     }
 
     /// Whether the parts of an inode item agree with each other.
@@ -128,6 +138,10 @@ impl Object {
                 "{small} bytes of extended attributes in the inode item are more than it may hold"
             ));
         }
+        let parents: usize = item.parents.iter().map(Parent::section_bytes).sum();
+        if parents > parent_bytes_max(node_bytes) {
+            wrong(format!("{parents} bytes of parent pointers in the inode item are more than it may hold"));
+        }
         let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
         if capability && item.flags & FLAG_CAPABILITY == 0 {
             wrong("a file capability is set that the flags do not tell of".into());
@@ -151,7 +165,8 @@ impl Object {
         shared.report.names += 1;
         self.entries.count += 1;
         self.entries.subdirectories += u32::from(entry.file_type == DIRECTORY);
-        shared.facts.entry(entry.ino, self.number, entry.file_type);
+        let name_hash = shared.name_hash(entry.name);
+        shared.facts.entry(entry.ino, self.number, entry.file_type, name_hash);
         let hash = shared.hash(entry.name);
         let (first, last) = hash_offsets(hash);
         if !(first..=last).contains(&key.offset) {
@@ -231,6 +246,41 @@ impl Object {
         self.xattrs.chunk(key, value, shared.report);
     }
 
+    /// A parent pointer with an item of its own.
+    pub(crate) fn parent(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        // What the removal of an inode without names had not come to when a crash cut it short.
+        if self.inode.as_ref().is_some_and(|inode| inode.nlink == 0) {
+            return;
+        }
+        let pointer = match Parent::decode(value) {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                let text = format!("parent pointer at offset {}: {error}", key.offset);
+                return shared.report.object(FindingKind::ItemMalformed, self.number, text);
+            }
+        };
+        self.parent_items += 1;
+        let (first, last) = hash_offsets(shared.hash(value));
+        if !(first..=last).contains(&key.offset) {
+            let shown = printable(pointer.name);
+            let text = format!(
+                "the parent pointer {shown:?} lies at offset {}, not in {first}..={last}",
+                key.offset
+            );
+            shared.report.object(FindingKind::NameHash, self.number, text);
+        }
+        self.point(&pointer, shared);
+    }
+
+    /// Remembers a parent pointer.
+    fn point(&self, pointer: &Parent<'_>, shared: &mut Shared<'_>) {
+        // Without an inode item there is nothing to compare with.
+        if self.inode.is_some() {
+            let hash = shared.name_hash(pointer.name);
+            shared.facts.pointers.push(NameFacts { inode: self.number, directory: pointer.parent, hash });
+        }
+    }
+
     /// All items of the object were read.
     pub(crate) fn end(self, shared: &mut Shared<'_>) {
         let report = &mut *shared.report;
@@ -255,6 +305,13 @@ impl Object {
             if inode.file_type == REGULAR && inode.blocks != units {
                 let text = format!("it says {} units of 512 bytes, there are {units}", inode.blocks);
                 report.object(FindingKind::BlockCount, self.number, text);
+            }
+            if inode.parent_items != self.parent_items {
+                let text = format!(
+                    "{} parent pointers with items of their own, {} were found",
+                    inode.parent_items, self.parent_items
+                );
+                report.object(FindingKind::ParentCount, self.number, text);
             }
             self.xattrs.end(self.number, inode.xattr_items, inode.xattr_list_bytes, report);
         }

@@ -46,7 +46,7 @@ async fn look_at_copy(
         // Never written.
         Ok(block) if block.iter().all(|&byte| byte == 0) => return false,
         Ok(block) => match Superblock::decode(&block) {
-            Ok(_) | Err(FormatError::Version { .. }) => return false,
+            Ok(_) | Err(FormatError::Version { .. } | FormatError::Features { .. }) => return false,
             Err(error) => {
                 let doubtful = matches!(error, FormatError::Magic { .. });
                 (error.to_string(), !doubtful)

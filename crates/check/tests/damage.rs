@@ -50,6 +50,9 @@ fn simple_damage_gives_one_finding() {
         FindingKind::ChunkUnowned,
         FindingKind::ObjectCount,
         FindingKind::InodeContradiction,
+        FindingKind::ParentMissing,
+        FindingKind::ParentDangling,
+        FindingKind::ParentCount,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

@@ -72,7 +72,8 @@ fn changes(batch: &Batch, names: &Names) -> String {
             Some(Kind::Inode) => format!("inode of {}{gone}", names.path(key.object)),
             Some(Kind::Extent) => format!("extents of {}", names.path(key.object)),
             Some(Kind::Xattr | Kind::Chunk) => format!("attributes of {}", names.path(key.object)),
-            Some(Kind::Orphan | Kind::Shared) => continue,
+            // The names themselves are told.
+            Some(Kind::Orphan | Kind::Parent | Kind::Shared) => continue,
             Some(Kind::Dirent) => match value.and_then(entry_name) {
                 Some(name) => format!("name '{name}' in {}", names.path(key.object)),
                 None => format!("a name in {} (removed)", names.path(key.object)),

@@ -25,6 +25,14 @@ pub enum FormatError {
         /// Newest version understood.
         supported: u32,
     },
+    /// The image has features that this program does not know.
+    #[error(
+        "the image has features that this program does not know (flags {unknown:#x}): use a newer syncline"
+    )]
+    Features {
+        /// The unknown flags.
+        unknown: u32,
+    },
     /// The structure ends before its contents do.
     #[error("{structure}: truncated")]
     Truncated {

@@ -22,6 +22,8 @@ pub enum Kind {
     Chunk = 5,
     /// Object with no name left that must be removed; object id 0, offset is the object id.
     Orphan = 6,
+    /// Name of an inode that does not fit the inode item; offset is the hash of parent and name, and a slot.
+    Parent = 7,
     /// Reference count of blocks that several extents lie on; object id 0, offset is the first block.
     Shared = 8,
 }
@@ -36,6 +38,7 @@ impl Kind {
             4 => Self::Xattr,
             5 => Self::Chunk,
             6 => Self::Orphan,
+            7 => Self::Parent,
             8 => Self::Shared,
             _ => return None,
         })

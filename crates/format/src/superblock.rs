@@ -4,6 +4,11 @@ use crate::{
     BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc,
 };
 
+/// Feature flag: every inode knows its names (parent pointers).
+pub const FEATURE_PARENT_POINTERS: u32 = 1;
+/// The feature flags that this program knows. An image with others is refused.
+pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS;
+
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
 
@@ -66,6 +71,8 @@ pub struct Superblock {
     pub space: SpaceRoot,
     /// Where replay starts.
     pub log: LogStart,
+    /// `FEATURE_*`: what the image has that not every image has. Fixed at mkfs.
+    pub features: u32,
     /// Least object id never handed out.
     pub next_object: ObjectId,
     /// Sequence of the newest transaction included.
@@ -112,7 +119,7 @@ impl Superblock {
         out.u64(self.log.segment.start);
         out.u64(self.log.segment.blocks);
         out.u32(self.log.prev);
-        out.u32(0);
+        out.u32(self.features);
         out.u64(self.next_object);
         out.u64(self.op_seq);
         out.u64(self.tree_nodes);
@@ -155,7 +162,10 @@ impl Superblock {
         let (addr, seq) = (input.u64(), input.u64());
         let segment = BlockRun::new(input.u64(), input.u64());
         let log = LogStart { addr, seq, segment, prev: input.u32() };
-        input.u32();
+        let features = input.u32();
+        if features & !FEATURES_KNOWN != 0 {
+            return Err(FormatError::Features { unknown: features & !FEATURES_KNOWN });
+        }
         let superblock = Self {
             uuid,
             label,
@@ -165,6 +175,7 @@ impl Superblock {
             tree,
             space,
             log,
+            features,
             next_object: input.u64(),
             op_seq: input.u64(),
             tree_nodes: input.u64(),
@@ -175,6 +186,11 @@ impl Superblock {
             clean,
         };
         superblock.check()
+    }
+
+    /// True when every inode knows its names.
+    pub fn has_parent_pointers(&self) -> bool {
+        self.features & FEATURE_PARENT_POINTERS != 0
     }
 
     /// Refuses values that a superblock with a right checksum can't have.
@@ -269,6 +285,7 @@ mod tests {
             tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 1 },
             space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
             log: LogStart { addr: 205, seq: 12, prev: 77, segment: BlockRun::new(200, 64) },
+            features: FEATURE_PARENT_POINTERS,
             next_object: 1000,
             op_seq: 55,
             tree_nodes: 2,
@@ -303,6 +320,13 @@ mod tests {
         let checksum = crc(&block[VERSION..]);
         block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(Superblock::decode(&block), Err(FormatError::Version { found: 9, supported: 1 }));
+    }
+
+    #[test]
+    fn unknown_features_are_named() {
+        let superblock = Superblock { features: FEATURES_KNOWN | 0x8000_0000, ..sample() };
+        let refused = Superblock::decode(&superblock.encode());
+        assert_eq!(refused, Err(FormatError::Features { unknown: 0x8000_0000 }));
     }
 
     #[test]

@@ -2,8 +2,12 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use syncline_format::Geometry;
 use syncline_format::items::dirent::Dirent;
-use syncline_format::items::inode::{FIXED_BYTES, InodeItem, Target, Time};
+use syncline_format::items::inode::{
+    FIXED_BYTES, InodeItem, Target, Time, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
+};
+use syncline_format::items::parent::{Parent, parent_bytes_max, section_bytes};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef, Xattr, XattrValue};
 use syncline_format::items::{HASH_MAX, SLOTS, hash_offsets};
 
@@ -37,6 +41,7 @@ struct Parts {
     data: Option<Vec<u8>>,
     target: Result<Vec<u8>, ChunkRef>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    parents: Vec<(u64, Vec<u8>)>,
 }
 
 fn parts() -> impl Strategy<Value = Parts> {
@@ -45,8 +50,9 @@ fn parts() -> impl Strategy<Value = Parts> {
     let target = prop_oneof![vec(any::<u8>(), 1..2048).prop_map(Ok), chunks().prop_map(Err)];
     let xattrs = vec((name(), vec(any::<u8>(), 0..100)), 0..4);
     let data = prop::option::of(vec(any::<u8>(), 0..2048));
-    (file_type(), fields, longs, prop::array::uniform4(time()), data, target, xattrs).prop_map(
-        |(file_type, fields, longs, times, data, target, xattrs)| Parts {
+    let parents = vec((1..=u64::MAX / 2, name()), 0..4);
+    (file_type(), fields, longs, prop::array::uniform4(time()), data, target, xattrs, parents).prop_map(
+        |(file_type, fields, longs, times, data, target, xattrs, parents)| Parts {
             file_type,
             fields,
             longs,
@@ -54,6 +60,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             data,
             target,
             xattrs,
+            parents,
         },
     )
 }
@@ -91,6 +98,8 @@ impl Parts {
             data,
             target: symlink.then_some(target),
             xattrs: self.xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
+            parents: self.parents.iter().map(|(parent, name)| Parent { parent: *parent, name }).collect(),
+            parent_items: xattr_items / 3,
         }
     }
 }
@@ -110,6 +119,13 @@ proptest! {
             let value = xattr.encode();
             prop_assert_eq!(Xattr::decode(&value), Ok(xattr));
         }
+    }
+
+    #[test]
+    fn parent_pointers_come_back(parent in 1..=u64::MAX / 2, name in name()) {
+        let pointer = Parent { parent, name: &name };
+        let value = pointer.encode();
+        prop_assert_eq!(Parent::decode(&value), Ok(pointer));
     }
 
     #[test]
@@ -141,6 +157,9 @@ proptest! {
         if let Ok(xattr) = Xattr::decode(&bytes) {
             prop_assert_eq!(xattr.encode(), bytes.clone());
         }
+        if let Ok(parent) = Parent::decode(&bytes) {
+            prop_assert_eq!(parent.encode(), bytes.clone());
+        }
     }
 
     #[test]
@@ -153,8 +172,11 @@ proptest! {
             let index = index.index(value.len());
             value[index] = byte;
         }
+        // Sections may come in any order; encoding puts them in one.
         if let Ok(item) = InodeItem::decode(&value) {
-            prop_assert_eq!(item.encode(), value.clone());
+            let again = item.encode();
+            prop_assert_eq!(again.len(), value.len());
+            prop_assert_eq!(InodeItem::decode(&again), Ok(item));
         }
     }
 }
@@ -173,12 +195,35 @@ fn contradictions_are_refused() {
         InodeItem { mode: 0o100644, parent: 0, data: Some(b"xy"), size: 1, ..directory.clone() },
         InodeItem { atime: Time { seconds: 0, nanoseconds: 1_000_000_000 }, ..directory.clone() },
         InodeItem { xattrs: vec![(b"", b"value")], ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 0, name: b"name" }], ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 1, name: b"a/b" }], ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 1 << 63, name: b"name" }], ..directory.clone() },
     ];
     for item in refused {
         assert!(InodeItem::decode(&item.encode()).is_err(), "{item:?}");
     }
     for name in [&b"."[..], b"..", b"", b"a/b", b"a\0b", &[b'n'; 256]] {
         assert!(Dirent::decode(&Dirent { ino: 2, file_type: 0o10, name }.encode()).is_err(), "{name:?}");
+    }
+}
+
+/// An inode item fits a leaf even if everything in it is as long as it may be.
+#[test]
+fn the_longest_inode_item_fits() {
+    for node_bytes in [4096, 8192, 16384, 32768, 65536] {
+        let (data, most) = (vec![1; inline_bytes_max(node_bytes)], parent_bytes_max(node_bytes));
+        let value = vec![2; xattr_bytes_max(node_bytes) - xattr_section_bytes(b"user.x", b"")];
+        let mut item = InodeItem { mode: 0o100644, size: data.len() as u64, ..InodeItem::default() };
+        item.data = Some(&data);
+        item.xattrs = vec![(b"user.x", &value)];
+        item.parents = vec![Parent { parent: 1, name: b"n" }; most / section_bytes(b"n")];
+        item.parent_items = 1;
+        let bytes = item.encode();
+        let room = Geometry { total_blocks: 4096, node_bytes }.max_value_bytes();
+        let spare = most % section_bytes(b"n");
+        assert!(bytes.len() + spare <= room, "{} and {spare} of {room} bytes", bytes.len());
+        assert_eq!(InodeItem::decode(&bytes), Ok(item));
+        assert!(most >= section_bytes(&[b'n'; 48]), "{most} bytes: the names of every day fit");
     }
 }
 
@@ -209,6 +254,8 @@ fn layouts_are_what_the_format_says() {
         ctime: Time { seconds: -1, nanoseconds: 7 },
         data: Some(b"hi"),
         xattrs: vec![(b"user.a", b"v")],
+        parents: vec![Parent { parent: 0x0102, name: b"name" }],
+        parent_items: 3,
         ..InodeItem::default()
     };
     let value = item.encode();
@@ -218,5 +265,7 @@ fn layouts_are_what_the_format_says() {
     assert_eq!(value[96], 7);
     let inode_number_of_parent_to_birth = 48..104;
     assert_eq!(inode_number_of_parent_to_birth.len(), 8 + 4 * 8 + 4 * 4);
-    assert_eq!(value[FIXED_BYTES..], *b"\x01\0\x02\0hi\x04\0\x08\0\x06user.av");
+    let parents = b"\x05\0\x0c\0\x02\x01\0\0\0\0\0\0name\x06\0\x04\0\x03\0\0\0";
+    let sections = [&b"\x01\0\x02\0hi\x04\0\x08\0\x06user.av"[..], parents].concat();
+    assert_eq!(value[FIXED_BYTES..], sections);
 }

@@ -62,6 +62,10 @@ counters! {
     inode_loads,
     /// Extended attributes logged: added, changed, or moved to another place.
     xattrs_logged,
+    /// Names of inodes put into the inode item.
+    parents_short,
+    /// Names of inodes put into items of their own.
+    parents_long,
     /// Inodes without names whose removal ended.
     orphans_removed,
     /// Bytes that callers wrote.

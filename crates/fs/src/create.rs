@@ -103,7 +103,7 @@ impl Filesystem {
         let offset = search.free()?;
         let file_type = new.file_type;
         let now = self.now();
-        let state = new.inherit(&dir).state(ino, parent, caller, now);
+        let mut state = new.inherit(&dir).state(ino, parent, caller, now);
 
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
@@ -113,6 +113,7 @@ impl Filesystem {
             change.attr.nlink = more_links(change.attr.nlink)?;
         }
         put_entry(&mut transaction, parent, Entry { offset, ino, file_type }, name);
+        self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
         state.put(&mut transaction);
         transaction.count_objects(1);
         let attributes = state.attr;
@@ -141,9 +142,11 @@ impl Filesystem {
             return Err(FsError::Exists);
         }
         let offset = search.free()?;
+        let plan = self.plan_parents(&inode, None, Some((new_parent, new_name))).await?;
         let now = self.now();
 
         let mut changes = Changes::new();
+        let mut transaction = Transaction::new();
         let change = changes.of(&inode);
         if change.attr.nlink == 0 {
             return Err(FsError::NotFound);
@@ -151,10 +154,10 @@ impl Filesystem {
         change.attr.nlink = more_links(change.attr.nlink)?;
         change.touch(now);
         change.name_changed = true;
+        plan.carry_out(self, change, &mut transaction);
         let attributes = change.attr;
         let change = changes.of(&dir);
         change.add_entry(now);
-        let mut transaction = Transaction::new();
         put_entry(&mut transaction, new_parent, Entry { offset, ino, file_type: inode.file_type }, new_name);
         changes.commit(self, transaction)?;
         self.references.add(ino);

@@ -60,6 +60,14 @@ pub enum FsError {
     /// ESTALE: the kernel named an inode that does not exist.
     #[error("stale file handle")]
     Stale,
+    /// ENODATA
+    #[error(
+        "this image keeps no parent pointers; they are chosen when it is made: 'mkfs --parent-pointers on'"
+    )]
+    NoParentPointers,
+    /// ENOENT: nothing names the inode any more, but somebody still has it open.
+    #[error("the inode has no name left: it was removed, and goes when nobody uses it any more")]
+    NoName,
     /// EIO: an item contradicts itself or others, though its checksum holds (promise P4).
     #[error("inode {ino}: {detail}")]
     Corrupt {
@@ -91,7 +99,7 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotPermitted => 1,
-            Self::NotFound => 2,
+            Self::NotFound | Self::NoName => 2,
             Self::NoSuchAddress => 6,
             Self::ListTooLong => 7,
             Self::AccessDenied => 13,
@@ -105,7 +113,7 @@ impl FsError {
             Self::Range => 34,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
-            Self::NoAttribute => 61,
+            Self::NoAttribute | Self::NoParentPointers => 61,
             Self::NotSupported => 95,
             Self::Stale => 116,
             Self::Store(StoreError::NoSpace) => 28,

@@ -12,6 +12,7 @@ use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
 use syncline_device::Spawn;
 use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
+use syncline_format::items::parent::parent_bytes_max;
 use syncline_store::Store;
 
 /// A mounted filesystem.
@@ -22,6 +23,8 @@ pub struct Filesystem {
     /// Figures that follow from the geometry.
     pub(crate) limits: Limits,
     pub(crate) hasher: NameHasher,
+    /// Every inode knows its names.
+    pub(crate) parent_pointers: bool,
     pub(crate) inodes: InodeCache,
     pub(crate) references: References,
     pub(crate) orphans: OrphanQueue,
@@ -45,6 +48,8 @@ pub(crate) struct Limits {
     pub inline_bytes: usize,
     /// Most that all small xattrs take in the inode item.
     pub xattr_bytes: usize,
+    /// Most that all parent pointers take in the inode item.
+    pub parent_bytes: usize,
 }
 
 impl Filesystem {
@@ -70,8 +75,11 @@ impl Filesystem {
             value_bytes: geometry.max_value_bytes(),
             inline_bytes: inline_bytes_max(geometry.node_bytes),
             xattr_bytes: xattr_bytes_max(geometry.node_bytes),
+            parent_bytes: parent_bytes_max(geometry.node_bytes),
         };
+        let parent_pointers = store.has_parent_pointers();
         let fs = Arc::new_cyclic(|me| Self {
+            parent_pointers,
             store,
             spawn,
             limits,

@@ -2,11 +2,13 @@
 
 use crate::data::DataState;
 use crate::filesystem::Limits;
+use crate::parents::{ParentName, Parents};
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use syncline_format::items::inode::{InodeItem, MODE_PERMISSIONS, Target, Time, xattr_section_bytes};
+use syncline_format::items::parent::Parent;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef};
 use syncline_format::{FormatError, Key, Kind};
 use syncline_store::{OpSeq, Transaction};
@@ -58,6 +60,8 @@ pub(crate) struct Meta {
     pub target: Option<LinkTarget>,
     /// Small xattrs: names and values.
     pub xattrs: Arc<Vec<(Bytes, Bytes)>>,
+    /// The inode's names, if the image keeps parent pointers.
+    pub parents: Parents,
 }
 
 #[derive(Clone)]
@@ -156,6 +160,10 @@ impl InodeState {
                 Target::Chunks(chunks) => LinkTarget::Chunks(chunks),
             }),
             xattrs: Arc::new(item.xattrs.iter().map(|(name, value)| (own(name), own(value))).collect()),
+            parents: Parents {
+                short: item.parents.iter().map(Into::into).collect(),
+                items: item.parent_items,
+            },
         };
         let data = DataState::load(&attr, item.data.map(own), last_op);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
@@ -181,7 +189,8 @@ fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError>
         _ => 0,
     };
     let contents = item.data.map_or(target, <[u8]>::len);
-    if xattrs > limits.xattr_bytes || contents > limits.inline_bytes {
+    let parents: usize = item.parents.iter().map(Parent::section_bytes).sum();
+    if xattrs > limits.xattr_bytes || contents > limits.inline_bytes || parents > limits.parent_bytes {
         return Err(FormatError::Field { structure: "inode", field: "section length" });
     }
     Ok(())
@@ -218,6 +227,8 @@ pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes 
             LinkTarget::Chunks(chunks) => Target::Chunks(*chunks),
         }),
         xattrs: meta.xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
+        parents: meta.parents.short.iter().map(ParentName::pointer).collect(),
+        parent_items: meta.parents.items,
     };
     item.encode().into()
 }

@@ -19,6 +19,8 @@ mod hash;
 mod inode;
 mod options;
 mod orphan;
+mod parents;
+mod paths;
 mod privileges;
 mod readdir;
 mod receipt;

@@ -168,15 +168,18 @@ impl Filesystem {
             data::drop_dirty(self, inode);
             data::remove_all(self, inode).await?;
         }
-        let (xattrs, chunks) = {
-            let state = inode.state.lock();
-            (state.meta.xattr_items > 0, state.meta.next_chunk > 0)
+        let (xattrs, chunks, parents) = {
+            let meta = &inode.state.lock().meta;
+            (meta.xattr_items > 0, meta.next_chunk > 0, meta.parents.items > 0)
         };
         if xattrs {
             self.remove_items(ino, Kind::Xattr).await?;
         }
         if chunks {
             self.remove_items(ino, Kind::Chunk).await?;
+        }
+        if parents {
+            self.remove_items(ino, Kind::Parent).await?;
         }
         self.store.admit(Admission::Shrink).await?;
         let _lease = self.lease_of_orphan(inode).await;

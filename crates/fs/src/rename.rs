@@ -7,6 +7,7 @@ use crate::data;
 use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::parents::{NameIn, ParentsPlan};
 use crate::types::{FileType, Ino, ROOT, RenameFlags};
 use crate::unlink::require_empty;
 use async_lock::MutexGuard;
@@ -160,16 +161,24 @@ impl Filesystem {
         self.refuse_loops(concerned, request.flags).await?;
         match &concerned.target {
             Some((target, target_entry)) if request.flags.exchange => {
-                self.exchange(concerned, target, *target_entry, request)?;
+                let (here, there) = concerned.places(request);
+                let plan = self.plan_parents(&concerned.source, Some(here), Some(there)).await?;
+                let target_plan = self.plan_parents(target, Some(there), Some(here)).await?;
+                self.exchange(concerned, (target, *target_entry), [plan, target_plan], request)?;
                 Ok(None)
             }
             Some((target, target_entry)) => {
                 may_replace(&concerned.source, target)?;
-                self.replace(concerned, Some(target), target_entry.offset, request)
+                let (here, there) = concerned.places(request);
+                let plan = self.plan_parents(&concerned.source, Some(here), Some(there)).await?;
+                let target_plan = self.plan_parents(target, Some(there), None).await?;
+                self.replace(concerned, Some((target, target_plan)), (target_entry.offset, plan), request)
             }
             None => {
                 let offset = self.search(concerned.to.ino, request.new_name).await?.free()?;
-                self.replace(concerned, None, offset, request)
+                let (here, there) = concerned.places(request);
+                let plan = self.plan_parents(&concerned.source, Some(here), Some(there)).await?;
+                self.replace(concerned, None, (offset, plan), request)
             }
         }
     }
@@ -219,8 +228,8 @@ impl Filesystem {
     fn replace(
         &self,
         concerned: &Concerned,
-        target: Option<&Arc<Inode>>,
-        offset: u64,
+        target: Option<(&Arc<Inode>, ParentsPlan)>,
+        (offset, plan): (u64, ParentsPlan),
         request: Request<'_>,
     ) -> Result<Option<Arc<Inode>>, FsError> {
         let Concerned { from, to, source, source_entry, .. } = concerned;
@@ -252,18 +261,21 @@ impl Filesystem {
         if directory {
             change.meta.parent = to.ino;
         }
-        let gone = target.filter(|target| self.drop_link(&mut changes, target, &mut transaction, now));
+        plan.carry_out(self, change, &mut transaction);
+        let gone = target.and_then(|(target, plan)| {
+            self.drop_link(&mut changes, (target, plan), &mut transaction, now).then(|| target.clone())
+        });
         changes.commit(self, transaction)?;
         self.counters.renamed.add(1);
-        Ok(gone.cloned())
+        Ok(gone)
     }
 
     /// Gives each of two inodes the other's name.
     fn exchange(
         &self,
         concerned: &Concerned,
-        target: &Arc<Inode>,
-        target_entry: Entry,
+        (target, target_entry): (&Arc<Inode>, Entry),
+        [plan, target_plan]: [ParentsPlan; 2],
         request: Request<'_>,
     ) -> Result<(), FsError> {
         let Concerned { from, to, source, source_entry, .. } = concerned;
@@ -275,10 +287,11 @@ impl Filesystem {
         put_entry(&mut transaction, from.ino, Entry { offset: here, ..target_entry }, request.name);
         changes.of(from).touch_entries(now);
         changes.of(to).touch_entries(now);
-        for (inode, old, new) in [(source, from, to), (target, to, from)] {
+        for (inode, old, new, plan) in [(source, from, to, plan), (target, to, from, target_plan)] {
             let change = changes.of(inode);
             change.touch(now);
             change.name_changed = true;
+            plan.carry_out(self, change, &mut transaction);
             if inode.file_type == FileType::Directory {
                 change.meta.parent = new.ino;
                 let change = changes.of(old);
@@ -294,6 +307,11 @@ impl Filesystem {
 }
 
 impl Concerned {
+    /// Where the source has its name, and where it gets one.
+    fn places<'a>(&self, request: Request<'a>) -> (NameIn<'a>, NameIn<'a>) {
+        ((self.from.ino, request.name), (self.to.ino, request.new_name))
+    }
+
     /// True when a directory gets another parent.
     fn moves_directory(&self) -> bool {
         let directory = |inode: &Arc<Inode>| inode.file_type == FileType::Directory;

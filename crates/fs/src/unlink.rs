@@ -5,6 +5,7 @@ use crate::change::{Changes, lease_all};
 use crate::directory::{check_name, delete_entry};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::parents::ParentsPlan;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};
@@ -49,6 +50,7 @@ impl Filesystem {
             if directory {
                 require_empty(&child)?;
             }
+            let plan = self.plan_parents(&child, Some((parent, name)), None).await?;
             let now = self.now();
 
             let mut changes = Changes::new();
@@ -59,7 +61,7 @@ impl Filesystem {
             if directory {
                 change.attr.nlink = change.attr.nlink.saturating_sub(1);
             }
-            let gone = self.drop_link(&mut changes, &child, &mut transaction, now);
+            let gone = self.drop_link(&mut changes, (&child, plan), &mut transaction, now);
             changes.commit(self, transaction)?;
             self.counters.unlinked.add(1);
             drop(leases);
@@ -71,22 +73,27 @@ impl Filesystem {
     }
 
     /// Takes one name from an inode: of a directory its only one. The last one makes it an orphan, in the same
-    /// transaction (rules.md, "Files"); true then.
+    /// transaction (rules.md, "Files"); true then. `plan` takes the name away from the inode's parent pointers.
     pub(crate) fn drop_link<'a>(
         &self,
         changes: &mut Changes<'a>,
-        inode: &'a Arc<Inode>,
+        (inode, plan): (&'a Arc<Inode>, ParentsPlan),
         transaction: &mut Transaction,
         now: crate::types::Timestamp,
     ) -> bool {
         let change = changes.of(inode);
         change.touch(now);
         change.name_changed = true;
+        plan.carry_out(self, change, transaction);
         change.attr.nlink = match inode.file_type {
             FileType::Directory => 0,
             _ => change.attr.nlink.saturating_sub(1),
         };
         let gone = change.attr.nlink == 0;
+        if gone {
+            // Of a damaged inode more than its last name may have been there.
+            change.meta.parents.short.clear();
+        }
         if gone && !self.store.breaks(Canary::OrphanNotListed) {
             transaction.put(crate::orphan::key(inode.ino), bytes::Bytes::new());
         }

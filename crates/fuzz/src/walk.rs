@@ -53,6 +53,7 @@ pub async fn walk(fs: &Arc<Filesystem>) -> Walked {
         assert_eq!(attributes.ino, ino, "attributes of another inode");
         walk.walked.objects.push((ino, attributes.file_type));
         walk.xattrs(ino).await;
+        walk.paths(ino).await;
         match attributes.file_type {
             FileType::Directory => waiting.extend(walk.directory(ino).await),
             FileType::Regular => walk.data(attributes).await,
@@ -142,6 +143,22 @@ impl Walk<'_> {
             let value = self.fs.getxattr(ino, name).await;
             if let Some(value) = self.tell(ino, "getxattr", value) {
                 assert!(value.len() <= 65536, "a value longer than any");
+            }
+        }
+    }
+
+    /// Asks for the paths of an inode.
+    async fn paths(&mut self, ino: Ino) {
+        if !self.fs.has_parent_pointers() {
+            return;
+        }
+        let paths = self.fs.paths(ino).await;
+        if let Some(paths) = self.tell(ino, "paths", paths) {
+            assert!(!paths.is_empty(), "an inode without names is an error");
+            for path in paths {
+                let names: Vec<_> = path.split(|&byte| byte == b'/').collect();
+                assert!(names[0].is_empty(), "a path begins at the root");
+                assert!(ino == ROOT || names[1..].iter().all(|name| is_name(name)), "names that none can be");
             }
         }
     }

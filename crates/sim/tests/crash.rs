@@ -5,8 +5,8 @@
 mod support;
 
 use support::{assert_no_violation, repeat_is_identical};
-use syncline_sim::FsSubject;
 use syncline_sim::lab::Plan;
+use syncline_sim::{FsSubject, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
@@ -16,6 +16,11 @@ fn what_was_promised_survives() {
 #[test]
 fn what_was_promised_survives_a_failing_device() {
     assert_no_violation(&FsSubject, Plan { faults: true, ..Plan::default() }, 150);
+}
+
+#[test]
+fn what_was_promised_survives_without_parent_pointers() {
+    assert_no_violation(&WithoutParentPointers, Plan::default(), 50);
 }
 
 #[test]

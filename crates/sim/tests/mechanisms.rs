@@ -20,10 +20,14 @@ struct Bench {
 
 impl Bench {
     fn new(without: &[Ablation]) -> Self {
+        Self::formatted(without, FormatOptions::default())
+    }
+
+    fn formatted(without: &[Ablation], format_options: FormatOptions) -> Self {
         let memory = MemoryDevice::new(256 << 20);
         let simulation = Simulation::new(1);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        let formatting = format(memory.clone(), FormatOptions::default(), root, simulation.spawner());
+        let formatting = format(memory.clone(), format_options, root, simulation.spawner());
         simulation.run(formatting).unwrap().unwrap();
         let device = SimDevice::new(&simulation, memory, Latency::default());
         let options =
@@ -209,4 +213,50 @@ fn the_cost_of_a_directory_fsync_does_not_grow_with_the_directory() {
     let (at_fsync, copies, items) = figures(&[Ablation::DirBulk]);
     assert!(at_fsync >= FILES * 100, "{at_fsync} bytes are left to the fsync");
     assert!(copies >= items, "{copies} copies of {items} items");
+}
+
+/// Each change of a name, some hundred times: what it logs without parent pointers, with them, and with each in an item.
+#[test]
+fn parent_pointers_that_fit_their_inode_log_no_items() {
+    const FILES: u64 = 300;
+    let logged = |without: &[Ablation], parent_pointers: bool| {
+        let options = FormatOptions { parent_pointers, ..FormatOptions::default() };
+        let bench = Bench::formatted(without, options);
+        let mut logged = Vec::new();
+        for step in ["create", "link", "rename", "unlink"] {
+            let before = bench.store();
+            bench.run(|fs| async move {
+                for index in 0..FILES {
+                    let [name, other, moved] =
+                        ["file", "other", "moved"].map(|word| format!("{word}{index}").into_bytes());
+                    match step {
+                        "create" => {
+                            fs.mknod(CALLER, ROOT, &name, FileType::Regular, 0o644, 0).await.unwrap();
+                        }
+                        "link" => {
+                            let ino = fs.lookup(ROOT, &name).await.unwrap().ino;
+                            fs.link(ino, ROOT, &other).await.unwrap();
+                        }
+                        "rename" => {
+                            fs.rename(ROOT, &other, ROOT, &moved, Default::default()).await.unwrap();
+                        }
+                        _ => fs.unlink(ROOT, &moved).await.unwrap(),
+                    }
+                }
+            });
+            let after = bench.store();
+            let items = (after.log_puts - before.log_puts) + (after.log_deletes - before.log_deletes);
+            logged.push(items as f64 / FILES as f64);
+        }
+        (logged, bench.files().parents_short, bench.files().parents_long)
+    };
+    let (plain, short, long) = logged(&[], false);
+    assert_eq!((short, long), (0, 0));
+    let (with, short, long) = logged(&[], true);
+    assert_eq!(with, plain, "not one item more in any change");
+    assert!(short == 3 * FILES && long == 0, "{short} short, {long} long");
+    let (ablated, short, long) = logged(&[Ablation::ParentShortform], true);
+    assert!(short == 0 && long == 3 * FILES, "{short} short, {long} long");
+    println!("items logged by create, link, rename, unlink: {plain:?}, with {with:?}, ablated {ablated:?}");
+    assert!(ablated[0] >= plain[0] + 1.0 && ablated[1] >= plain[1] + 1.0, "{ablated:?} and {plain:?}");
 }

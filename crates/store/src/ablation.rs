@@ -18,12 +18,20 @@ pub enum Ablation {
     DirBulk,
     /// S5: every change of extents takes the lock of shared blocks and looks their reference counts up.
     ReflinkMark,
+    /// S4: every parent pointer goes to an item of its own.
+    ParentShortform,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::XattrSkip, Self::FlushElide, Self::FlushGroup, Self::DirBulk, Self::ReflinkMark];
+    pub const ALL: [Self; 6] = [
+        Self::XattrSkip,
+        Self::FlushElide,
+        Self::FlushGroup,
+        Self::DirBulk,
+        Self::ReflinkMark,
+        Self::ParentShortform,
+    ];
 
     /// Its name on command lines.
     pub fn name(self) -> &'static str {
@@ -33,6 +41,7 @@ impl Ablation {
             Self::FlushGroup => "flush-group",
             Self::DirBulk => "dir-bulk",
             Self::ReflinkMark => "reflink-mark",
+            Self::ParentShortform => "parent-shortform",
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::{LogStart, Superblock};
+use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Superblock};
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -20,6 +20,8 @@ pub struct FormatOptions {
     pub label: String,
     /// Name of the filesystem; random unless given.
     pub uuid: [u8; 16],
+    /// Whether every inode knows its names (parent pointers). Default true.
+    pub parent_pointers: bool,
     /// Seed of the directory name hash; random unless given.
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since 1970.
@@ -37,6 +39,7 @@ impl Default for FormatOptions {
             node_bytes: NODE_BYTES_DEFAULT,
             label: String::new(),
             uuid: *uuid::Uuid::new_v4().as_bytes(),
+            parent_pointers: true,
             hash_seed: rand::random(),
             created_ns: 0,
             first_object: 16,
@@ -120,6 +123,7 @@ async fn first_superblock(
         tree: empty.root,
         space: persisted.root,
         log: LogStart { addr: segment.start, seq: 1, prev: 0, segment },
+        features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 },
         next_object: options.first_object,
         op_seq: 0,
         tree_nodes: empty.nodes_written,

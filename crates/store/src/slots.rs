@@ -52,6 +52,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
                         best = Some((slot, superblock));
                     }
                 }
+                // Never an older slot instead: what it does not know of would be lost.
+                Err(error @ FormatError::Features { .. }) => return Err(unusable(&error.to_string())),
                 Err(error) => damaged.push((slot, copy, error)),
             }
         }

@@ -68,6 +68,11 @@ impl Store {
         self.superblock.read().hash_seed
     }
 
+    /// True when every inode of the image knows its names.
+    pub fn has_parent_pointers(&self) -> bool {
+        self.superblock.read().has_parent_pointers()
+    }
+
     /// The newest durable superblock.
     pub fn superblock(&self) -> Superblock {
         self.superblock.read().clone()

@@ -12,6 +12,7 @@ mod apply;
 mod names;
 mod object;
 mod objects;
+mod parents;
 mod planner;
 mod shared;
 mod structure;
@@ -95,6 +96,7 @@ pub async fn repair(
     structure::tell(&repair.before, &salvaged, &mut planner);
     objects::pass(&mut planner).await;
     names::resolve(&mut planner).await;
+    parents::resolve(&mut planner).await;
     structure::counters(&store, &mut planner);
     repair.rebuilt = structure::is_broken(&repair.before, &salvaged, &planner);
     repair.changes = std::mem::take(&mut planner.changes);

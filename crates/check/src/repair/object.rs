@@ -2,6 +2,7 @@
 
 use crate::finding::FindingKind;
 use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
+use crate::parents::NameFacts;
 use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
 use crate::repair::xattrs::Xattrs;
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
     FLAG_CAPABILITY, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
 };
+use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 
@@ -45,6 +47,8 @@ pub(crate) struct Object {
     extent_blocks: u64,
     inline_bytes: Option<u64>,
     xattrs: Xattrs,
+    /// Parent pointers with items of their own.
+    parent_items: u32,
 }
 
 impl Object {
@@ -71,6 +75,7 @@ impl Object {
             extent_blocks: 0,
             inline_bytes: None,
             xattrs: Xattrs::default(),
+            parent_items: 0,
         };
         if number >= OBJECTS_END {
             planner.object(FindingKind::ObjectNumber, number, "no object can have this number → removed");
@@ -134,6 +139,7 @@ impl Object {
             item.size = bytes;
         }
         self.inline_bytes = item.data.map(|data| data.len() as u64);
+        self.small_parents(planner, &item);
         self.facts.nlink = item.nlink;
         self.facts.size = item.size;
         self.facts.parent = item.parent;
@@ -187,6 +193,8 @@ impl Object {
             Some(Kind::Xattr) => self.xattrs.item(planner, key, value).await,
             Some(Kind::Chunk) if !self.is_being_removed() => self.xattrs.chunk(planner, key, value),
             Some(Kind::Chunk) => {}
+            Some(Kind::Parent) if !self.is_being_removed() => self.parent(planner, key, value),
+            Some(Kind::Parent) => {}
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
@@ -234,6 +242,7 @@ impl Object {
                 directory: self.number,
                 offset: key.offset,
                 file_type: entry.file_type,
+                name_hash: planner.view.name_hash(entry.name),
                 gone: false,
             });
             return;
@@ -246,6 +255,39 @@ impl Object {
             false => (FindingKind::NameHash, format!("{shown:?}, out of place → {new_name} in its place")),
         };
         planner.object(kind, self.number, text);
+    }
+
+    /// Parent pointers in the inode item.
+    fn small_parents(&self, planner: &mut Planner, item: &InodeItem<'_>) {
+        for pointer in &item.parents {
+            self.point(planner, pointer);
+        }
+        let bytes: usize = item.parents.iter().map(Parent::section_bytes).sum();
+        if bytes > parent_bytes_max(planner.geometry.node_bytes) {
+            planner.parent_trouble.push((self.number, FindingKind::InodeContradiction));
+        }
+    }
+
+    /// A parent pointer with an item of its own.
+    fn parent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        let pointer = match Parent::decode(value) {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                let why = format!("parent pointer at offset {}: {error}", key.offset);
+                return planner.remove(FindingKind::ItemMalformed, key, why);
+            }
+        };
+        self.parent_items += 1;
+        let (first, last) = hash_offsets(planner.view.hash(value));
+        if !(first..=last).contains(&key.offset) {
+            planner.parent_trouble.push((self.number, FindingKind::NameHash));
+        }
+        self.point(planner, &pointer);
+    }
+
+    fn point(&self, planner: &mut Planner, pointer: &Parent<'_>) {
+        let hash = planner.view.name_hash(pointer.name);
+        planner.pointers.push(NameFacts { inode: self.number, directory: pointer.parent, hash });
     }
 
     fn extent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
@@ -351,6 +393,9 @@ impl Object {
             planner.object(FindingKind::InodeContradiction, self.number, text);
         }
         if !self.is_being_removed() {
+            if item.parent_items != self.parent_items {
+                planner.parent_trouble.push((self.number, FindingKind::ParentCount));
+            }
             let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
             let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
             if self.facts.file_type == REGULAR && item.blocks != units {

@@ -3,6 +3,7 @@
 use crate::blocks::BlockSet;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::DIRECTORY;
+use crate::parents::NameFacts;
 use crate::references::References;
 use crate::repair::view::View;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub(crate) struct Entry {
     pub(crate) directory: u64,
     pub(crate) offset: u64,
     pub(crate) file_type: u8,
+    /// Of the name.
+    pub(crate) name_hash: u64,
     pub(crate) gone: bool,
 }
 
@@ -66,6 +69,12 @@ pub(crate) struct Planner {
     /// Ascending by number.
     pub(crate) inodes: Vec<InodeFacts>,
     pub(crate) entries: Vec<Entry>,
+    /// Parent pointers that were met.
+    pub(crate) pointers: Vec<NameFacts>,
+    /// Inodes whose parent pointers contradict something else, and how.
+    pub(crate) parent_trouble: Vec<(u64, FindingKind)>,
+    /// The image keeps parent pointers.
+    pub(crate) parent_pointers: bool,
     /// Marks of inodes to be removed, ascending.
     pub(crate) orphans: Vec<u64>,
     /// Blocks of extents that are given up.
@@ -98,6 +107,9 @@ impl Planner {
         Self {
             next_object: store.next_object(),
             handed_out: store.next_object(),
+            parent_pointers: store.has_parent_pointers(),
+            pointers: Vec::new(),
+            parent_trouble: Vec::new(),
             view: View::new(store),
             geometry,
             changes: Vec::new(),
@@ -187,7 +199,8 @@ impl Planner {
             }
             let Some(key) = self.view.place(directory, Kind::Dirent, &candidate, &taken) else { continue };
             self.view.put(key, Dirent { ino: inode, file_type, name: &candidate }.encode());
-            self.entries.push(Entry { inode, directory, offset: key.offset, file_type, gone: false });
+            let (offset, name_hash) = (key.offset, self.view.name_hash(&candidate));
+            self.entries.push(Entry { inode, directory, offset, file_type, name_hash, gone: false });
             return Some(candidate);
         }
         None

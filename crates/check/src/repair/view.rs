@@ -78,7 +78,12 @@ impl View {
 
     /// The hash of a name, as docs/FORMAT.md defines it.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        self.hasher.hash(name) % (HASH_MAX + 1)
+        self.name_hash(name) % (HASH_MAX + 1)
+    }
+
+    /// All 64 bits of it, to tell names apart.
+    pub(crate) fn name_hash(&self, name: &[u8]) -> u64 {
+        self.hasher.hash(name)
     }
 
     /// The items of a kind that may have this name.

@@ -8,6 +8,7 @@ use syncline::{Filesystem, ImageOptions};
 use syncline_check::FindingKind;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
+use syncline_format::items::parent::Parent;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::ChunkRef;
 use syncline_format::items::{HASH_MAX, hash_offsets};
@@ -247,6 +248,19 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
             let counts = SharedRun { run: extent.run(), count: 3 };
             transaction.put(Key::new(0, Kind::Shared, extent.addr), counts.encode());
         });
+        None
+    }),
+    (FindingKind::ParentMissing, |device, inodes| {
+        edit_inode(device, inodes.small, |inode| inode.parents.clear());
+        None
+    }),
+    (FindingKind::ParentDangling, |device, inodes| {
+        let no_name = Parent { parent: inodes.directory, name: b"no such name" };
+        edit_inode(device, inodes.small, |inode| inode.parents.push(no_name));
+        None
+    }),
+    (FindingKind::ParentCount, |device, inodes| {
+        edit_inode(device, inodes.small, |inode| inode.parent_items += 1);
         None
     }),
 ];

@@ -2,6 +2,7 @@
 
 use super::{
     Cursor,
+    parent::{COUNT_SECTION_BYTES, Parent},
     xattr::{ChunkRef, is_xattr_name},
 };
 use crate::{FormatError, ObjectId};
@@ -25,6 +26,8 @@ const TAG_DATA: u8 = 1;
 const TAG_TARGET: u8 = 2;
 const TAG_TARGET_CHUNKS: u8 = 3;
 const TAG_XATTR: u8 = 4;
+const TAG_PARENT: u8 = 5;
+const TAG_PARENT_ITEMS: u8 = 6;
 
 const REGULAR: u8 = 0o10;
 const DIRECTORY: u8 = 0o04;
@@ -96,6 +99,10 @@ pub struct InodeItem<'a> {
     pub target: Option<Target<'a>>,
     /// Small extended attributes: names and values.
     pub xattrs: Vec<(&'a [u8], &'a [u8])>,
+    /// Names of the inode, as far as they fit here.
+    pub parents: Vec<Parent<'a>>,
+    /// Names of the inode that have an item of their own.
+    pub parent_items: u32,
 }
 
 impl<'a> InodeItem<'a> {
@@ -128,6 +135,12 @@ impl<'a> InodeItem<'a> {
         for (name, value) in &self.xattrs {
             section(&mut out, TAG_XATTR, &[&[name.len() as u8], name, value]);
         }
+        for parent in &self.parents {
+            section(&mut out, TAG_PARENT, &[&parent.parent.to_le_bytes(), parent.name]);
+        }
+        if self.parent_items > 0 {
+            section(&mut out, TAG_PARENT_ITEMS, &[&self.parent_items.to_le_bytes()]);
+        }
         out
     }
 
@@ -138,7 +151,9 @@ impl<'a> InodeItem<'a> {
             Some(Target::Chunks(_)) => SECTION_BYTES + 12,
             None => 0,
         };
-        xattrs + target + self.data.map_or(0, |data| SECTION_BYTES + data.len())
+        let parents: usize = self.parents.iter().map(Parent::section_bytes).sum();
+        let count = if self.parent_items > 0 { COUNT_SECTION_BYTES } else { 0 };
+        xattrs + target + parents + count + self.data.map_or(0, |data| SECTION_BYTES + data.len())
     }
 
     /// Reads an item's value.
@@ -207,6 +222,13 @@ impl<'a> InodeItem<'a> {
                     return Err(section.field("extended attribute name"));
                 }
                 self.xattrs.push((name, section.rest()));
+            }
+            TAG_PARENT => self.parents.push(Parent::decode(section.rest())?),
+            TAG_PARENT_ITEMS if self.parent_items == 0 => {
+                self.parent_items = section.u32()?;
+                if self.parent_items == 0 {
+                    return Err(section.field("count of parent pointers"));
+                }
             }
             _ => return Err(cursor.field("section")),
         }

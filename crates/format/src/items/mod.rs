@@ -7,6 +7,7 @@ mod cursor;
 pub mod dirent;
 pub mod extent;
 pub mod inode;
+pub mod parent;
 pub mod shared;
 pub mod xattr;
 

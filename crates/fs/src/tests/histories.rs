@@ -306,7 +306,27 @@ fn dump(mount: &Mount) -> Model {
         waiting.extend(node.entries.values());
         nodes.insert(ino, node);
     }
+    compare_paths(mount, &nodes);
     Model { nodes, opens: BTreeMap::new() }
+}
+
+/// Every inode knows exactly the paths that lead to it.
+fn compare_paths(mount: &Mount, nodes: &BTreeMap<Ino, Node>) {
+    let mut expected: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut waiting = vec![(ROOT, String::new())];
+    while let Some((directory, path)) = waiting.pop() {
+        for (name, ino) in &nodes[&directory].entries {
+            let below = format!("{path}/{name}");
+            expected.entry(*ino).or_default().push(below.clone().into_bytes());
+            if nodes[ino].file_type == FileType::Directory {
+                waiting.push((*ino, below));
+            }
+        }
+    }
+    for (ino, mut paths) in expected {
+        paths.sort_unstable();
+        assert_eq!(block_on(mount.fs.paths(ino)).unwrap(), paths, "inode {ino}");
+    }
 }
 
 fn dump_node(mount: &Mount, ino: Ino) -> Node {
@@ -350,7 +370,7 @@ proptest! {
     /// Few hashes, small nodes, a cache that forgets nearly everything.
     #[test]
     fn under_strain_too(operations in prop::collection::vec(operation(), 1..160)) {
-        let setup = Setup { node_bytes: 4096, hashes: Some(2), cached_inodes_max: 1 };
+        let setup = Setup { node_bytes: 4096, hashes: Some(2), cached_inodes_max: 1, ..Setup::default() };
         History::new(setup).run(operations);
     }
 }

@@ -5,6 +5,7 @@ mod histories;
 mod model;
 mod names;
 mod orphans;
+mod parents;
 mod rename;
 mod threads;
 mod xattrs;
@@ -14,7 +15,7 @@ use crate::types::{Attributes, Caller, FileType, Ino, ROOT, RenameFlags, Timesta
 use crate::{Filesystem, FsError, ManualClock, Options};
 use std::sync::Arc;
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
-use syncline_store::{FormatOptions, Store, StoreOptions, format};
+use syncline_store::{Ablation, Ablations, FormatOptions, Store, StoreOptions, format};
 
 pub(super) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const SIZE: u64 = 64 << 20;
@@ -35,11 +36,20 @@ pub(super) struct Setup {
     /// Number of different name hashes, if not all.
     pub hashes: Option<u64>,
     pub cached_inodes_max: usize,
+    pub parent_pointers: bool,
+    /// Mechanisms that are switched off.
+    pub ablations: Ablations,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { node_bytes: 16384, hashes: None, cached_inodes_max: 65536 }
+        Self {
+            node_bytes: 16384,
+            hashes: None,
+            cached_inodes_max: 65536,
+            parent_pointers: true,
+            ablations: Ablations::default(),
+        }
     }
 }
 
@@ -52,14 +62,19 @@ impl Mount {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         let device = MemoryDevice::new(SIZE);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        let options =
-            FormatOptions { node_bytes: setup.node_bytes, hash_seed: [7; 16], ..Default::default() };
+        let options = FormatOptions {
+            node_bytes: setup.node_bytes,
+            hash_seed: [7; 16],
+            parent_pointers: setup.parent_pointers,
+            ..Default::default()
+        };
         block_on(format(device.clone(), options, root, spawn.clone())).unwrap();
         Self::open(device, Arc::new(ManualClock::at(10_000_000_000)), spawn, setup)
     }
 
     fn open(device: Arc<MemoryDevice>, clock: Arc<ManualClock>, spawn: Arc<dyn Spawn>, setup: Setup) -> Self {
-        let opened = Store::open(device.clone(), StoreOptions::default(), spawn.clone());
+        let store_options = StoreOptions { ablations: setup.ablations, ..StoreOptions::default() };
+        let opened = Store::open(device.clone(), store_options, spawn.clone());
         let (store, _) = block_on(opened).unwrap();
         let seed = store.hash_seed();
         let hasher = match setup.hashes {
@@ -80,6 +95,12 @@ impl Mount {
         block_on(self.fs.close()).unwrap();
         block_on(self.fs.store().close()).unwrap();
         Self::open(self.device, self.clock, self.spawn, self.setup)
+    }
+
+    /// The same without these mechanisms.
+    pub(super) fn ablated(mut self, without: &[Ablation]) -> Self {
+        self.setup.ablations = without.iter().copied().collect();
+        self.reopen()
     }
 
     /// Mounts what a crash at this moment would leave of all that was ever written.

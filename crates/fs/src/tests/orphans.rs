@@ -12,7 +12,7 @@ use syncline_store::Transaction;
 fn items(mount: &Mount, ino: Ino) -> usize {
     let all = mount.fs.store().scan(
         Key { object: ino, kind: 0, offset: 0 },
-        Key::new(ino, Kind::Orphan, u64::MAX),
+        Key::new(ino, Kind::Parent, u64::MAX),
         1000,
     );
     let orphan = block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap();

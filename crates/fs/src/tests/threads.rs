@@ -99,5 +99,5 @@ fn threads_at_the_same_names_leave_a_sound_tree() {
 
 #[test]
 fn with_collisions_and_hardly_a_cache_too() {
-    race(Setup { hashes: Some(1), cached_inodes_max: 1, node_bytes: 4096 });
+    race(Setup { hashes: Some(1), cached_inodes_max: 1, node_bytes: 4096, ..Setup::default() });
 }

@@ -102,6 +102,7 @@ const DIRENT: [Field; 3] = [(0, 8), (8, 1), (9, 1)];
 const EXTENT: [Field; 4] = [(0, 8), (8, 2), (10, 2), (12, 4)];
 const SHARED: [Field; 2] = [(0, 4), (4, 4)];
 const XATTR: [Field; 4] = [(0, 1), (1, 1), (2, 1), (10, 8)];
+const PARENT: [Field; 2] = [(0, 8), (8, 1)];
 const OTHER: [Field; 1] = [(0, 8)];
 
 /// The fields of an item's value.
@@ -112,6 +113,7 @@ pub fn of_item(kind: u8) -> &'static [Field] {
         Some(Kind::Extent) => &EXTENT,
         Some(Kind::Xattr) => &XATTR,
         Some(Kind::Shared) => &SHARED,
+        Some(Kind::Parent) => &PARENT,
         Some(Kind::Chunk | Kind::Orphan) | None => &OTHER,
     }
 }

@@ -8,6 +8,7 @@ use std::hash::Hasher;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::{InodeItem, Target, Time};
+use syncline_format::items::parent::Parent;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef, Xattr, XattrValue};
 use syncline_format::items::{HASH_MAX, SLOT_BITS};
@@ -90,6 +91,17 @@ pub enum Plant {
         /// Value.
         value: Vec<u8>,
     },
+    /// A parent pointer, where a search finds it.
+    Parent {
+        /// The inode.
+        object: Number,
+        /// The directory that it says it has a name in.
+        directory: Number,
+        /// The name.
+        name: Name,
+        /// Which of the places for pointers of one hash.
+        slot: u8,
+    },
 }
 
 /// What an inode item says.
@@ -108,6 +120,8 @@ pub struct PlantInode {
     target: u8,
     xattrs: u8,
     seconds: Number,
+    parents: u8,
+    parent_items: u8,
 }
 
 /// A name: one that a base image has, or a new one.
@@ -147,10 +161,15 @@ impl Name {
 
     /// Offset of the item that holds it.
     fn offset(self, image: &Image, slot: u8) -> u64 {
-        let mut hasher = SipHasher24::new_with_key(&image.superblock.hash_seed);
-        hasher.write(&self.bytes());
-        (hasher.finish() % (HASH_MAX + 1)) << SLOT_BITS | u64::from(slot % 128)
+        offset(&self.bytes(), image, slot)
     }
+}
+
+/// Offset of the item that is found by the hash of these bytes.
+fn offset(bytes: &[u8], image: &Image, slot: u8) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(&image.superblock.hash_seed);
+    hasher.write(bytes);
+    (hasher.finish() % (HASH_MAX + 1)) << SLOT_BITS | u64::from(slot % 128)
 }
 
 impl Plant {
@@ -193,6 +212,11 @@ impl Plant {
                 let chunk = ChunkRef { id: number(*id) & CHUNK_ID_MAX, len_bytes: 0 };
                 let offset = chunk.offset(u16::from(*piece));
                 (Key::new(number(*object), Kind::Chunk, offset), vec![8; usize::from(*len)])
+            }
+            Self::Parent { object, directory, name, slot } => {
+                let bytes = name.bytes();
+                let value = Parent { parent: number(*directory), name: &bytes }.encode();
+                (Key::new(number(*object), Kind::Parent, offset(&value, image, *slot)), value)
             }
             Self::Orphan(object) => (Key::new(0, Kind::Orphan, number(*object)), Vec::new()),
             Self::Raw { object, kind, offset, value } => {
@@ -242,6 +266,11 @@ impl PlantInode {
                 .into_iter()
                 .map(|(name, value)| (&name[..], &value[..]))
                 .collect(),
+            parents: vec![
+                Parent { parent: number(self.parent), name: b"large" };
+                usize::from(self.parents % 4)
+            ],
+            parent_items: u32::from(self.parent_items % 3),
             ..InodeItem::default()
         };
         (Key::new(number(self.object), Kind::Inode, 0), item.encode())

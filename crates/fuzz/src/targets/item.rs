@@ -3,6 +3,7 @@
 use syncline_format::items::dirent::{Dirent, is_name};
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::{InodeItem, SIZE_MAX, Target};
+use syncline_format::items::parent::Parent;
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
 use syncline_format::items::{SLOT_BITS, hash_offsets};
@@ -23,6 +24,7 @@ pub fn item(bytes: &[u8]) {
         Some(Kind::Extent) => extent(value),
         Some(Kind::Xattr) => xattr(value),
         Some(Kind::Shared) => shared(value),
+        Some(Kind::Parent) => parent(value),
         Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
     }
 }
@@ -38,6 +40,7 @@ fn inode(value: &[u8]) {
     assert!(item.size <= SIZE_MAX && item.next_chunk <= CHUNK_ID_MAX);
     assert!(item.data.is_none_or(|data| data.len() as u64 <= item.size));
     assert!(item.xattrs.iter().all(|(name, _)| is_xattr_name(name)));
+    assert!(item.parents.iter().all(|pointer| is_name(pointer.name) && pointer.parent != 0));
     if let Some(Target::Chunks(chunks)) = item.target {
         assert!(chunks.id <= CHUNK_ID_MAX && chunks.len_bytes as usize <= VALUE_BYTES_MAX);
     }
@@ -80,6 +83,12 @@ fn xattr(value: &[u8]) {
         assert!(chunks.id <= CHUNK_ID_MAX && chunks.len_bytes as usize <= VALUE_BYTES_MAX);
         assert_eq!(chunks.offset(u16::MAX) >> 16, chunks.id);
     }
+}
+
+fn parent(value: &[u8]) {
+    let Ok(pointer) = Parent::decode(value) else { return };
+    assert_eq!(pointer.encode(), value);
+    assert!(is_name(pointer.name) && pointer.parent != 0 && pointer.parent <= i64::MAX as u64);
 }
 
 fn keys(value: &[u8]) {

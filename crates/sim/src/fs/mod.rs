@@ -33,7 +33,7 @@ impl Subject for FsSubject {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        let image = BASE.get_or_init(make_base).snapshot();
+        let image = BASE.get_or_init(|| make_base(true)).snapshot();
         (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
     }
 
@@ -54,6 +54,30 @@ impl Subject for FsSubject {
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         Box::pin(workload::work(world, fs, model))
+    }
+}
+
+/// The same on an image without parent pointers.
+pub struct WithoutParentPointers;
+
+impl Subject for WithoutParentPointers {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+        (BASE.get_or_init(|| make_base(false)).snapshot(), FsSubject.base().1)
+    }
+
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        Box::pin(async move {
+            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
+            Ok(Opened { handle, model, recovered_at })
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        FsSubject.work(world, fs, model)
     }
 }
 
@@ -98,7 +122,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
     (store, fs)
 }
 
-fn make_base() -> Arc<MemoryDevice> {
+fn make_base(parent_pointers: bool) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(IMAGE_BYTES);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
     let options = FormatOptions {
@@ -106,6 +130,7 @@ fn make_base() -> Arc<MemoryDevice> {
         uuid: [1; 16],
         hash_seed: [2; 16],
         epoch: Some([3; 16]),
+        parent_pointers,
         ..FormatOptions::default()
     };
     let simulation = crate::Simulation::new(0);

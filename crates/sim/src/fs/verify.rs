@@ -2,6 +2,7 @@
 
 use super::history::FsHistory;
 use super::tree::{Body, Node, Tree};
+use crate::paths::compare_paths;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
@@ -54,6 +55,11 @@ async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), String> {
         }
         tree.nodes.insert(ino, node);
     }
+    let directories = tree.nodes.iter().filter_map(|(ino, node)| match &node.body {
+        Body::Directory(entries) => Some((*ino, entries)),
+        _ => None,
+    });
+    compare_paths(fs, directories).await?;
     Ok((tree, contents))
 }
 

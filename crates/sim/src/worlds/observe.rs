@@ -1,6 +1,7 @@
 //! Reads everything that a filesystem shows.
 
 use super::state::{Body, Node, State, Times};
+use crate::paths::compare_paths;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
@@ -20,6 +21,11 @@ pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
         }
         state.nodes.insert(ino, Arc::new(node));
     }
+    let directories = state.nodes.iter().filter_map(|(ino, node)| match &node.body {
+        Body::Directory(entries) => Some((*ino, entries)),
+        _ => None,
+    });
+    compare_paths(fs, directories).await?;
     Ok(state)
 }
 
