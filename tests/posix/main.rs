@@ -5,6 +5,7 @@ mod support;
 
 mod explain;
 mod names;
+mod paths;
 mod reflink;
 mod scrub;
 mod sync_many;

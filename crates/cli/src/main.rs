@@ -67,6 +67,8 @@ enum Command {
     Dedupe(commands::dedupe::Args),
     /// Show what an image says about itself
     Info(commands::info::Args),
+    /// Show every path of an inode, without searching
+    Path(commands::path::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
     /// Tell what the last fsyncs did and why, which flush covered them, and where their time went
@@ -91,6 +93,7 @@ fn run(command: Command) -> Outcome {
         Command::Du(args) => commands::du::run(args),
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Info(args) => commands::info::run(args),
+        Command::Path(args) => commands::path::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),

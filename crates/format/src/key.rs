@@ -53,6 +53,7 @@ impl Kind {
             Self::Xattr => "xattr",
             Self::Chunk => "chunk",
             Self::Orphan => "orphan",
+            Self::Parent => "parent",
             Self::Shared => "shared",
         }
     }

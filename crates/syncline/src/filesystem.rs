@@ -53,6 +53,7 @@ pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result
     let options = syncline_store::FormatOptions {
         node_bytes: options.node_bytes,
         label: options.label.clone(),
+        parent_pointers: options.parent_pointers,
         uuid: options.uuid.unwrap_or(defaults.uuid),
         hash_seed: options.hash_seed.unwrap_or(defaults.hash_seed),
         created_ns: nanoseconds(created),
@@ -143,6 +144,12 @@ impl Filesystem {
     /// Sizes and counts of the whole filesystem.
     pub fn space(&self) -> Statfs {
         self.shared.engine.statfs()
+    }
+
+    /// Every path of an inode, in the order of their bytes, without searching: from the parent pointers of the image. They are bytes,
+    /// with a slash before each name; the root is "/".
+    pub fn paths(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        Ok(block_on(self.shared.engine.paths(ino))?)
     }
 
     /// What has been counted since the image was opened.

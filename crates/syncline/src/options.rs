@@ -11,6 +11,9 @@ pub struct FormatOptions {
     pub node_bytes: u32,
     /// Human-readable name, at most 64 bytes. Default empty.
     pub label: String,
+    /// Whether every inode knows its names (parent pointers), so that [`paths`](crate::Filesystem::paths) finds them. Default
+    /// true.
+    pub parent_pointers: bool,
     /// User and group of the root directory. Default: those of this process.
     pub owner: Option<(u32, u32)>,
     /// Permission bits of the root directory. Default 0o755.
@@ -30,6 +33,7 @@ impl Default for FormatOptions {
         Self {
             node_bytes,
             label,
+            parent_pointers: true,
             owner: None,
             permissions: 0o755,
             uuid: None,

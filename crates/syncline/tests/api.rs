@@ -331,3 +331,23 @@ fn images_are_files_that_one_process_has_at_a_time() {
     assert_eq!(fs.read("file").unwrap(), second_reader.read("file").unwrap());
     assert_eq!(errno(Filesystem::open(folder.path().join("none"), ImageOptions::default())), 2);
 }
+
+#[test]
+fn an_inode_knows_its_paths() {
+    let device = MemoryDevice::new(32 << 20);
+    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    let fs = Filesystem::open_device(device, ImageOptions::default()).unwrap();
+    fs.create_dir_all("one/two").unwrap();
+    fs.write("one/two/file", "contents").unwrap();
+    fs.hard_link("one/two/file", "second").unwrap();
+    fs.rename("one", "renamed").unwrap();
+    let file = fs.metadata("second").unwrap().ino();
+    assert_eq!(fs.paths(file).unwrap(), [b"/renamed/two/file".to_vec(), b"/second".to_vec()]);
+    assert_eq!(fs.paths(1).unwrap(), [b"/".to_vec()]);
+    assert_eq!(errno(fs.paths(1 << 40)), 116);
+    let plain = MemoryDevice::new(32 << 20);
+    let format = FormatOptions { parent_pointers: false, ..FormatOptions::default() };
+    format_device(plain.clone(), &format).unwrap();
+    let fs = Filesystem::open_device(plain, ImageOptions::default()).unwrap();
+    assert!(fs.paths(1).unwrap_err().to_string().contains("--parent-pointers on"));
+}

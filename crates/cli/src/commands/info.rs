@@ -44,6 +44,7 @@ fn print(info: &Info) {
     println!("log           {} batches to replay", info.log_batches);
     let clean = "clean: it was unmounted";
     let dirty = "not unmounted: the next mount replays the log";
+    println!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
     println!("state         {}", if info.clean { clean } else { dirty });
     if info.superblocks_damaged > 0 {
         println!(

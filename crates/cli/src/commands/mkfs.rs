@@ -22,6 +22,9 @@ pub struct Args {
     /// Name of the filesystem, at most 64 bytes
     #[arg(long, default_value = "")]
     label: String,
+    /// Every inode knows its names, as 'syncline path' shows them: on or off
+    #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
+    parent_pointers: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
@@ -29,6 +32,14 @@ pub struct Args {
     /// commands make the same tree
     #[arg(long, hide = true)]
     uuid: Option<uuid::Uuid>,
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("choose on or off".into()),
+    }
 }
 
 /// Runs the command.
@@ -48,6 +59,7 @@ pub fn run(args: Args) -> Outcome {
     let options = FormatOptions {
         node_bytes: args.node_size as u32,
         label: args.label,
+        parent_pointers: args.parent_pointers,
         uuid: seed,
         hash_seed: seed,
         ..FormatOptions::default()

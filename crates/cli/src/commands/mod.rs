@@ -14,6 +14,7 @@ mod interrupt;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;
+pub mod path;
 pub mod scrub;
 mod signals;
 pub mod stats;

@@ -90,16 +90,30 @@ pub fn text(path: &Path, name: &str) -> Result<String, ControlError> {
     let mut attempts = 0;
     loop {
         attempts += 1;
-        match pages(&file, name).ok_or_else(unknown)? {
+        let text = pages(&file, Question::Text, name).ok_or_else(unknown)?;
+        match text.and_then(|text| String::from_utf8(text).map_err(io::Error::other)) {
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) && attempts < ATTEMPTS => {}
             text => return text.map_err(|source| failed(path, name, source)),
         }
     }
 }
 
+/// Every path of an inode of the filesystem mounted at (or above) `path`. The daemon refuses with ESTALE if there is no such
+/// inode, ENOENT if it has no name left, and ENODATA if the image keeps no parent pointers.
+pub fn paths(path: &Path, ino: u64) -> Result<Vec<Vec<u8>>, ControlError> {
+    let file = open(path)?;
+    let text = pages(&file, Question::Paths, &ino.to_string()).expect("a number is a short name");
+    let text = text.map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT) => ControlError::Failed { path: path.to_owned(), source: Arc::new(source) },
+        _ => failed(path, "path", source),
+    })?;
+    let paths = text.split_inclusive(|&byte| byte == 0);
+    Ok(paths.map(|path| path.strip_suffix(b"\0").unwrap_or(path).to_vec()).collect())
+}
+
 /// All pages of one snapshot; `None` if the name is impossible.
-fn pages(file: &File, name: &str) -> Option<io::Result<String>> {
-    let mut question = ControlIn::new(Question::Text, name, 0, 0)?;
+fn pages(file: &File, sort: Question, name: &str) -> Option<io::Result<Vec<u8>>> {
+    let mut question = ControlIn::new(sort, name, 0, 0)?;
     let mut text = Vec::new();
     let whole = loop {
         let (header, page) = match ask(file, &question) {
@@ -113,7 +127,7 @@ fn pages(file: &File, name: &str) -> Option<io::Result<String>> {
         question.snapshot = header.snapshot;
         question.offset = text.len() as u64;
     };
-    Some(whole.and_then(|()| String::from_utf8(text).map_err(io::Error::other)))
+    Some(whole.map(|()| text))
 }
 
 pub(super) fn open(path: &Path) -> Result<File, ControlError> {

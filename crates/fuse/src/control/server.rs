@@ -46,11 +46,12 @@ struct Snapshots {
     last_id: u64,
 }
 
-/// A text as it was when it was first asked for, and whose it is.
+/// A text as it was when it was first asked for.
 struct Snapshot {
     id: u64,
-    uid: u32,
-    text: Arc<str>,
+    /// Who asked, and the sort of question: ids can be guessed, and not everybody may ask everything.
+    asked: (u32, u32),
+    text: Arc<[u8]>,
 }
 
 impl Control {
@@ -99,19 +100,34 @@ impl Control {
 
     /// Answers a question for a page of text, or gives an errno.
     pub(crate) fn page(&self, question: &ControlIn, asker: Asker<'_>) -> Result<Vec<u8>, i32> {
-        let (id, text) = match question.snapshot {
-            0 => self.new_snapshot(question, asker)?,
-            id => self.snapshots.lock().get(id, asker.uid).ok_or(libc::ESTALE)?,
-        };
+        match question.snapshot {
+            0 => Ok(self.first_page(question, asker.uid, self.provided(question, asker)?)),
+            _ => self.kept_page(question, asker.uid),
+        }
+    }
+
+    /// A page of a snapshot that the same user has asked for with a question of the same sort.
+    pub(crate) fn kept_page(&self, question: &ControlIn, uid: u32) -> Result<Vec<u8>, i32> {
+        let text = self.snapshots.lock().get(question, uid).ok_or(libc::ESTALE)?;
+        Ok(self.page_of(question, question.snapshot, &text))
+    }
+
+    /// Keeps a snapshot, and answers with a page of it.
+    pub(crate) fn first_page(&self, question: &ControlIn, uid: u32, text: Arc<[u8]>) -> Vec<u8> {
+        let id = self.snapshots.lock().keep((uid, question.question), text.clone());
+        self.page_of(question, id, &text)
+    }
+
+    fn page_of(&self, question: &ControlIn, id: u64, text: &[u8]) -> Vec<u8> {
         let start = usize::try_from(question.offset).unwrap_or(usize::MAX).min(text.len());
         let end = text.len().min(start.saturating_add(PAGE_BYTES));
         if end == text.len() {
             self.snapshots.lock().drop_one(id);
         }
-        Ok(answer(id, text.len() as u64, &text.as_bytes()[start..end]))
+        answer(id, text.len() as u64, &text[start..end])
     }
 
-    fn new_snapshot(&self, question: &ControlIn, asker: Asker<'_>) -> Result<(u64, Arc<str>), i32> {
+    fn provided(&self, question: &ControlIn, asker: Asker<'_>) -> Result<Arc<[u8]>, i32> {
         let question = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
         let (name, argument) = question.split_once(':').unwrap_or((question, ""));
         let asker = Asker { argument, ..asker };
@@ -121,24 +137,25 @@ impl Control {
             tracing::error!(name, "the provider of a text panicked");
             libc::EIO
         })??;
-        Ok(self.snapshots.lock().keep(text.into(), asker.uid))
+        Ok(text.into_bytes().into())
     }
 }
 
 impl Snapshots {
-    fn keep(&mut self, text: Arc<str>, uid: u32) -> (u64, Arc<str>) {
+    fn keep(&mut self, asked: (u32, u32), text: Arc<[u8]>) -> u64 {
         self.last_id += 1;
         if self.kept.len() == SNAPSHOTS_MAX {
             self.kept.pop_front();
         }
-        self.kept.push_back(Snapshot { id: self.last_id, uid, text: text.clone() });
-        (self.last_id, text)
+        self.kept.push_back(Snapshot { id: self.last_id, asked, text });
+        self.last_id
     }
 
-    /// Ids can be guessed, so a text is given only to the user who asked for it.
-    fn get(&self, id: u64, uid: u32) -> Option<(u64, Arc<str>)> {
-        let kept = self.kept.iter().find(|kept| kept.id == id && kept.uid == uid)?;
-        Some((id, kept.text.clone()))
+    fn get(&self, question: &ControlIn, uid: u32) -> Option<Arc<[u8]>> {
+        let asked = |kept: &&Snapshot| {
+            kept.id == question.snapshot && kept.asked == (uid, question.question)
+        };
+        self.kept.iter().find(asked).map(|kept| kept.text.clone())
     }
 
     fn drop_one(&mut self, id: u64) {
@@ -203,6 +220,18 @@ mod tests {
         let guessed = ask_as(&control, stranger, "about:x", first.snapshot, PAGE_BYTES as u64);
         assert_eq!(guessed.unwrap_err(), libc::ESTALE);
         assert!(ask_as(&control, 0, "about:secret", first.snapshot, PAGE_BYTES as u64).is_ok());
+    }
+
+    #[test]
+    fn snapshots_answer_only_the_sort_of_question_that_they_were_taken_for() {
+        let control = Control::default();
+        let paths = ControlIn::new(Question::Paths, "17", 0, 0).unwrap();
+        let secret: Arc<[u8]> = vec![b'x'; 2 * PAGE_BYTES].into();
+        let (first, _) = ControlOut::read_from_prefix(&control.first_page(&paths, 0, secret)).unwrap();
+        let other = ControlIn::new(Question::Text, "long", first.snapshot, 0).unwrap();
+        assert_eq!(control.kept_page(&other, 0).unwrap_err(), libc::ESTALE);
+        let same = ControlIn::new(Question::Paths, "17", first.snapshot, PAGE_BYTES as u64).unwrap();
+        assert!(control.kept_page(&same, 0).is_ok());
     }
 
     #[test]

@@ -26,11 +26,15 @@ pub(crate) enum Question {
     Sync = 2,
     /// Do what has this name, with `offset` as its argument; for the daemon's owner and root.
     Command = 3,
+    /// A page of the paths of the inode whose number is the name, each followed by a NUL; for the daemon's owner and root.
+    Paths = 4,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Text, Self::Sync, Self::Command].into_iter().find(|&question| question as u32 == number)
+        [Self::Text, Self::Sync, Self::Command, Self::Paths]
+            .into_iter()
+            .find(|&question| question as u32 == number)
     }
 }
 

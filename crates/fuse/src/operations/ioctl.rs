@@ -56,14 +56,36 @@ async fn answer(session: &Session, asker: Asker<'_>, question: ControlIn) -> Res
         Question::Text => session.control().page(&question, asker).map_err(Refusal::Errno),
         Question::Command => {
             // It costs others time, so not everybody who can enter the mount may.
-            if !asker.is_owner {
-                return Err(Refusal::Errno(libc::EPERM));
-            }
+            require_owner(&asker)?;
             session.control().command(&question).map_err(Refusal::Errno)
+        }
+        Question::Paths => {
+            // Names may lie in directories that not everybody may read.
+            require_owner(&asker)?;
+            paths(session, &question, asker.uid).await
         }
         Question::Sync => {
             session.fs().syncfs().await?;
             Ok(question.empty_answer())
         }
     }
+}
+
+/// Refuses everybody but root and the owner of the daemon.
+fn require_owner(asker: &Asker<'_>) -> Result<(), Refusal> {
+    if asker.is_owner { Ok(()) } else { Err(Refusal::Errno(libc::EPERM)) }
+}
+
+async fn paths(session: &Session, question: &ControlIn, uid: u32) -> Result<Vec<u8>, Refusal> {
+    if question.snapshot != 0 {
+        return session.control().kept_page(question, uid).map_err(Refusal::Errno);
+    }
+    let number = std::str::from_utf8(question.name()).ok().and_then(|name| name.parse().ok());
+    let ino = number.ok_or(Refusal::Errno(libc::EINVAL))?;
+    let mut text = Vec::new();
+    for path in session.fs().paths(ino).await? {
+        text.extend_from_slice(&path);
+        text.push(0);
+    }
+    Ok(session.control().first_page(question, uid, text.into()))
 }
