@@ -91,12 +91,15 @@ impl FromStr for Peer {
     }
 }
 
+/// Names the image that keeps no parent pointers, among the mechanisms that are switched off.
+pub const PARENT_POINTERS: &str = "parent-pointers";
+
 /// One who is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contestant {
     /// Syncline, mounted through its own daemon; perhaps without one of its mechanisms.
     Syncline {
-        /// The mechanism that is switched off, by the name that `mount -o ablate=` knows.
+        /// The mechanism that is switched off, by the name that `mount -o ablate=` knows; or [`PARENT_POINTERS`].
         without: Option<String>,
     },
     /// A filesystem of the kernel.
@@ -119,8 +122,20 @@ impl Contestant {
     /// The options of Syncline's mount.
     pub fn mount_options(&self) -> Vec<OsString> {
         match self {
-            Self::Syncline { without: Some(name) } => vec!["-o".into(), format!("ablate={name}").into()],
+            Self::Syncline { without: Some(name) } if name != PARENT_POINTERS => {
+                vec!["-o".into(), format!("ablate={name}").into()]
+            }
             _ => Vec::new(),
+        }
+    }
+
+    /// The options of Syncline's mkfs.
+    pub fn mkfs_options(&self) -> &'static [&'static str] {
+        match self {
+            Self::Syncline { without: Some(name) } if name == PARENT_POINTERS => {
+                &["--parent-pointers", "off"]
+            }
+            _ => &[],
         }
     }
 }
@@ -145,7 +160,10 @@ mod tests {
         let names: Vec<String> = line_up.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["syncline", "syncline -flush-elide", "xfs", "ext4-fc"]);
         assert_eq!(line_up[1].mount_options(), ["-o", "ablate=flush-elide"]);
-        assert!(line_up[0].mount_options().is_empty());
+        assert!(line_up[0].mount_options().is_empty() && line_up[0].mkfs_options().is_empty());
+        let plain = &Contestant::line_up(&[PARENT_POINTERS.into()], &[])[1];
+        assert!(plain.mount_options().is_empty());
+        assert_eq!(plain.mkfs_options(), ["--parent-pointers", "off"]);
     }
 
     #[test]

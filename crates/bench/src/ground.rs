@@ -107,7 +107,9 @@ impl Ground {
     pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
         match contestant {
             Contestant::Syncline { .. } => {
-                run_program(Command::new(&self.program).arg("mkfs").arg("--force").arg(self.device()))?;
+                let mut mkfs = Command::new(&self.program);
+                mkfs.arg("mkfs").arg("--force").args(contestant.mkfs_options()).arg(self.device());
+                run_program(&mut mkfs)?;
             }
             Contestant::Peer(peer) => {
                 command::succeed(&mut peer.mkfs(self.device(), files)?, None)?;

@@ -54,7 +54,7 @@ pub struct Args {
     /// Filesystems of the kernel to measure beside it: ext4, ext4-fc, xfs, btrfs
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     peers: Vec<Peer>,
-    /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows
+    /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
     /// Less of everything: smaller image, shorter loads, one run
