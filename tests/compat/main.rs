@@ -1,4 +1,4 @@
-//! Golden images: one for each version of the format, as a clean unmount leaves it and as a crash leaves it.
+//! Golden images: one for each version of the format and each feature, as a clean unmount leaves it and as a crash leaves it.
 //!
 //! They are opened, checked and compared, and what this program writes today is compared with them item by item. A change of the
 //! format therefore fails here until the version is raised and new images are added:
@@ -25,8 +25,23 @@ const SIZE: u64 = 16 << 20;
 const SEED: [u8; 16] = *b"golden image no1";
 const BORN_NS: u64 = 1_700_000_000_123_456_789;
 
-fn golden(version: u32, state: &str) -> PathBuf {
-    let name = format!("../../tests/compat/version-{version}-{state}.img.gz");
+/// What the image has that not every image has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Feature {
+    None,
+    ParentPointers,
+}
+
+const FEATURES: [Feature; 2] = [Feature::None, Feature::ParentPointers];
+/// Names that one inode has beside those of every golden image, where it knows its names: some fit its item, some do not.
+const MORE_NAMES: u32 = 60;
+
+fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
+    let feature = match feature {
+        Feature::None => "",
+        Feature::ParentPointers => "parents-",
+    };
+    let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
@@ -44,7 +59,7 @@ fn options() -> ImageOptions {
 }
 
 /// An image made by the same steps each time: something of everything that the format can express.
-fn make() -> (Arc<MemoryDevice>, Filesystem) {
+fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
     let device = MemoryDevice::new(SIZE);
     let created = Some(Timestamp { seconds: 1_700_000_000, nanoseconds: 123_456_789 });
     let format = FormatOptions {
@@ -53,6 +68,7 @@ fn make() -> (Arc<MemoryDevice>, Filesystem) {
         uuid: Some(SEED),
         hash_seed: Some(SEED),
         created,
+        parent_pointers: feature == Feature::ParentPointers,
         ..FormatOptions::default()
     };
     format_device(device.clone(), &format).unwrap();
@@ -74,6 +90,11 @@ fn make() -> (Arc<MemoryDevice>, Filesystem) {
         fs.write(format!("directory/{index}"), format!("{index}")).unwrap();
     }
     fs.remove_file("directory/100").unwrap();
+    if feature == Feature::ParentPointers {
+        for index in 0..MORE_NAMES {
+            fs.hard_link("directory/inline", format!("directory/below/{index}")).unwrap();
+        }
+    }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
 }
@@ -83,15 +104,15 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// The image after a clean close.
-fn make_clean() -> Arc<MemoryDevice> {
-    let (device, fs) = make();
+fn make_clean(feature: Feature) -> Arc<MemoryDevice> {
+    let (device, fs) = make(feature);
     fs.close().unwrap();
     device
 }
 
 /// The image after a crash: everything lies in the log.
-fn make_crashed() -> Arc<MemoryDevice> {
-    let (device, fs) = make();
+fn make_crashed(feature: Feature) -> Arc<MemoryDevice> {
+    let (device, fs) = make(feature);
     for name in ["directory/below/large", "sparse", "directory/inline"] {
         fs.open_file(name).unwrap().sync_all().unwrap();
     }
@@ -102,7 +123,7 @@ fn make_crashed() -> Arc<MemoryDevice> {
 }
 
 /// What was put into every golden image.
-fn compare(fs: &Filesystem) {
+fn compare(fs: &Filesystem, feature: Feature) {
     assert_eq!(fs.read("empty").unwrap(), b"");
     assert_eq!(fs.read("second name").unwrap(), b"fits the inode");
     assert_eq!(fs.read("short link").unwrap(), b"fits the inode");
@@ -115,7 +136,21 @@ fn compare(fs: &Filesystem) {
         assert_eq!(fs.xattr("empty", name).unwrap().unwrap(), pattern(len));
     }
     let inline = fs.metadata("directory/inline").unwrap();
-    assert_eq!((inline.permissions(), inline.nlink(), inline.uid(), inline.gid()), (0o4750, 2, 1000, 100));
+    assert_eq!((inline.permissions(), inline.uid(), inline.gid()), (0o4750, 1000, 100));
+    match feature {
+        Feature::None => {
+            assert_eq!(inline.nlink(), 2);
+            assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
+        }
+        Feature::ParentPointers => {
+            let mut expected: Vec<_> =
+                (0..MORE_NAMES).map(|index| format!("/directory/below/{index}").into_bytes()).collect();
+            expected.extend([b"/directory/inline".to_vec(), b"/second name".to_vec()]);
+            expected.sort_unstable();
+            assert_eq!(fs.paths(inline.ino()).unwrap(), expected);
+            assert_eq!(inline.nlink(), MORE_NAMES + 2);
+        }
+    }
     let empty = fs.metadata("empty").unwrap();
     assert_eq!((empty.uid(), empty.gid()), (7, 8));
     let born = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(BORN_NS);
@@ -160,19 +195,19 @@ fn items(device: &Arc<MemoryDevice>) -> Vec<(Key, Vec<u8>)> {
 #[test]
 fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
     write_golden_if_asked();
-    for version in 1..=FORMAT_VERSION {
+    for (version, feature) in (1..=FORMAT_VERSION).flat_map(|version| FEATURES.map(|has| (version, has))) {
         for state in ["clean", "crashed"] {
-            let device = unpack(&golden(version, state));
+            let device = unpack(&golden(version, feature, state));
             let report = block_on(syncline_check::check(device.clone(), spawn(), &mut |_| {})).unwrap();
             assert!(report.is_clean(), "version {version}, {state}: {:#?}", report.findings);
             assert_eq!(report.clean_unmount, state == "clean");
             assert_eq!(report.batches_replayed > 0, state == "crashed");
             let fs = Filesystem::open_device(device.clone(), ImageOptions::read_only()).unwrap();
-            compare(&fs);
+            compare(&fs, feature);
             drop(fs);
             // And for writing, which recovers and writes a superblock of today.
             let fs = Filesystem::open_device(device, options()).unwrap();
-            compare(&fs);
+            compare(&fs, feature);
             fs.write("new", "file").unwrap();
             fs.close().unwrap();
         }
@@ -183,13 +218,15 @@ fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
 #[test]
 fn the_format_has_not_changed_without_a_new_version() {
     write_golden_if_asked();
-    for (state, today) in [("clean", make_clean()), ("crashed", make_crashed())] {
-        let golden = items(&unpack(&golden(FORMAT_VERSION, state)));
-        let today = items(&today);
-        for (then, now) in golden.iter().zip(&today) {
-            assert_eq!(then, now, "{state}: raise FORMAT_VERSION and add golden images");
+    for feature in FEATURES {
+        for (state, today) in [("clean", make_clean(feature)), ("crashed", make_crashed(feature))] {
+            let golden = items(&unpack(&golden(FORMAT_VERSION, feature, state)));
+            let today = items(&today);
+            for (then, now) in golden.iter().zip(&today) {
+                assert_eq!(then, now, "{feature:?}, {state}: raise FORMAT_VERSION and add golden images");
+            }
+            assert_eq!(golden.len(), today.len(), "{feature:?}, {state}");
         }
-        assert_eq!(golden.len(), today.len(), "{state}");
     }
 }
 
@@ -199,9 +236,14 @@ fn write_golden_if_asked() {
         return;
     }
     ONCE.call_once(|| {
-        for (state, device) in [("clean", make_clean()), ("crashed", make_crashed())] {
-            let path = golden(FORMAT_VERSION, state);
-            assert!(!path.exists(), "{} is there: golden images are never changed", path.display());
+        let all = FEATURES.iter().flat_map(|&has| [(has, "clean"), (has, "crashed")]);
+        for (feature, state) in all {
+            let path = golden(FORMAT_VERSION, feature, state);
+            if path.exists() {
+                // Golden images are never changed.
+                continue;
+            }
+            let device = if state == "clean" { make_clean(feature) } else { make_crashed(feature) };
             let mut packed = GzEncoder::new(Vec::new(), Compression::best());
             packed.write_all(&device.image()).unwrap();
             fs::write(path, packed.finish().unwrap()).unwrap();
