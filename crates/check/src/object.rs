@@ -248,6 +248,7 @@ impl Object {
 
     /// A parent pointer with an item of its own.
     pub(crate) fn parent(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        self.parent_items = self.parent_items.saturating_add(1);
         // What the removal of an inode without names had not come to when a crash cut it short.
         if self.inode.as_ref().is_some_and(|inode| inode.nlink == 0) {
             return;
@@ -259,7 +260,6 @@ impl Object {
                 return shared.report.object(FindingKind::ItemMalformed, self.number, text);
             }
         };
-        self.parent_items += 1;
         let (first, last) = hash_offsets(shared.hash(value));
         if !(first..=last).contains(&key.offset) {
             let shown = printable(pointer.name);
@@ -294,7 +294,13 @@ impl Object {
         };
         report.inodes += 1;
         report.directories += u64::from(inode.file_type == DIRECTORY);
-        // The removal of an inode without names proceeds in steps, which a crash may have cut short.
+        // The removal of an inode without names proceeds in steps, which a crash may have cut short. It looks for items only
+        // where the inode item tells of some.
+        let (said, found) = (inode.parent_items, self.parent_items);
+        if said != found && (inode.nlink > 0 || found > said) {
+            let text = format!("{said} parent pointers with items of their own, {found} were found");
+            report.object(FindingKind::ParentCount, self.number, text);
+        }
         if inode.nlink > 0 {
             if inode.file_type == DIRECTORY && inode.size != self.entries.count {
                 let text = format!("its size says {} entries, there are {}", inode.size, self.entries.count);
@@ -305,13 +311,6 @@ impl Object {
             if inode.file_type == REGULAR && inode.blocks != units {
                 let text = format!("it says {} units of 512 bytes, there are {units}", inode.blocks);
                 report.object(FindingKind::BlockCount, self.number, text);
-            }
-            if inode.parent_items != self.parent_items {
-                let text = format!(
-                    "{} parent pointers with items of their own, {} were found",
-                    inode.parent_items, self.parent_items
-                );
-                report.object(FindingKind::ParentCount, self.number, text);
             }
             self.xattrs.end(self.number, inode.xattr_items, inode.xattr_list_bytes, report);
         }

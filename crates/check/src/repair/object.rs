@@ -193,8 +193,7 @@ impl Object {
             Some(Kind::Xattr) => self.xattrs.item(planner, key, value).await,
             Some(Kind::Chunk) if !self.is_being_removed() => self.xattrs.chunk(planner, key, value),
             Some(Kind::Chunk) => {}
-            Some(Kind::Parent) if !self.is_being_removed() => self.parent(planner, key, value),
-            Some(Kind::Parent) => {}
+            Some(Kind::Parent) => self.parent(planner, key, value),
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
@@ -270,6 +269,10 @@ impl Object {
 
     /// A parent pointer with an item of its own.
     fn parent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        if self.is_being_removed() {
+            self.parent_items = self.parent_items.saturating_add(1);
+            return;
+        }
         let pointer = match Parent::decode(value) {
             Ok(pointer) => pointer,
             Err(error) => {
@@ -277,7 +280,7 @@ impl Object {
                 return planner.remove(FindingKind::ItemMalformed, key, why);
             }
         };
-        self.parent_items += 1;
+        self.parent_items = self.parent_items.saturating_add(1);
         let (first, last) = hash_offsets(planner.view.hash(value));
         if !(first..=last).contains(&key.offset) {
             planner.parent_trouble.push((self.number, FindingKind::NameHash));
@@ -392,10 +395,11 @@ impl Object {
             let text = format!("next long value {} → {}", before.next_chunk, item.next_chunk);
             planner.object(FindingKind::InodeContradiction, self.number, text);
         }
+        let (said, found) = (item.parent_items, self.parent_items);
+        if said != found && (!self.is_being_removed() || found > said) {
+            planner.parent_trouble.push((self.number, FindingKind::ParentCount));
+        }
         if !self.is_being_removed() {
-            if item.parent_items != self.parent_items {
-                planner.parent_trouble.push((self.number, FindingKind::ParentCount));
-            }
             let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
             let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
             if self.facts.file_type == REGULAR && item.blocks != units {
