@@ -33,6 +33,10 @@ pub trait Device: Send + Sync + 'static {
     /// Makes every write that completed before this call persistent.
     fn flush(&self, done: Completion<()>);
 
+    /// Hands what this thread has started to the device now, rather than when the thread has done its turn. Worth a system
+    /// call where the thread goes on computing while a write could be under way. Only about time: nothing depends on it.
+    fn submit(&self) {}
+
     /// Tells the device that the range holds nothing of use. The contents are undefined afterwards.
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>);
 }

@@ -135,6 +135,10 @@ impl Device for FileDevice {
         self.start(Request::flush(self.file.clone(), done));
     }
 
+    fn submit(&self) {
+        reactor::submit();
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
         let checked = check_range(Operation::Discard, self.size_bytes, offset, len_bytes)
             .and_then(|()| self.check_writable(Operation::Discard, offset, len_bytes));

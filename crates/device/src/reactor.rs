@@ -78,6 +78,14 @@ impl Reactor {
         pool::start(request, Some(self.mailbox.clone()));
     }
 
+    /// Submits what is queued. No completion is called here.
+    fn submit(&self) {
+        if let Backend::Ring(ring) = &self.backend {
+            // What fails now is tried again, and reported, at the end of the turn.
+            let _ = ring.borrow_mut().enter(None);
+        }
+    }
+
     /// Waits until `fd` is ready for `events`; the id serves to cancel it.
     pub(crate) fn poll_fd(&self, fd: RawFd, events: u32, sender: oneshot::Sender<io::Result<u32>>) -> u64 {
         match &self.backend {
@@ -224,6 +232,15 @@ pub(crate) fn start(request: Request, ring_allowed: bool) {
         None => request,
     };
     pool::start(request, None);
+}
+
+/// Submits what this thread's worker has queued, if it has a ring.
+pub(crate) fn submit() {
+    Current::with(|current| {
+        if let Some(current) = current {
+            current.reactor.submit();
+        }
+    });
 }
 
 /// The worker for operations of threads that are none: one ring, one thread that submits and reaps. (A ring cannot

@@ -140,6 +140,11 @@ impl FlushTracker {
         handle
     }
 
+    /// Hands the writes that this thread has started to the device at once; see [`Device::submit`].
+    pub fn submit(&self) {
+        self.shared.device.submit();
+    }
+
     /// Starts a read; it is only counted here.
     pub fn read(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
         self.shared.counters.reads.add(1);

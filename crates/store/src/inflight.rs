@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{DeviceError, FlushTracker, Ticket, WriteHandle};
-use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, block_checksums};
 
 /// A write that can be repeated identically at the same address, the one rewrite in place there is (rule R5).
 pub(crate) struct Write {
@@ -125,16 +125,13 @@ pub(crate) struct Inflight {
 }
 
 impl Inflight {
-    /// Starts a data write and remembers it.
-    pub(crate) fn start(
-        &self,
-        tracker: &FlushTracker,
-        run: BlockRun,
-        bufs: Vec<Bytes>,
-        checksums: Vec<Crc>,
-    ) -> DataWrite {
+    /// Starts a data write and remembers it. The device has it at once: checksums, the transaction that names it and
+    /// the batch come while it is under way. From here on the buffers are immutable (rule R7).
+    pub(crate) fn start(&self, tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         // The table must know the write before anyone can learn its address; nobody does before we return.
         let write = Write::start(tracker, run, bufs);
+        tracker.submit();
+        let checksums = write.bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
         let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned: Mutex::default() }));
         let mut writes = self.writes.write();
         writes.insert(run.start, data.clone());

@@ -5,7 +5,7 @@ use crate::{Canary, DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_format::{BlockAddr, BlockRun, block_checksums};
+use syncline_format::{BlockAddr, BlockRun};
 use syncline_space::Class;
 
 /// What a change is for; decides whether it may draw on the reserve.
@@ -215,9 +215,8 @@ impl Store {
     /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
-        let checksums = bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
         self.counters.data_bytes.fetch_add(run.len_bytes(), Ordering::Relaxed);
-        self.inflight.start(&self.tracker, run, bufs, checksums)
+        self.inflight.start(&self.tracker, run, bufs)
     }
 
     /// Gives back `part` of a write that was never named, once it is no longer in flight.
