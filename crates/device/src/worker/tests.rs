@@ -55,6 +55,28 @@ fn tasks_run_on_the_worker_and_their_io_completes_there() {
 }
 
 #[test]
+fn what_is_submitted_goes_out_before_the_turn_ends() {
+    for worker in workers() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("image");
+        // Through the page cache, where another descriptor sees it.
+        let options = OpenOptions { direct: Use::Never, ..Default::default() };
+        let device = FileDevice::create(&path, Some(1 << 20), false, options, &mut |_| {}).unwrap();
+        worker.run(async {
+            let writing = device.write_at(4096, block(9));
+            device.submit();
+            // Nothing waits here, so that the worker has no turn.
+            let arrived = (0..5000).any(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                std::fs::read(&path).unwrap()[4096] == 9
+            });
+            assert!(arrived);
+            writing.await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn more_operations_than_the_ring_has_entries() {
     for worker in workers() {
         let (_place, device) = image(Use::Auto);
