@@ -82,8 +82,12 @@ impl Filesystem {
         let mut bytes = 0;
         for piece in pieces {
             let len = piece.len() as u64;
-            write::write(self, span.to, span.to_offset + bytes, piece, kill_privileges).await?;
-            bytes += len;
+            match write::write(self, span.to, span.to_offset + bytes, piece, kill_privileges).await {
+                Ok(()) => bytes += len,
+                Err(error) if bytes == 0 => return Err(error),
+                // What was written is told of.
+                Err(_) => break,
+            }
         }
         self.counters.copied_bytes.add(bytes);
         *through_memory += bytes;

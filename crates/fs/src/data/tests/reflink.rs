@@ -186,3 +186,33 @@ fn a_copy_comes_back_whole_after_a_crash_or_not_at_all() {
     assert_eq!(mount.read(other, 0, MIB), pattern(10, size as usize));
     mount.check_counts(&[mount.find("one"), other]);
 }
+
+#[test]
+fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
+    let mount = Mount::sized(16 << 20, options());
+    let (one, other, filler) = (mount.create("one"), mount.create("other"), mount.create("filler"));
+    // In many pieces: every second block is a hole.
+    for block in (0..2 * MIB).step_by(2 * BLOCK_BYTES) {
+        mount.write(one, block as u64, &pattern(11 + block as u64, BLOCK_BYTES));
+    }
+    mount.fsync(one);
+    let piece = pattern(12, 64 << 10);
+    let full = (0..).find(|index| mount.try_write(filler, index * piece.len() as u64, &piece).is_err());
+    let full = full.unwrap() * piece.len() as u64;
+    mount.fsync(filler);
+    mount.truncate(filler, full - (700 << 10)).unwrap();
+    block_on(mount.fs.syncfs()).unwrap();
+    // At another place of the blocks, so that nothing is shared.
+    let mut told = 0;
+    let error = loop {
+        let (from, to) = ((one, 1 + told), (other, told));
+        match block_on(mount.fs.copy_range(from, to, 2 * MIB as u64 - 1 - told, false)) {
+            Ok(bytes) => told += bytes,
+            Err(error) => break error.errno(),
+        }
+        assert!(told < MIB as u64, "there was no room for so much");
+    };
+    assert_eq!((error, mount.size(other)), (28, told));
+    assert!(told > 0, "there was room for some");
+    assert_eq!(mount.read(other, 0, MIB), mount.read(one, 1, told as usize));
+}
