@@ -43,6 +43,8 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         OrphanNotListed => (Engine::Fs, false, 50),
         OverlookWriteback => (Engine::Fs, false, 400),
         OverlookName => (Engine::Fs, false, 400),
+        ShareWithoutCount => (Engine::Fs, false, 50),
+        CountInOwnTransaction => (Engine::Fs, false, 200),
     }
 }
 

@@ -94,6 +94,8 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::RenameWithoutData, ""),
         (Canary::OrphanNotListed, ""),
         (Canary::OverlookName, ""),
+        (Canary::ShareWithoutCount, ""),
+        (Canary::CountInOwnTransaction, ""),
         // These show where a second operation meets what the first one began.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),
         (Canary::LogStartsLate, "replace A/foo 500; checkpoint&; chmod A"),

@@ -54,11 +54,15 @@ pub enum Canary {
     OverlookWriteback,
     /// Let fdatasync overlook that the file's name was never durable.
     OverlookName,
+    /// Take over blocks without counting the new references, so that the first side to go frees what the other uses.
+    ShareWithoutCount,
+    /// Commit reference counts after the extents that they count, in a transaction of their own.
+    CountInOwnTransaction,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -80,6 +84,8 @@ impl Canary {
         Self::OrphanNotListed,
         Self::OverlookWriteback,
         Self::OverlookName,
+        Self::ShareWithoutCount,
+        Self::CountInOwnTransaction,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -1,8 +1,10 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
 use crate::{Ablation, Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
+use bytes::Bytes;
 use std::sync::atomic::Ordering;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
+use syncline_format::{Key, Kind};
 use syncline_log::Pending;
 
 /// What commits change; one lock makes each of them atomic and gives all of them one order.
@@ -62,8 +64,11 @@ impl Store {
 
     /// The same, and the bytes by which the pending log grew: less than the changes have, where they replaced others.
     pub fn commit_measured(&self, transaction: Transaction) -> Result<(OpSeq, u64), StoreError> {
-        let transaction =
-            if self.breaks(Canary::SplitTransaction) { self.log_half(transaction)? } else { transaction };
+        let transaction = match self.options.canary {
+            Some(Canary::SplitTransaction) => self.log_half(transaction)?,
+            Some(Canary::CountInOwnTransaction) => self.log_uncounted(transaction)?,
+            _ => transaction,
+        };
         let Transaction { changes, named, freed, writes, objects_delta } = transaction;
         let mut state = self.commit.lock();
         // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
@@ -112,10 +117,28 @@ impl Store {
 
     /// For a canary: puts half of the changes into a batch of their own.
     fn log_half(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
-        self.health.writable()?;
         let rest = transaction.changes.split_off(transaction.changes.len() / 2);
+        let first = std::mem::replace(&mut transaction.changes, rest);
+        self.log_apart(first)?;
+        Ok(transaction)
+    }
+
+    /// Logs everything but reference counts in a batch of its own, if there are any and no data is named; what remains.
+    fn log_uncounted(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
+        let is_count = |key: &Key| key.kind == Kind::Shared as u8;
+        if transaction.named.is_empty() && transaction.changes.iter().any(|(key, _)| is_count(key)) {
+            let changes = std::mem::take(&mut transaction.changes).into_iter();
+            let (counts, others) = changes.partition(|(key, _)| is_count(key));
+            transaction.changes = counts;
+            self.log_apart(others)?;
+        }
+        Ok(transaction)
+    }
+
+    fn log_apart(&self, changes: Vec<(Key, Option<Bytes>)>) -> Result<(), StoreError> {
+        self.health.writable()?;
         let mut state = self.commit.lock();
-        for (key, value) in std::mem::replace(&mut transaction.changes, rest) {
+        for (key, value) in changes {
             match &value {
                 Some(value) => state.pending.put(key, value),
                 None => state.pending.delete(key),
@@ -123,8 +146,7 @@ impl Store {
             self.layers.write().active.apply(key, value);
         }
         drop(state);
-        self.seal()?;
-        Ok(transaction)
+        self.seal().map(drop)
     }
 
     /// Makes the background start a checkpoint.

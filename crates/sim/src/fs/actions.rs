@@ -18,7 +18,7 @@ const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const DIRECTORIES_MAX: usize = 6;
 
 /// An open file whose data is the holder's to change, so that the order of changes is known.
-struct Claim {
+pub(super) struct Claim {
     fs: Arc<Filesystem>,
     history: Arc<FsHistory>,
     ino: Ino,
@@ -36,7 +36,7 @@ impl Drop for Claim {
 
 impl Task {
     /// Runs an operation and returns its answer with the newest transaction it committed.
-    async fn tracked<T>(
+    pub(super) async fn tracked<T>(
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
     ) -> Result<(T, Option<u64>), Failure> {
@@ -232,7 +232,7 @@ impl Task {
     }
 
     /// Opens a file whose data nobody else changes.
-    async fn claim(&self, ino: Ino) -> Result<Claim, Failure> {
+    pub(super) async fn claim(&self, ino: Ino) -> Result<Claim, Failure> {
         if !self.history.claim(ino) {
             return Err(Failure::Expected);
         }
@@ -256,12 +256,18 @@ impl Task {
     async fn write_claimed_at(&mut self, ino: Ino, offset: u64, len: usize) -> Done {
         let tag = self.history.new_tag();
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
+        let append = self.rng.random_range(0..4) == 0;
+        self.write_contents(ino, (!append).then_some(offset), data).await
+    }
+
+    /// Writes at an offset, or at the end.
+    pub(super) async fn write_contents(&self, ino: Ino, offset: Option<u64>, data: Vec<u8>) -> Done {
+        let len = data.len();
         // Aligned in every run or in none: the filesystem copies a payload that is not, and where memory lies is chance.
         let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
-        let written = if self.rng.random_range(0..4) == 0 {
-            self.fs.append(ino, payload, false).await
-        } else {
-            self.fs.write(ino, offset, payload, false).await.map(|()| offset)
+        let written = match offset {
+            None => self.fs.append(ino, payload, false).await,
+            Some(offset) => self.fs.write(ino, offset, payload, false).await.map(|()| offset),
         };
         tracing::trace!(ino, offset, len, ?written, "write");
         let offset = written?;
@@ -271,7 +277,7 @@ impl Task {
     }
 
     /// Small and large, aligned and not, inside, across and beyond the end.
-    fn random_range_of(&mut self, size: u64) -> (u64, usize) {
+    pub(super) fn random_range_of(&mut self, size: u64) -> (u64, usize) {
         let rng = &mut self.rng;
         let offset = match rng.random_range(0..6) {
             0 => 0,

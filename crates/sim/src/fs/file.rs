@@ -20,10 +20,26 @@ struct Version {
 /// Something that gave the file a size.
 #[derive(Clone, Copy, Debug)]
 enum Sizing {
-    /// A write that made it at least this long.
-    Write { time: u64, end: u64 },
+    /// A write that made it at least this long; by a transaction of its own, if it took over blocks.
+    Write { time: u64, end: u64, by: Option<u64> },
     /// A truncation, by transaction `op`.
     Truncate { time: u64, op: u64, size: u64, up: bool },
+}
+
+impl Sizing {
+    fn time(&self) -> u64 {
+        match self {
+            Self::Write { time, .. } | Self::Truncate { time, .. } => *time,
+        }
+    }
+
+    /// The transaction that it is, if it is one.
+    fn op(&self) -> Option<u64> {
+        match self {
+            Self::Write { by, .. } => *by,
+            Self::Truncate { op, .. } => Some(*op),
+        }
+    }
 }
 
 /// A file's data through time.
@@ -43,7 +59,7 @@ pub(crate) struct FileHistory {
 struct Window {
     /// Everything up to this time must be there.
     least: u64,
-    /// Nothing from this time on may be there: a truncation that is missing came first.
+    /// Nothing from this time on may be there: a truncation or a copy that is missing came first.
     end: u64,
     /// What made sizes before that.
     sizings: Vec<Sizing>,
@@ -90,8 +106,19 @@ impl FileHistory {
 
     /// A write took place at `time`.
     pub(crate) fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
+        self.written(time, offset, data, None);
+    }
+
+    /// Transaction `op` took over these contents at `time`: they are there with it, as all that the file held, and not
+    /// without.
+    pub(crate) fn taken_over(&mut self, time: u64, op: u64, offset: u64, data: &[u8]) {
+        self.written(time, offset, data, Some(op));
+        self.carried_by(op, time);
+    }
+
+    fn written(&mut self, time: u64, offset: u64, data: &[u8], by: Option<u64>) {
         let end = offset + data.len() as u64;
-        self.sizings.push(Sizing::Write { time, end });
+        self.sizings.push(Sizing::Write { time, end, by });
         let old_size = self.size;
         self.size = self.size.max(end);
         self.fill_gap(time, old_size, offset);
@@ -158,12 +185,9 @@ impl FileHistory {
         let synced = self.synced.iter().filter(|(given, _)| *given <= position).map(|(_, time)| *time);
         let carried = self.carried.iter().filter(|(by, _)| *by <= op).map(|(_, time)| *time);
         let least = synced.chain(carried).max().unwrap_or(0);
-        let missing = |sizing: &Sizing| matches!(sizing, Sizing::Truncate { op: by, .. } if *by > op);
+        let missing = |sizing: &Sizing| sizing.op().is_some_and(|by| by > op);
         let there = self.sizings.iter().position(missing).unwrap_or(self.sizings.len());
-        let end = match self.sizings.get(there) {
-            Some(Sizing::Truncate { time, .. }) => *time,
-            _ => u64::MAX,
-        };
+        let end = self.sizings.get(there).map_or(u64::MAX, Sizing::time);
         Window { least, end, sizings: self.sizings[..there].to_vec() }
     }
 
@@ -231,7 +255,7 @@ impl Window {
         let (mut least, mut most) = (start_size, start_size);
         for sizing in &self.sizings {
             match *sizing {
-                Sizing::Write { time, end } => {
+                Sizing::Write { time, end, .. } => {
                     most = most.max(end);
                     if time <= self.least {
                         least = least.max(end);
@@ -312,6 +336,22 @@ mod tests {
         assert!(file.check(&[1; 5000], 5, 0).is_ok());
         assert!(file.check(&[1; 8000], 6, 0).is_err());
         assert!(file.check(&file.read(0, 8000), 6, 0).is_ok());
+    }
+
+    #[test]
+    fn a_copy_is_there_with_its_transaction_and_not_without() {
+        let mut file = FileHistory::holding(&[1; 8192]);
+        file.write(1, 0, &[2; 4096]);
+        file.taken_over(2, 7, 4096, &[3; 8192]);
+        let copied = [[2; 4096], [3; 4096], [3; 4096]].concat();
+        assert!(file.check(&copied, 7, 0).is_ok());
+        assert!(file.check(&copied, 6, 0).is_err(), "the copy came before its transaction");
+        assert!(file.check(&[1; 8192], 6, 0).is_ok());
+        assert!(file.check(&[1; 8192], 7, 0).is_err(), "the copy did not come with its transaction");
+        let half = [[2; 4096], [3; 4096], [0; 4096]].concat();
+        assert!(file.check(&half, 7, 0).is_err(), "half of it");
+        let without_what_was_dirty = [[1; 4096], [3; 4096], [3; 4096]].concat();
+        assert!(file.check(&without_what_was_dirty, 7, 0).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Finds out which transactions an operation committed, and whether it renamed something.
+//! Finds out which transactions an operation committed, and what else its counters say: renames, bytes taken over.
 //!
 //! In a simulation one task runs at a time, so what the store commits while an operation is being polled is that
 //! operation's.
@@ -23,6 +23,8 @@ pub(crate) struct Did {
     pub(crate) committed: Vec<u64>,
     /// Renames that took place.
     pub(crate) renamed: u64,
+    /// Bytes that came to another place by sharing their blocks.
+    pub(crate) reflinked: u64,
 }
 
 /// Watches an operation; its answer comes with what it did.
@@ -37,11 +39,12 @@ impl<T> Future for Tracked<T> {
     type Output = (T, Did);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (before, renamed) = (self.fs.store().last_op().0, self.fs.counters().renamed);
+        let (before, counted) = (self.fs.store().last_op().0, self.fs.counters());
         let poll = self.operation.as_mut().poll(context);
-        let after = self.fs.store().last_op().0;
+        let (after, counts) = (self.fs.store().last_op().0, self.fs.counters());
         self.did.committed.extend(before + 1..=after);
-        self.did.renamed += self.fs.counters().renamed - renamed;
+        self.did.renamed += counts.renamed - counted.renamed;
+        self.did.reflinked += counts.reflinked_bytes - counted.reflinked_bytes;
         match poll {
             Poll::Ready(answer) => Poll::Ready((answer, std::mem::take(&mut self.did))),
             Poll::Pending => Poll::Pending,

@@ -23,8 +23,9 @@ impl<'a> Window<'a> {
             |calls: &usize| run.states[*calls].nodes.get(&ino).is_some_and(|node| node.data().is_some());
         let birth = (0..run.states.len()).find(alive).unwrap_or(0);
         let death = (birth..run.states.len()).find(|calls| !alive(calls)).unwrap_or(run.states.len());
-        // A truncation that did not come back had all later data behind it in the log.
-        let missing = (calls..run.ran.len()).find(|call| truncates(run, *call, ino)).unwrap_or(run.ran.len());
+        // A truncation or a copy that did not come back had all later data behind it in the log.
+        let missing = (calls..run.ran.len()).find(|call| run.ran[*call].is_ordered_for(ino));
+        let missing = missing.unwrap_or(run.ran.len());
         let end = death.saturating_sub(1).min(missing).min(most.max(birth));
         Self { run, ino, calls, versions: least.max(birth)..=end }
     }

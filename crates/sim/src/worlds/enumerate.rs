@@ -64,6 +64,12 @@ const OPERATIONS: &[&str] = &[
     "removexattr A/bar user.large",
     "chmod A/bar 600",
     "chmod A 700",
+    "copy A/bar B/foo",
+    "copy A/bar B/bar",
+    "copy A/bar A/foo",
+    "copy foo A/bar",
+    "copy A/foo A/bar",
+    "copy B/bar A/bar",
 ];
 
 /// All workloads of up to two operations.
@@ -167,6 +173,7 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
     let below = |path: &Path| (vec![path.clone()], vec![path.parent()]);
     let (files, mut directories) = match op {
         Op::Put(path, ..) | Op::ReplaceByRename(path, _) => below(path),
+        Op::Copy(from, to) => (vec![from.clone(), to.clone()], vec![to.parent()]),
         Op::One(step) => match step {
             Step::Create(path) => below(path),
             Step::Mkdir(path) => (Vec::new(), vec![path.clone(), path.parent()]),
@@ -178,6 +185,7 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
             Step::Write(path, ..) | Step::Append(path, _) | Step::Truncate(path, _) => {
                 (vec![path.clone()], Vec::new())
             }
+            Step::Copy(from, to) => (vec![from.clone(), to.clone()], Vec::new()),
             Step::SetXattr(path, ..) | Step::RemoveXattr(path, _) | Step::Chmod(path, _) => {
                 (vec![path.clone()], Vec::new())
             }

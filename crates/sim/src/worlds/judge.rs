@@ -9,8 +9,8 @@ mod tests;
 
 use super::data::{Window, truncates};
 use super::run::{Names, Run, Sync};
-use super::state::{Body, Node, State};
-use syncline_fs::types::Ino;
+use super::state::{Body, Node, State, Times};
+use syncline_fs::types::{Ino, Timestamp};
 
 /// What came back.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,8 +97,8 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
         .try_for_each(|sync| all_or_nothing(run, found, given, calls, sync))
 }
 
-/// Calls whose data in this file is there for certain: those before a sync of it, and those before a rename that came
-/// back (promise P3).
+/// Calls whose data in this file is there for certain: those before a sync of it, and those before a rename (promise P3) or
+/// a copy of blocks that came back.
 fn data_promised(run: &Run, given: &[&Sync], ino: Ino, calls: usize) -> usize {
     let synced = given.iter().filter(|sync| sync.data.contains(&ino)).map(|sync| sync.steps);
     let carried = (1..=calls).filter(|calls| run.ran[calls - 1].carried.contains(&ino));
@@ -121,8 +121,16 @@ fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'
         };
     }
     let had: Vec<_> = (0..run.states.len()).filter_map(times).collect();
-    let known = had.iter().any(|had| had.mtime == node.times.mtime)
-        && had.iter().any(|had| had.ctime == node.times.ctime);
+    // A copy that shares only a part of the blocks is several changes, each with its time.
+    let copies = (0..run.ran.len())
+        .filter(|call| run.ran[*call].written == Some(ino) && run.ran[*call].copied.contains(&ino));
+    let copying: Vec<_> = copies.filter_map(|call| times(call).zip(times(call + 1))).collect();
+    let known = |time: fn(&Times) -> Timestamp| {
+        let shown = time(&node.times);
+        had.iter().any(|had| time(had) == shown)
+            || copying.iter().any(|(before, after)| (time(before)..=time(after)).contains(&shown))
+    };
+    let known = known(|times| times.mtime) && known(|times| times.ctime);
     if known { Ok(()) } else { Err(format!("inode {ino} has times {:?}, which it never had", node.times)) }
 }
 
@@ -157,8 +165,10 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
     let synced = run.syncs[..index].iter().filter(|other| other.data.contains(&ino)).map(|other| other.steps);
     // What happened in the background nobody saw.
     let idle = run.idles.iter().filter(|(_, syncs)| *syncs <= index).map(|(steps, _)| *steps);
-    let submitted = (1..=sync.steps)
-        .filter(|calls| truncates(run, calls - 1, ino) || run.ran[calls - 1].carried.contains(&ino));
+    let submitted = (1..=sync.steps).filter(|calls| {
+        let ran = &run.ran[calls - 1];
+        truncates(run, calls - 1, ino) || ran.carried.contains(&ino) || ran.copied.contains(&ino)
+    });
     synced.chain(idle).chain(submitted).max().unwrap_or(0)
 }
 

@@ -27,11 +27,21 @@ const LONG_IDLE: Duration = Duration::from_secs(7);
 pub(super) struct Ran {
     /// Newest transaction before and after it.
     pub(super) ops: (u64, u64),
-    /// Files whose data a rename takes along (promise P3), and files whose data or size it changed.
+    /// Files whose data a rename takes along (promise P3), or a copy that shares all blocks, and files whose data or size
+    /// it changed.
     pub(super) carried: Vec<Ino>,
     pub(super) written: Option<Ino>,
     /// A truncation.
     pub(super) truncation: bool,
+    /// A copy: the two files, whose data it logs.
+    pub(super) copied: Vec<Ino>,
+}
+
+impl Ran {
+    /// True for what changed this file's data in its transaction: it is there with that and not without.
+    pub(super) fn is_ordered_for(&self, ino: Ino) -> bool {
+        self.written == Some(ino) && (self.truncation || self.carried.contains(&ino))
+    }
 }
 
 /// What a sync that was answered says about names and attributes.
@@ -182,7 +192,7 @@ impl Runner {
 
     /// Does one call to both, and compares the answers.
     async fn step(&mut self, step: Step) -> Result<(), String> {
-        let before = self.fs.store().last_op().0;
+        let (before, reflinked) = (self.fs.store().last_op().0, self.fs.counters().reflinked_bytes);
         let tag = self.tags + self.states.len() as u64;
         let answer = call(&self.fs, self.now(), &step, tag).await;
         let mut state = self.now().clone();
@@ -192,9 +202,9 @@ impl Runner {
             return Err(format!("{step} answered {answer:?}, not {expected:?}"));
         }
         let ops = (before, self.fs.store().last_op().0);
-        let mut ran = Ran { ops, carried: Vec::new(), written: None, truncation: false };
+        let mut ran = Ran { ops, carried: Vec::new(), written: None, truncation: false, copied: Vec::new() };
         if expected.is_ok() {
-            self.note(&step, &mut ran);
+            self.note(&step, self.fs.counters().reflinked_bytes - reflinked, &mut ran);
             stamp(&self.fs, &mut state).await?;
         }
         self.states.push(state);
@@ -202,8 +212,8 @@ impl Runner {
         Ok(())
     }
 
-    /// What of the call concerns file data. The present state is the one before it.
-    fn note(&self, step: &Step, ran: &mut Ran) {
+    /// What of the call concerns file data, `reflinked` bytes of which were shared. The present state is the one before it.
+    fn note(&self, step: &Step, reflinked: u64, ran: &mut Ran) {
         match step {
             Step::Rename(from, to, kind) => {
                 let source = self.now().find(from).ok();
@@ -215,6 +225,15 @@ impl Runner {
             }
             Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
             Step::Truncate(at, _) => (ran.written, ran.truncation) = (self.now().find(at).ok(), true),
+            Step::Copy(from, to) => {
+                let [source, destination] = [from, to].map(|path| self.now().find(path).ok());
+                let size = source.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len);
+                ran.written = destination.filter(|_| size > 0);
+                ran.copied.extend([source, destination].into_iter().flatten());
+                if size > 0 && reflinked == size as u64 {
+                    ran.carried.clone_from(&ran.copied);
+                }
+            }
             _ => {}
         }
     }
@@ -367,11 +386,23 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
             let set = SetAttributes { permissions: Some(*mode), ..SetAttributes::default() };
             fs.setattr(CALLER, state.find(at)?, set).await.map(drop)?
         }
+        Step::Copy(from, to) => copy(fs, state.find(from)?, state.find(to)?).await?,
         Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Link(..) => {
             unreachable!("handled by the caller")
         }
     }
     Ok(())
+}
+
+/// Copies a whole file over the beginning of another, in as many calls as that takes.
+async fn copy(fs: &Arc<Filesystem>, from: Ino, to: Ino) -> Result<(), FsError> {
+    let mut done = 0;
+    loop {
+        match fs.copy_range((from, done), (to, done), u64::MAX >> 1, false).await? {
+            0 => return Ok(()),
+            bytes => done += bytes,
+        }
+    }
 }
 
 /// Aligned in every run: whether the filesystem copies a payload must not depend on where memory happens to lie.

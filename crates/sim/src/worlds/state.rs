@@ -179,6 +179,7 @@ impl State {
                 self.node_mut(ino).permissions = *mode;
                 Ok(())
             }
+            Step::Copy(from, to) => self.copy(from, to),
         }
     }
 
@@ -311,6 +312,18 @@ impl State {
         }
     }
 
+    fn copy(&mut self, from: &Path, to: &Path) -> Result<(), i32> {
+        let (source, copied) = self.file(from).map(|(ino, data)| (ino, data.clone()))?;
+        let (destination, data) = self.file(to)?;
+        if source == destination && !copied.is_empty() {
+            // The ranges are one.
+            return Err(EINVAL);
+        }
+        data.resize(data.len().max(copied.len()), 0);
+        data[..copied.len()].copy_from_slice(&copied);
+        Ok(())
+    }
+
     fn write(&mut self, at: &Path, offset: Option<u64>, len: usize, tag: u64) -> Result<(), i32> {
         let (_, data) = self.file(at)?;
         let offset = offset.unwrap_or(data.len() as u64);
@@ -354,11 +367,30 @@ mod tests {
             ("exchange A/D A", EINVAL),
             ("removexattr A x", ENODATA),
             ("append A 1", EISDIR),
+            ("copy A A/foo", EISDIR),
+            ("copy-range A/foo C", EISDIR),
+            ("copy-range A/foo X", ENOENT),
         ] {
             let before = state.clone();
             assert_eq!(done(&mut state, step, 99), Err(errno), "{step}");
             assert_eq!(state, before, "{step}");
         }
+    }
+
+    #[test]
+    fn a_copy_leaves_what_it_does_not_cover() {
+        let mut state = State::empty();
+        for (ino, step) in (2..).zip(["create short", "create long"]) {
+            done(&mut state, step, ino).unwrap();
+        }
+        done(&mut state, "append short 5000", 0).unwrap();
+        done(&mut state, "append long 9000", 1).unwrap();
+        done(&mut state, "copy short long", 0).unwrap();
+        let copied = [contents(0, 0, 5000), contents(1, 5000, 4000)].concat();
+        assert_eq!(state.nodes[&3].data(), Some(&copied[..]));
+        done(&mut state, "copy-range long short", 0).unwrap();
+        assert_eq!(state.nodes[&2].data(), Some(&copied[..]));
+        assert_eq!(done(&mut state, "copy-range long long", 0), Err(EINVAL));
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub enum Step {
     RemoveXattr(Path, Path),
     /// Permissions.
     Chmod(Path, u16),
+    /// The whole of a file over the beginning of another, by copy_file_range.
+    Copy(Path, Path),
 }
 
 /// What a user asks for; some of it takes several calls.
@@ -93,6 +95,8 @@ pub enum Op {
     Put(Path, u64, usize),
     /// Write a new file beside it and rename that over it: path, length.
     ReplaceByRename(Path, usize),
+    /// Open with O_CREAT and copy a whole file into it.
+    Copy(Path, Path),
 }
 
 /// A persistence point.
@@ -129,6 +133,10 @@ impl Op {
                 let write = Step::Write(path.clone(), *offset, *len);
                 if exists { vec![write] } else { vec![Step::Create(path.clone()), write] }
             }
+            Self::Copy(from, to) => {
+                let copy = Step::Copy(from.clone(), to.clone());
+                if exists { vec![copy] } else { vec![Step::Create(to.clone()), copy] }
+            }
             Self::ReplaceByRename(path, len) => {
                 let beside = Path::new(&format!("{path}.new"));
                 vec![
@@ -143,7 +151,7 @@ impl Op {
     /// The path whose existence decides about the steps.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Put(path, ..) => Some(path),
+            Self::Put(path, ..) | Self::Copy(_, path) => Some(path),
             _ => None,
         }
     }
@@ -167,6 +175,7 @@ impl fmt::Display for Step {
             Self::SetXattr(path, name, len) => write!(f, "setxattr {path} {name} {len}"),
             Self::RemoveXattr(path, name) => write!(f, "removexattr {path} {name}"),
             Self::Chmod(path, mode) => write!(f, "chmod {path} {mode:o}"),
+            Self::Copy(from, to) => write!(f, "copy-range {from} {to}"),
         }
     }
 }
@@ -177,6 +186,7 @@ impl fmt::Display for Op {
             Self::One(step) => step.fmt(f),
             Self::Put(path, offset, len) => write!(f, "write {path} {offset} {len}"),
             Self::ReplaceByRename(path, len) => write!(f, "replace {path} {len}"),
+            Self::Copy(from, to) => write!(f, "copy {from} {to}"),
         }
     }
 }
@@ -245,6 +255,8 @@ fn parse_op(text: &str) -> Result<Op, String> {
             let mode = u16::from_str_radix(mode, 8).map_err(|_| format!("{mode:?} is no octal mode"))?;
             Step::Chmod(path(at), mode)
         }
+        ["copy-range", from, to] => Step::Copy(path(from), path(to)),
+        ["copy", from, to] => return Ok(Op::Copy(path(from), path(to))),
         ["write", at, offset, len] => return Ok(Op::Put(path(at), number(offset)?, number(len)?)),
         ["replace", at, len] => return Ok(Op::ReplaceByRename(path(at), number(len)?)),
         _ => return Err(format!("{text:?} is not an operation")),

@@ -58,6 +58,11 @@ impl Counts {
         unused
     }
 
+    /// Forgets what was changed.
+    pub(crate) fn forget_changes(&mut self) {
+        self.now.clone_from(&self.before);
+    }
+
     /// What the items must become: the new one, or `None` where an item goes.
     pub(crate) fn changes(&self) -> BTreeMap<u64, Option<SharedRun>> {
         let after = joined(&self.now);

@@ -119,6 +119,11 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
+    /// Forgets the references that were taken ([`Canary::ShareWithoutCount`](syncline_store::Canary)).
+    pub(crate) fn uncount(&mut self) {
+        self.counts.forget_changes();
+    }
+
     /// One reference less. The blocks that nothing uses any more.
     pub(crate) fn release(&mut self, run: BlockRun) -> Vec<BlockRun> {
         self.counts.release(run)

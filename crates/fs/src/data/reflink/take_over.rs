@@ -11,6 +11,7 @@ use crate::receipt::Submitted;
 use async_lock::MutexGuardArc;
 use std::sync::Arc;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+use syncline_store::Canary;
 
 /// Most extents taken over in one transaction: some hundred kilobytes of log.
 const EXTENTS_MAX: usize = 1024;
@@ -142,6 +143,9 @@ impl<'a> Span<'a> {
         // Extents without the mark need no lookup, but their counts change now.
         shares.hold_still(fs).await;
         let Some(new) = self.share(&mut source, blocks, &mut shares) else { return Ok(false) };
+        if fs.store.breaks(Canary::ShareWithoutCount) {
+            shares.uncount();
+        }
         if self.from.ino == self.to.ino {
             // What is replaced may be a part of what has just got the mark.
             let marked = |extent: &Extent| {

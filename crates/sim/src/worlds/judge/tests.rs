@@ -181,3 +181,34 @@ fn a_datasync_promises_the_data_and_the_name() {
     assert!(world.judged(&world.after(0)).is_err());
     assert!(world.judged(&world.after(1)).is_err(), "the data is missing");
 }
+
+#[test]
+fn a_copy_that_shares_all_its_blocks_is_there_or_not() {
+    let world = World::of("write A/bar 4000 200; -; copy A/bar B/bar; -");
+    let (old, new) = (world.data(1, "B/bar"), world.data(2, "B/bar"));
+    assert_eq!(world.judged(&world.after(2)), Ok(()));
+    assert!(world.judged(&world.with_data(2, "B/bar", &old)).is_err(), "it came back without what it copied");
+    assert!(world.judged(&world.with_data(1, "B/bar", &new)).is_err(), "contents came without the copy");
+    let mixed = [&new[..4096], &old[4096..]].concat();
+    assert!(world.judged(&world.with_data(2, "B/bar", &mixed)).is_err());
+    // What was dirty of the source came first.
+    let stale = world.data(0, "A/bar");
+    assert!(world.judged(&world.with_data(2, "A/bar", &stale)).is_err());
+    assert_eq!(world.judged(&world.with_data(1, "A/bar", &stale)), Ok(()));
+}
+
+#[test]
+fn the_times_of_a_copy_in_parts_lie_between_its_ends() {
+    // One block is shared, the rest copied: that is dirty data like any other.
+    let world = World::of("copy B/bar A/bar; -");
+    let old = world.data(0, "A/bar");
+    let mut found = world.with_data(1, "A/bar", &[&world.data(1, "A/bar")[..4096], &old[4096..]].concat());
+    assert_eq!(world.judged(&found), Ok(()));
+    let ino = found.state.find(&Path::new("A/bar")).unwrap();
+    let end = world.run.states[1].nodes[&ino].times.mtime;
+    let at = |nanoseconds| syncline_fs::types::Timestamp { nanoseconds, ..end };
+    found.state.node_mut(ino).times.mtime = at(end.nanoseconds - 1);
+    assert_eq!(world.judged(&found), Ok(()));
+    found.state.node_mut(ino).times.mtime = at(end.nanoseconds + 1);
+    assert!(world.judged(&found).unwrap_err().contains("never had"));
+}

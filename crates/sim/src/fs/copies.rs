@@ -1,0 +1,128 @@
+//! Actions that share blocks: copies between files and within one, and deduplication.
+
+use super::actions::Claim;
+use super::tracked::tracked;
+use super::workload::{Done, Failure, Task};
+use rand::Rng;
+use syncline_device::BLOCK_BYTES;
+use syncline_fs::Deduplicated;
+use syncline_fs::types::Ino;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Where a copy goes at most.
+const OFFSET_MAX: u64 = 600_000;
+
+impl Task {
+    /// Both files for the caller alone, in the order of their numbers.
+    async fn claim_both(&self, one: Ino, other: Ino) -> Result<Vec<Claim>, Failure> {
+        let mut inos = vec![one, other];
+        inos.sort_unstable();
+        inos.dedup();
+        let mut claims = Vec::with_capacity(inos.len());
+        for ino in inos {
+            claims.push(self.claim(ino).await?);
+        }
+        Ok(claims)
+    }
+
+    /// The present contents of a range, as far as the file goes.
+    fn contents(&self, ino: Ino, offset: u64, len: u64) -> Vec<u8> {
+        self.history.with_file(ino, |file| file.read(offset, len as usize))
+    }
+
+    /// Copies a file, or a part of it, over a part of another or elsewhere in the same.
+    pub(super) async fn copy_range(&mut self) -> Done {
+        let (from, to) = (self.random_file()?, self.random_file()?);
+        let _claims = self.claim_both(from, to).await?;
+        let (from_size, to_size) = (
+            self.history.with_file(from, |file| file.size()),
+            self.history.with_file(to, |file| file.size()),
+        );
+        let (from_at, to_at, len) = self.random_copy(from_size, to_size);
+        self.copy_claimed((from, from_at), (to, to_at), len).await
+    }
+
+    /// The whole file, whole blocks, the same place within a block, any place.
+    fn random_copy(&mut self, from_size: u64, to_size: u64) -> (u64, u64, u64) {
+        let (from_at, some) = self.random_range_of(from_size);
+        let (to_at, _) = self.random_range_of(to_size);
+        let rng = &mut self.rng;
+        let len = if rng.random() { from_size } else { some as u64 };
+        let (from_at, to_at) = match rng.random_range(0..6) {
+            0 | 1 => (0, 0),
+            2 | 3 => (from_at / BLOCK * BLOCK, to_at / BLOCK * BLOCK),
+            4 => (from_at, to_at / BLOCK * BLOCK + from_at % BLOCK),
+            _ => (from_at, to_at),
+        };
+        (from_at, to_at.min(OFFSET_MAX), len)
+    }
+
+    async fn copy_claimed(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Done {
+        let source = self.contents(from.0, from.1, len);
+        let (fs, started) = (self.fs.clone(), self.history.now());
+        let copying = async move { fs.copy_range(from, to, len, false).await };
+        let (answer, did) = tracked(&self.fs, copying).await;
+        tracing::trace!(?from, ?to, len, ?answer, reflinked = did.reflinked, "copy");
+        let copied = answer?;
+        if copied > source.len() as u64 {
+            return Err(Failure::Wrong(format!("{copied} bytes were copied, of {}", source.len())));
+        }
+        let copy = &source[..copied as usize];
+        if copy.is_empty() {
+            return Ok(());
+        }
+        let time = self.history.tick();
+        match did.committed.last() {
+            // All of it in one transaction, which the source's dirty data came before.
+            Some(op) if did.reflinked == copied => {
+                self.history.with_file(from.0, |file| file.carried_by(*op, started));
+                self.history.with_file(to.0, |file| file.taken_over(time, *op, to.1, copy));
+            }
+            // The rest is dirty data like any other.
+            _ => self.history.with_file(to.0, |file| file.write(time, to.1, copy)),
+        }
+        Ok(())
+    }
+
+    /// Lets two files that hold the same (or do not) share its blocks; no contents may change.
+    pub(super) async fn dedupe_range(&mut self) -> Done {
+        let (from, to) = (self.random_file()?, self.random_file()?);
+        let _claims = self.claim_both(from, to).await?;
+        let size = self.history.with_file(from, |file| file.size());
+        let (from_at, _) = self.random_range_of(size);
+        let (from_at, len) = if self.rng.random() { (0, size) } else { (from_at / BLOCK * BLOCK, size / 2) };
+        let (to_at, _) = self.random_range_of(self.history.with_file(to, |file| file.size()));
+        let to_at = if self.rng.random() { from_at } else { to_at / BLOCK * BLOCK };
+        let to_at = to_at.min(OFFSET_MAX / BLOCK * BLOCK);
+        // Overlapping ranges of one file are refused; what is written must not change its own source.
+        let apart = from != to || from_at + len <= to_at || to_at + len <= from_at;
+        if apart && self.rng.random_range(0..4) > 0 {
+            let same = self.contents(from, from_at, len);
+            if !same.is_empty() {
+                self.write_contents(to, Some(to_at), same).await?;
+            }
+        }
+        self.dedupe_claimed((from, from_at), (to, to_at), len).await
+    }
+
+    async fn dedupe_claimed(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Done {
+        let (fs, started) = (self.fs.clone(), self.history.now());
+        let (answer, op) = self.tracked(async move { fs.dedupe_range(from, to, len).await }).await?;
+        tracing::trace!(?from, ?to, len, ?answer, "dedupe");
+        let same = |bytes: u64| self.contents(from.0, from.1, bytes) == self.contents(to.0, to.1, bytes);
+        let wrong = match answer {
+            Deduplicated::Shared(bytes) | Deduplicated::Already(bytes) => bytes > len || !same(bytes),
+            Deduplicated::Differ => same(len),
+        };
+        if wrong {
+            return Err(Failure::Wrong(format!("{answer:?} of {len} bytes at {from:?} and {to:?}")));
+        }
+        if let Some(op) = op.filter(|_| matches!(answer, Deduplicated::Shared(1..))) {
+            // What was dirty of both came first.
+            for ino in [from.0, to.0] {
+                self.history.with_file(ino, |file| file.carried_by(op, started));
+            }
+        }
+        Ok(())
+    }
+}
