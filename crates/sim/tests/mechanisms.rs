@@ -11,6 +11,8 @@ use syncline_sim::{Latency, SimDevice, Simulation};
 use syncline_store::{Ablation, CountersSnapshot, FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
+/// Writes and syncs of each writer.
+const ROUNDS: u64 = 10;
 
 /// A filesystem on a device with latencies, in virtual time.
 struct Bench {
@@ -62,6 +64,13 @@ impl Bench {
 
     fn fsync(&self, ino: Ino, data_only: bool) {
         self.run(|fs| async move { fs.fsync(ino, data_only).await.unwrap() });
+    }
+
+    fn clone_file(&self, from: Ino, to: Ino, len: u64) {
+        self.run(|fs| async move {
+            assert_eq!(fs.copy_range((from, 0), (to, 0), len, false).await.unwrap(), len);
+            assert_eq!(fs.counters().reflinked_bytes, len, "all of it was shared");
+        });
     }
 
     fn store(&self) -> CountersSnapshot {
@@ -149,31 +158,35 @@ fn timestamps_cost_an_fdatasync_nothing() {
     assert_eq!(bench.flushes(|bench| bench.fsync(ino, false)), 1);
 }
 
+/// `ROUNDS` writes and syncs of each writer at once, 64 KiB at a place of its own; the files go round.
+fn overwrite_at_once(bench: &Bench, writers: u64, files: Vec<Ino>) {
+    let spawn = bench.simulation.spawner();
+    bench.run(|fs| async move {
+        let left = Arc::new(AtomicU64::new(writers));
+        for (writer, ino) in (0..writers).zip(files.into_iter().cycle()) {
+            let (fs, left) = (fs.clone(), left.clone());
+            spawn.spawn(Box::pin(async move {
+                for _ in 0..ROUNDS {
+                    fs.write(ino, writer << 16, Bytes::from_static(&[3; 65536]), false).await.unwrap();
+                    fs.fsync(ino, false).await.unwrap();
+                }
+                left.fetch_sub(1, Ordering::AcqRel);
+            }));
+        }
+        while left.load(Ordering::Acquire) > 0 {
+            futures_lite::future::yield_now().await;
+        }
+    });
+}
+
 #[test]
 fn concurrent_fsyncs_share_batches_and_flushes() {
     const WRITERS: u64 = 16;
-    const ROUNDS: u64 = 10;
     let figures = |files: u64, without: &[Ablation]| {
         let bench = Bench::new(without);
         let files: Vec<Ino> = (0..files).map(|index| bench.create(&format!("f{index}"))).collect();
-        let spawn = bench.simulation.spawner();
         let before = bench.store();
-        bench.run(|fs| async move {
-            let left = Arc::new(AtomicU64::new(WRITERS));
-            for (writer, ino) in (0..WRITERS).zip(files.into_iter().cycle()) {
-                let (fs, left) = (fs.clone(), left.clone());
-                spawn.spawn(Box::pin(async move {
-                    for _ in 0..ROUNDS {
-                        fs.write(ino, writer << 16, Bytes::from_static(&[3; 65536]), false).await.unwrap();
-                        fs.fsync(ino, false).await.unwrap();
-                    }
-                    left.fetch_sub(1, Ordering::AcqRel);
-                }));
-            }
-            while left.load(Ordering::Acquire) > 0 {
-                futures_lite::future::yield_now().await;
-            }
-        });
+        overwrite_at_once(&bench, WRITERS, files);
         let after = bench.store();
         (after.flushes_issued - before.flushes_issued, after.batches - before.batches)
     };
@@ -185,6 +198,51 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
     }
     let (flushes, _) = figures(WRITERS, &[Ablation::FlushGroup]);
     assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
+}
+
+#[test]
+fn fsyncs_of_what_is_not_shared_look_no_count_up() {
+    const WRITERS: u64 = 8;
+    let lookups = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let files: Vec<Ino> = (0..WRITERS).map(|index| bench.create(&format!("f{index}"))).collect();
+        // Elsewhere on the image something is shared.
+        let (origin, clone) = (bench.create("origin"), bench.create("clone"));
+        bench.write(origin, &[1; 1 << 20]);
+        bench.clone_file(origin, clone, 1 << 20);
+        let before = bench.files();
+        overwrite_at_once(&bench, WRITERS, files);
+        let after = bench.files();
+        assert!(!without.is_empty() || after.shared_wait_ns == before.shared_wait_ns, "nobody waits");
+        after.shared_lookups - before.shared_lookups
+    };
+    assert_eq!(lookups(&[]), 0);
+    // The first round replaces nothing.
+    let ablated = lookups(&[Ablation::ReflinkMark]);
+    assert!(ablated >= WRITERS * (ROUNDS - 1), "{ablated} lookups");
+}
+
+#[test]
+fn a_clone_pays_only_for_extents_with_the_mark() {
+    let bench = Bench::new(&[]);
+    let (file, clone) = (bench.create("file"), bench.create("clone"));
+    bench.write(file, &[1; 1 << 20]);
+    bench.fsync(file, false);
+    bench.clone_file(file, clone, 512 << 10);
+    let lookups = |at: u64, ino: Ino| {
+        let before = bench.files().shared_lookups;
+        bench.run(|fs| async move {
+            fs.write(ino, at, Bytes::from_static(&[2; 4096]), false).await.unwrap();
+            fs.fsync(ino, false).await.unwrap();
+        });
+        bench.files().shared_lookups - before
+    };
+    assert_eq!(lookups(768 << 10, file), 0, "what was not cloned has no mark");
+    assert_eq!(lookups(0, file), 1);
+    assert_eq!(lookups(0, file), 0, "what was written since is the file's own");
+    assert_eq!(lookups(8192, file), 1);
+    assert_eq!(lookups(0, clone), 1, "the mark stays although its count is gone");
+    assert_eq!(lookups(0, clone), 0);
 }
 
 #[test]
