@@ -21,9 +21,11 @@ const WIDE_BYTES: u64 = 160 << 20;
 pub static IMAGES: LazyLock<Vec<Image>> =
     LazyLock::new(|| BASES.iter().map(|base| Image::new(base.make())).collect());
 
-/// The image that a number from an input stands for.
+/// The image that a number from an input stands for. Those that came later have numbers of their own, so that inputs that
+/// were kept mean what they did.
 pub fn image(number: u8) -> &'static Image {
-    &IMAGES[number as usize % BASES.len()]
+    let number = usize::from(number);
+    &IMAGES[if (128..192).contains(&number) { 8 + number % 2 } else { number % 8 }]
 }
 
 /// How an image came about.
@@ -44,9 +46,10 @@ enum Content {
     Xattrs,
     Changes,
     Orphans,
+    Shared,
 }
 
-const BASES: [Base; 8] = [
+const BASES: [Base; 10] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
@@ -55,6 +58,8 @@ const BASES: [Base; 8] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Data, logged: Some(Content::Orphans) },
     Base { size_bytes: SMALL_BYTES, node_bytes: 8192, fill: Content::Orphans, logged: Some(Content::Names) },
     Base { size_bytes: WIDE_BYTES, node_bytes: 65536, fill: Content::Data, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Shared, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Data, logged: Some(Content::Shared) },
 ];
 
 impl Base {
@@ -127,6 +132,7 @@ fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
             Content::Xattrs => xattrs(&fs).await?,
             Content::Changes => changes(&fs).await?,
             Content::Orphans => orphans(&fs, close).await?,
+            Content::Shared => shared(&fs).await?,
         }
         if close && !matches!(content, Content::Orphans) {
             fs.close().await?;
@@ -182,6 +188,22 @@ async fn data(fs: &Filesystem) -> Result<(), FsError> {
     let small = file(fs, ROOT, "small").await?;
     fs.write(small, 0, Bytes::from_static(b"fits the inode"), false).await?;
     fs.syncfs().await
+}
+
+/// Files that share blocks: a pair of which one side has changed since, a range within one file, three on one block.
+async fn shared(fs: &Filesystem) -> Result<(), FsError> {
+    let origin = file(fs, ROOT, "origin").await?;
+    fs.write(origin, 0, Bytes::from(vec![5; 150_001]), false).await?;
+    let clone = file(fs, ROOT, "clone").await?;
+    fs.copy_range((origin, 0), (clone, 0), u64::MAX >> 1, false).await?;
+    fs.fsync(clone, false).await?;
+    fs.write(clone, 40_960, Bytes::from(vec![6; 9000]), false).await?;
+    fs.copy_range((origin, 8192), (origin, 1 << 20), 20_480, false).await?;
+    let third = file(fs, ROOT, "third").await?;
+    fs.copy_range((origin, 0), (third, 4096), 12_288, false).await?;
+    fs.fsync(third, false).await?;
+    fs.setattr(CALLER, third, SetAttributes { size: Some(10_000), ..SetAttributes::default() }).await?;
+    fs.fsync(clone, false).await
 }
 
 /// Extended attributes of all sizes, and with them a tree of three levels.

@@ -10,7 +10,7 @@ use syncline_fs::types::{FileType, Ino, ROOT, RenameFlags, SetAttributes, SetTim
 use syncline_fs::{Filesystem, FsError};
 
 /// Steps of one script.
-const STEPS_MAX: usize = 24;
+const STEPS_MAX: usize = 32;
 
 /// One operation. The first numbers pick objects or names that the walk saw.
 #[derive(Arbitrary, Clone, Debug)]
@@ -53,6 +53,10 @@ pub enum Step {
     Syncfs,
     /// Opens, removes the name, closes.
     Orphan(u8, u8),
+    /// Copies a range of a file into another: as many blocks as the last number says, or all.
+    Copy(u8, Offset, u8, Offset, u8),
+    /// Shares equal blocks of two files at one offset.
+    Dedupe(u8, u8, Offset),
 }
 
 /// A place in a file.
@@ -89,6 +93,10 @@ pub fn round() -> Vec<Step> {
         Step::Write(1, Offset::Near(3000), 9000),
         Step::Write(2, Offset::Block(3), 4096),
         Step::Append(1, 100),
+        Step::Copy(1, Offset::Near(0), 2, Offset::Near(0), 0),
+        Step::Copy(3, Offset::Near(0), 4, Offset::Block(1), 0),
+        Step::Dedupe(3, 4, Offset::Near(0)),
+        Step::Copy(4, Offset::Block(0), 4, Offset::Block(90), 3),
         Step::Setxattr(1, name(10), 5000),
         Step::Setxattr(2, name(9), 5),
         Step::Fsync(1, false),
@@ -257,6 +265,17 @@ impl Actor<'_> {
                 let pieces = fs.read(self.object(object), offset.bytes(), 8192).await?;
                 assert!(pieces.iter().map(|piece| piece.len()).sum::<usize>() <= 8192);
                 Ok(())
+            }
+            Step::Copy(from, from_at, to, to_at, blocks) => {
+                let len = if blocks == 0 { u64::MAX } else { u64::from(blocks) * 4096 };
+                let (from, to) = ((self.object(from), from_at.bytes()), (self.object(to), to_at.bytes()));
+                let copied = fs.copy_range(from, to, len, true).await?;
+                assert!(copied <= len);
+                Ok(())
+            }
+            Step::Dedupe(one, other, at) => {
+                let (one, other) = ((self.object(one), at.bytes()), (self.object(other), at.bytes()));
+                fs.dedupe_range(one, other, 1 << 20).await.map(drop)
             }
             Step::Fsync(object, data_only) => fs.fsync(self.object(object), data_only).await,
             Step::SyncMany(one, other) => fs.sync_many(&[self.object(one), self.object(other)], 0).await,

@@ -176,6 +176,14 @@ impl Walk<'_> {
     /// Reads the pieces of a file that hold something, and its end.
     async fn data(&mut self, attributes: Attributes) {
         let (ino, size) = (attributes.ino, attributes.size);
+        let usage = self.fs.usage(ino).await;
+        if let Some(usage) = self.tell(ino, "usage", usage) {
+            assert!(usage.shared_bytes <= usage.total_bytes, "{usage:?}");
+        }
+        let blocks = self.fs.logged_blocks(ino, 0, PIECES_MAX as usize).await;
+        if let Some(blocks) = self.tell(ino, "logged_blocks", blocks) {
+            assert!(blocks.is_sorted_by(|one, other| one.number < other.number), "{blocks:?}");
+        }
         self.read(ino, size.saturating_sub(100), size).await;
         let mut at = 0;
         for _ in 0..PIECES_MAX {
