@@ -2,7 +2,7 @@
 
 use crate::finding::FindingKind;
 use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
-use crate::parents::NameFacts;
+use crate::repair::parents::Pointers;
 use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
 use crate::repair::xattrs::Xattrs;
 use bytes::Bytes;
@@ -12,7 +12,6 @@ use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
     FLAG_CAPABILITY, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
 };
-use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 
@@ -47,8 +46,7 @@ pub(crate) struct Object {
     extent_blocks: u64,
     inline_bytes: Option<u64>,
     xattrs: Xattrs,
-    /// Parent pointers with items of their own.
-    parent_items: u32,
+    parents: Pointers,
 }
 
 impl Object {
@@ -75,7 +73,7 @@ impl Object {
             extent_blocks: 0,
             inline_bytes: None,
             xattrs: Xattrs::default(),
-            parent_items: 0,
+            parents: Pointers::default(),
         };
         if number >= OBJECTS_END {
             planner.object(FindingKind::ObjectNumber, number, "no object can have this number → removed");
@@ -139,7 +137,7 @@ impl Object {
             item.size = bytes;
         }
         self.inline_bytes = item.data.map(|data| data.len() as u64);
-        self.small_parents(planner, &item);
+        self.parents.small(planner, self.number, &item);
         self.facts.nlink = item.nlink;
         self.facts.size = item.size;
         self.facts.parent = item.parent;
@@ -193,7 +191,10 @@ impl Object {
             Some(Kind::Xattr) => self.xattrs.item(planner, key, value).await,
             Some(Kind::Chunk) if !self.is_being_removed() => self.xattrs.chunk(planner, key, value),
             Some(Kind::Chunk) => {}
-            Some(Kind::Parent) => self.parent(planner, key, value),
+            Some(Kind::Parent) => {
+                let being_removed = self.is_being_removed();
+                self.parents.item(planner, key, value, being_removed);
+            }
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
@@ -254,43 +255,6 @@ impl Object {
             false => (FindingKind::NameHash, format!("{shown:?}, out of place → {new_name} in its place")),
         };
         planner.object(kind, self.number, text);
-    }
-
-    /// Parent pointers in the inode item.
-    fn small_parents(&self, planner: &mut Planner, item: &InodeItem<'_>) {
-        for pointer in &item.parents {
-            self.point(planner, pointer);
-        }
-        let bytes: usize = item.parents.iter().map(Parent::section_bytes).sum();
-        if bytes > parent_bytes_max(planner.geometry.node_bytes) {
-            planner.parent_trouble.push((self.number, FindingKind::InodeContradiction));
-        }
-    }
-
-    /// A parent pointer with an item of its own.
-    fn parent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
-        if self.is_being_removed() {
-            self.parent_items = self.parent_items.saturating_add(1);
-            return;
-        }
-        let pointer = match Parent::decode(value) {
-            Ok(pointer) => pointer,
-            Err(error) => {
-                let why = format!("parent pointer at offset {}: {error}", key.offset);
-                return planner.remove(FindingKind::ItemMalformed, key, why);
-            }
-        };
-        self.parent_items = self.parent_items.saturating_add(1);
-        let (first, last) = hash_offsets(planner.view.hash(value));
-        if !(first..=last).contains(&key.offset) {
-            planner.parent_trouble.push((self.number, FindingKind::NameHash));
-        }
-        self.point(planner, &pointer);
-    }
-
-    fn point(&self, planner: &mut Planner, pointer: &Parent<'_>) {
-        let hash = planner.view.name_hash(pointer.name);
-        planner.pointers.push(NameFacts { inode: self.number, directory: pointer.parent, hash });
     }
 
     fn extent(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
@@ -373,6 +337,7 @@ impl Object {
         match (self.nature, self.inode.take()) {
             (Nature::MadeUp(file_type), _) => {
                 let value = self.make_up(planner, file_type);
+                self.parents.end(planner, self.number, 0, false);
                 planner.view.put(key, value);
             }
             (_, Some(value)) => {
@@ -395,10 +360,7 @@ impl Object {
             let text = format!("next long value {} → {}", before.next_chunk, item.next_chunk);
             planner.object(FindingKind::InodeContradiction, self.number, text);
         }
-        let (said, found) = (item.parent_items, self.parent_items);
-        if said != found && (!self.is_being_removed() || found > said) {
-            planner.parent_trouble.push((self.number, FindingKind::ParentCount));
-        }
+        self.parents.end(planner, self.number, item.parent_items, self.is_being_removed());
         if !self.is_being_removed() {
             let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
             let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;

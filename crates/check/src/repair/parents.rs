@@ -4,12 +4,67 @@ use crate::finding::FindingKind;
 use crate::object::printable;
 use crate::parents::{NameFacts, differences};
 use crate::repair::planner::{Entry, Planner};
+use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::{Key, Kind};
+
+/// The parent pointers of one object, as they are met.
+#[derive(Default)]
+pub(crate) struct Pointers {
+    /// Those with items of their own.
+    items: u32,
+}
+
+impl Pointers {
+    /// Those in the inode item.
+    pub(crate) fn small(&self, planner: &mut Planner, number: u64, item: &InodeItem<'_>) {
+        for pointer in &item.parents {
+            remember(planner, number, pointer);
+        }
+        let bytes: usize = item.parents.iter().map(Parent::section_bytes).sum();
+        if bytes > parent_bytes_max(planner.geometry.node_bytes) {
+            planner.parent_trouble.push((number, FindingKind::InodeContradiction));
+        }
+    }
+
+    /// One with an item of its own. Those of an inode that is being removed go with it.
+    pub(crate) fn item(&mut self, planner: &mut Planner, key: Key, value: &Bytes, being_removed: bool) {
+        if being_removed {
+            self.items = self.items.saturating_add(1);
+            return;
+        }
+        let pointer = match Parent::decode(value) {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                let why = format!("parent pointer at offset {}: {error}", key.offset);
+                return planner.remove(FindingKind::ItemMalformed, key, why);
+            }
+        };
+        self.items = self.items.saturating_add(1);
+        let (first, last) = hash_offsets(planner.view.hash(value));
+        if !(first..=last).contains(&key.offset) {
+            planner.parent_trouble.push((key.object, FindingKind::NameHash));
+        }
+        remember(planner, key.object, &pointer);
+    }
+
+    /// All were met; the inode item says how many have items. Their removal looks for items only where it says that there
+    /// are some.
+    pub(crate) fn end(&self, planner: &mut Planner, number: u64, said: u32, being_removed: bool) {
+        if said != self.items && (!being_removed || self.items > said) {
+            planner.parent_trouble.push((number, FindingKind::ParentCount));
+        }
+    }
+}
+
+fn remember(planner: &mut Planner, number: u64, pointer: &Parent<'_>) {
+    let hash = planner.view.name_hash(pointer.name);
+    planner.pointers.push(NameFacts { inode: number, directory: pointer.parent, hash });
+}
 
 /// Makes the parent pointers of each inode those of the entries that stay. Names and inodes were brought together.
 pub(crate) async fn resolve(planner: &mut Planner) {
