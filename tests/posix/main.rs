@@ -5,6 +5,7 @@ mod support;
 
 mod explain;
 mod names;
+mod opens;
 mod paths;
 mod reflink;
 mod scrub;
@@ -27,8 +28,13 @@ struct Ground {
 
 impl Ground {
     fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same, mounted with these options.
+    fn with(options: &[&str]) -> Self {
         let place = Place::with_image("128MiB");
-        let mount = place.mount("mount");
+        let mount = Mount::new(&place.image(), &place.directory("mount"), options);
         Self { place, mount: Some(mount) }
     }
 

@@ -29,7 +29,7 @@ fn synced_writers_of_one_file_share_flushes() {
     const WRITES: u64 = 40;
     skip_if!(no_fuse());
     skip_if!(old_kernel());
-    let ground = Ground::new();
+    let ground = Ground::with(&["-o", "direct_io=synced"]);
     let path = ground.path("one");
     fs::write(&path, vec![1; (WRITERS * BLOCK) as usize]).unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
@@ -57,7 +57,7 @@ fn synced_writers_of_one_file_share_flushes() {
 fn cached_readers_see_what_a_synced_write_has_written() {
     skip_if!(no_fuse());
     skip_if!(old_kernel());
-    let ground = Ground::new();
+    let ground = Ground::with(&["-o", "direct_io=synced"]);
     let path = ground.path("shared");
     fs::write(&path, vec![0; 4 * BLOCK as usize]).unwrap();
     let written = AtomicU64::new(0);

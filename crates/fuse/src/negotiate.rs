@@ -3,6 +3,7 @@
 use crate::abi::flags::init;
 use crate::abi::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN};
 use crate::error::MountError;
+use crate::options::DirectIo;
 
 /// Largest WRITE and READ asked for: 1 MiB, the most the kernel grants without a changed limit.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -16,7 +17,6 @@ const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 /// host), the SPLICE family (a copy is cheaper at these sizes), POSIX_ACL and DONT_MASK (no ACLs yet), and
 /// SETXATTR_EXT, which only ACLs need.
 const WANTED: u64 = init::ASYNC_READ
-    | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
@@ -59,8 +59,17 @@ pub enum InitAnswer {
     Agreed(InitOut, Negotiated),
 }
 
-/// Answers an INIT; takes FUSE over io_uring if it is offered and `over_io_uring` wants it.
-pub fn negotiate(offer: &InitIn, over_io_uring: bool) -> Result<InitAnswer, MountError> {
+/// What depends on the mount's options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wishes {
+    /// Take FUSE over io_uring if it is offered.
+    pub over_io_uring: bool,
+    /// Which openings pass the page cache by; if none does, the kernel need not ask when a file is opened.
+    pub direct_io: DirectIo,
+}
+
+/// Answers an INIT.
+pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountError> {
     if offer.major > MAJOR {
         return Ok(InitAnswer::AskAgain(InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
     }
@@ -71,7 +80,10 @@ pub fn negotiate(offer: &InitIn, over_io_uring: bool) -> Result<InitAnswer, Moun
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let wanted = WANTED | if over_io_uring { init::OVER_IO_URING } else { 0 };
+    let opens = wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
+    let wanted = WANTED
+        | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
+        | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
     let flags = offered & wanted;
     let transfer_bytes_max =
         if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
@@ -103,6 +115,8 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
+    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced };
+
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
         InitIn { major: 7, minor, max_readahead: 131072, flags: low, flags2: high, unused: [0; 11] }
@@ -111,13 +125,13 @@ mod tests {
     #[test]
     fn only_what_is_offered_and_wanted_is_taken() {
         const WRITEBACK_CACHE: u64 = 1 << 16;
-        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), false) else { panic!() };
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), PLAIN) else { panic!() };
         assert!(agreed.has(init::HANDLE_KILLPRIV_V2) && agreed.has(init::DIRECT_IO_ALLOW_MMAP));
         assert!(!agreed.has(WRITEBACK_CACHE));
         assert_eq!((answer.max_write, answer.max_pages), (1 << 20, 256));
         assert_eq!(u64::from(answer.flags2) << 32 | u64::from(answer.flags), agreed.flags);
 
-        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(31, init::ASYNC_READ), false) else {
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(31, init::ASYNC_READ), PLAIN) else {
             panic!()
         };
         assert_eq!(agreed.flags, init::ASYNC_READ);
@@ -127,13 +141,16 @@ mod tests {
     #[test]
     fn the_high_flags_count_only_when_announced() {
         let high = init::DIRECT_IO_ALLOW_MMAP;
-        let Ok(InitAnswer::Agreed(_, agreed)) = negotiate(&offer(40, high), false) else { panic!() };
+        let Ok(InitAnswer::Agreed(_, agreed)) = negotiate(&offer(40, high), PLAIN) else { panic!() };
         assert!(!agreed.has(high));
     }
 
     #[test]
     fn queues_are_taken_if_offered_and_asked_for() {
-        let over_io_uring = |offered: u64, asked: bool| match negotiate(&offer(45, offered), asked) {
+        let over_io_uring = |offered: u64, asked: bool| match negotiate(
+            &offer(45, offered),
+            Wishes { over_io_uring: asked, ..PLAIN },
+        ) {
             Ok(InitAnswer::Agreed(answer, agreed)) => {
                 assert_eq!(answer.flags2 & 1 << 9 != 0, agreed.has(init::OVER_IO_URING));
                 agreed.has(init::OVER_IO_URING)
@@ -145,12 +162,27 @@ mod tests {
         assert!(!over_io_uring(!init::OVER_IO_URING, true));
     }
 
+    /// Without OPEN nobody could truncate there.
+    #[test]
+    fn files_are_truncated_on_opening_only_where_they_are_opened() {
+        let flags = |minor, direct_io| match negotiate(&offer(minor, u64::MAX), Wishes { direct_io, ..PLAIN })
+        {
+            Ok(InitAnswer::Agreed(_, agreed)) => {
+                (agreed.has(init::ATOMIC_O_TRUNC), agreed.has(init::NO_OPEN_SUPPORT))
+            }
+            _ => panic!(),
+        };
+        assert_eq!(flags(45, DirectIo::Synced), (true, false));
+        assert_eq!(flags(44, DirectIo::Synced), (false, true));
+        assert_eq!(flags(45, DirectIo::Never), (false, true));
+    }
+
     #[test]
     fn other_versions_are_asked_again_or_refused() {
         let newer = InitIn { major: 8, ..offer(0, 0) };
-        assert!(matches!(negotiate(&newer, false), Ok(InitAnswer::AskAgain(InitOut { major: 7, .. }))));
-        assert!(matches!(negotiate(&offer(30, 0), false), Err(MountError::KernelTooOld { minor: 30, .. })));
+        assert!(matches!(negotiate(&newer, PLAIN), Ok(InitAnswer::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&offer(30, 0), PLAIN), Err(MountError::KernelTooOld { minor: 30, .. })));
         let older = InitIn { major: 6, ..offer(45, 0) };
-        assert!(matches!(negotiate(&older, false), Err(MountError::KernelTooOld { .. })));
+        assert!(matches!(negotiate(&older, PLAIN), Err(MountError::KernelTooOld { .. })));
     }
 }

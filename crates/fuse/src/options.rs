@@ -14,11 +14,12 @@ const MINOR_COHERENT: u32 = 45;
 /// Which openings pass the page cache by. That lets synced writes of one file go side by side, and leaves reads uncached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectIo {
-    /// None (but what a program opens with O_DIRECT is direct in any case).
+    /// None (but what a program opens with O_DIRECT is direct in any case). The kernel then opens and closes files without
+    /// asking.
+    #[default]
     Never,
     /// Those for writing with O_SYNC, O_DSYNC or O_DIRECT, where the kernel keeps cache and file alike. It holds an inode's
     /// lock during a cached write and during an FSYNC, so that those of one file could share no flush.
-    #[default]
     Synced,
     /// Those for writing only.
     WriteOnly,
@@ -104,7 +105,7 @@ pub struct MountOptions {
     /// How long the kernel may keep names and attributes without asking. Default: a day. Nobody but this daemon
     /// changes them, and what it does not do at the kernel's own request it tells it.
     pub cache_time: Duration,
-    /// Which openings pass the page cache by. Default: those for synced writing.
+    /// Which openings pass the page cache by. Default: none, so that opening a file costs no request.
     pub direct_io: DirectIo,
     /// How requests come. Default: over io_uring where that is possible.
     pub transport: Transport,
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn openings_for_synced_writing_are_direct_where_the_kernel_is_coherent() {
-        let direct = |minor, flags: i32| DirectIo::default().with_kernel(minor).applies_to(flags as u32);
+        let direct = |minor, flags: i32| DirectIo::Synced.with_kernel(minor).applies_to(flags as u32);
         for flags in
             [libc::O_WRONLY | libc::O_DSYNC, libc::O_RDWR | libc::O_SYNC, libc::O_RDWR | libc::O_DIRECT]
         {

@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::counters::RequestCounters;
 use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
-use crate::negotiate::Negotiated;
+use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Transport};
 use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
@@ -50,7 +50,7 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Mounted, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
-        let negotiated = handshake(&descriptor, over_io_uring)?;
+        let negotiated = handshake(&descriptor, Wishes { over_io_uring, direct_io: options.direct_io })?;
         tracing::debug!(?negotiated, "agreed with the kernel");
         mount_point.read_ahead();
         if options.transport == Transport::Uring && !negotiated.has(init::OVER_IO_URING) {

@@ -14,6 +14,8 @@ pub mod init {
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Direct reads and writes of one file at once.
     pub const ASYNC_DIO: u64 = 1 << 15;
+    /// Refusing OPEN with ENOSYS means "files need not be opened".
+    pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     /// Lookups and readdirs in one directory at once.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// `max_pages` of the answer counts.

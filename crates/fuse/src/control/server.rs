@@ -152,9 +152,7 @@ impl Snapshots {
     }
 
     fn get(&self, question: &ControlIn, uid: u32) -> Option<Arc<[u8]>> {
-        let asked = |kept: &&Snapshot| {
-            kept.id == question.snapshot && kept.asked == (uid, question.question)
-        };
+        let asked = |kept: &&Snapshot| kept.id == question.snapshot && kept.asked == (uid, question.question);
         self.kept.iter().find(asked).map(|kept| kept.text.clone())
     }
 

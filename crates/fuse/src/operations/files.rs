@@ -2,7 +2,7 @@
 
 use super::attributes::entry_out;
 use super::{Answer, Refusal};
-use crate::abi::flags::{fsync as fsync_flags, open as open_flags, open_request, write as write_flags};
+use crate::abi::flags::{fsync as fsync_flags, init, open as open_flags, open_request, write as write_flags};
 use crate::abi::{
     CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
 };
@@ -51,6 +51,10 @@ async fn truncate(
 pub(super) async fn open(session: &Session, request: &Request) -> Answer {
     let input: OpenIn = request.arguments().take()?;
     let ino = request.ino();
+    if session.negotiated().has(init::NO_OPEN_SUPPORT) {
+        // From now on nobody asks: what the kernel refers to stays, and it refers to what is open.
+        return Err(Refusal::Errno(libc::ENOSYS));
+    }
     session.fs().open_file(ino).await?;
     let mut reply = Reply::fixed(&opened(session, input.flags));
     if input.flags & libc::O_TRUNC as u32 != 0 {

@@ -4,7 +4,7 @@ use crate::abi::{
     IN_HEADER_BYTES, INIT_IN_SHORT_BYTES, InHeader, InitIn, InitOut, OUT_HEADER_BYTES, Opcode, OutHeader,
 };
 use crate::error::MountError;
-use crate::negotiate::{InitAnswer, Negotiated, negotiate};
+use crate::negotiate::{InitAnswer, Negotiated, Wishes, negotiate};
 use crate::reply::Reply;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Write};
@@ -104,13 +104,13 @@ fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The first exchange on a fresh connection, which is still blocking. With `over_io_uring` the kernel is told that queues
+/// The first exchange on a fresh connection, which is still blocking. If io_uring is wished for, the kernel is told that queues
 /// will be registered, if it offers them, and holds all requests back until they are.
-pub fn handshake(descriptor: &OwnedFd, over_io_uring: bool) -> Result<Negotiated, MountError> {
+pub fn handshake(descriptor: &OwnedFd, wishes: Wishes) -> Result<Negotiated, MountError> {
     let file = File::from(descriptor.try_clone().map_err(MountError::connection)?);
     loop {
         let (header, offer) = receive_init(&file)?;
-        match negotiate(&offer, over_io_uring)? {
+        match negotiate(&offer, wishes)? {
             InitAnswer::AskAgain(answer) => send_init(&file, &header, &answer)?,
             InitAnswer::Agreed(answer, negotiated) => {
                 send_init(&file, &header, &answer)?;
