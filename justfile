@@ -34,11 +34,6 @@ bench *options="all":
     cargo build --release
     target/release/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
 
-# fio K5 beside ext4, xfs and btrfs on loop devices (root)
-peers:
-    cargo build --release
-    tests/apps/peers target/release/syncline
-
 # Parts of the engine by themselves, at length
 micro:
     cargo bench -p syncline-bench
