@@ -44,6 +44,24 @@ fn many_files_are_durable_after_one_flush() {
     ground.end();
 }
 
+/// The example of the ext4 work on elided flushes.
+#[test]
+fn the_second_of_two_small_files_needs_no_flush() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let before = counter(&ground, "store", "flushes_issued");
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg("cd \"$1\" && echo aaa >f1; echo aaa >f2; sync f2; sync f1")
+        .arg("sh")
+        .arg(ground.path(""));
+    assert!(shell.status().unwrap().success());
+    assert_eq!(counter(&ground, "store", "flushes_issued") - before, 1);
+    assert_eq!(counter(&ground, "files", "taken_along"), 1);
+    ground.end();
+}
+
 #[test]
 fn a_barrier_submits_and_does_not_flush() {
     skip_if!(no_fuse());

@@ -92,6 +92,8 @@ counters! {
     fdatasyncs,
     /// Barriers.
     barriers,
+    /// Small files that were logged with the fsync of another.
+    taken_along,
     /// Times that reference counts of shared blocks were looked up.
     shared_lookups,
     /// Nanoseconds that changes of shared blocks waited for each other.

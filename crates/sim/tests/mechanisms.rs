@@ -125,8 +125,6 @@ fn an_fsync_that_another_flush_covered_needs_none() {
         bench.flushes(|bench| {
             bench.write(one, b"aaa\n");
             bench.write(two, b"aaa\n");
-            // What is small lies in its inode, and inodes come in order: to log it, write-back is enough.
-            bench.run(|fs| async move { fs.barrier(&[one]).await.unwrap() });
             bench.fsync(two, false);
             bench.fsync(one, false);
             bench.fsync(one, false);
@@ -134,6 +132,24 @@ fn an_fsync_that_another_flush_covered_needs_none() {
     };
     assert_eq!(flushes(&[]), 1);
     assert_eq!(flushes(&[Ablation::FlushElide]), 3);
+}
+
+/// As a package manager does it: write them all, then fsync them one by one.
+#[test]
+fn small_files_go_along_with_the_fsync_of_any() {
+    const FILES: u64 = 50;
+    let figures = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let files: Vec<Ino> = (0..FILES).map(|index| bench.create(&format!("f{index}"))).collect();
+        let batches = bench.store().batches;
+        let flushes = bench.flushes(|bench| {
+            files.iter().for_each(|&ino| bench.write(ino, &[7; 1000]));
+            files.iter().for_each(|&ino| bench.fsync(ino, false));
+        });
+        (flushes, bench.store().batches - batches, bench.files().taken_along)
+    };
+    assert_eq!(figures(&[]), (1, 1, FILES - 1));
+    assert_eq!(figures(&[Ablation::FlushElide]), (FILES, FILES, 0));
 }
 
 #[test]

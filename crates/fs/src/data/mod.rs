@@ -8,6 +8,7 @@
 //! blocks, its state.
 //! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
 
+mod along;
 mod api;
 mod dirty;
 mod gauge;
@@ -82,6 +83,8 @@ pub(crate) struct DataState {
     errors: WriteErrors,
     /// In the list of dirty inodes.
     queued: bool,
+    /// In the list of small files that an fsync may take along, or was there and forgotten.
+    small_noted: bool,
     /// Bytes of this inode in the gauge of dirty bytes.
     accounted: u64,
     /// Held by whoever submits this inode's data.
@@ -124,6 +127,7 @@ impl DataState {
             data_op: last_op,
             errors: WriteErrors::default(),
             queued: false,
+            small_noted: false,
             accounted: 0,
             writeback: Arc::default(),
         }

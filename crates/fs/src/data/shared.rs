@@ -1,5 +1,6 @@
 //! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
 
+use super::along::SmallDirty;
 use super::gauge::Gauge;
 use super::{DataState, writeback};
 use crate::FsError;
@@ -35,6 +36,8 @@ pub(crate) struct DataShared {
     stopping: AtomicBool,
     /// Inodes with a cached tail, oldest first.
     tails: Mutex<VecDeque<Weak<Inode>>>,
+    /// Those of the dirty inodes that lie in their items.
+    pub(crate) small: SmallDirty,
     /// Held while reference counts of shared blocks are read and changed.
     pub(crate) shared_counts: async_lock::Mutex<()>,
 }
@@ -51,6 +54,7 @@ impl DataShared {
     /// Puts an inode with dirty data into the list. The caller has its state locked, hence `data`.
     pub(crate) fn note_dirty(&self, fs: &Filesystem, inode: &Arc<Inode>, data: &mut DataState) {
         self.account(data);
+        self.small.note(inode, data);
         let mut first = false;
         if !data.queued {
             data.queued = true;
@@ -116,6 +120,7 @@ impl DataShared {
             queue.waiting.push_back((fs.now(), inode.clone()));
         } else {
             state.data.queued = false;
+            state.data.small_noted = false;
         }
         drop(queue);
         drop(state);

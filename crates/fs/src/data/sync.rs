@@ -1,7 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Submission, submit_dirty, submit_noting};
-use super::{WriteErrors, shared, why};
+use super::{WriteErrors, along, shared, why};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
@@ -40,7 +40,7 @@ async fn fsync_noting(
     let entry = fs.store.last_op();
     note_why(fs, [inode], entry, data_only && inode.file_type == FileType::Regular, draft);
     if inode.file_type != FileType::Regular {
-        return sync_to(fs, entry, draft).await;
+        return sync_along(fs, entry, draft).await;
     }
     let counters = &fs.counters;
     if data_only {
@@ -69,6 +69,14 @@ async fn submit_and_sync(
     } else {
         target(inode, entry, data_only)
     };
+    sync_along(fs, target, draft).await
+}
+
+/// The store's part; if a batch has to be written, small files go along.
+async fn sync_along(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<(), FsError> {
+    if !fs.store.is_durable(target) {
+        along::submit_along(fs).await;
+    }
     sync_to(fs, target, draft).await
 }
 

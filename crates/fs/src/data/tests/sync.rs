@@ -137,3 +137,41 @@ fn too_much_for_one_batch_is_refused_before_any_effect() {
     assert_eq!(mount.fs.store().last_op(), op);
     mount.fsync(ino);
 }
+
+#[test]
+fn small_files_that_went_along_survive_and_large_ones_stay_behind() {
+    let mount = Mount::new();
+    let small: Vec<Ino> = (0..70).map(|file| mount.create(&format!("small{file}"))).collect();
+    let (large, synced) = (mount.create("large"), mount.create("synced"));
+    for &ino in &small {
+        mount.write(ino, 0, &pattern(ino, 1500));
+    }
+    mount.write(large, 0, &pattern(large, 5000));
+    mount.write(synced, 0, &pattern(synced, 100_000));
+    mount.fsync(synced);
+    assert_eq!(mount.fs.counters().taken_along, 64);
+    let crashed = mount.crash();
+    for (file, &ino) in small.iter().enumerate() {
+        let found = crashed.find(&format!("small{file}"));
+        let expected = if file < 64 { pattern(ino, 1500) } else { Vec::new() };
+        assert_eq!(crashed.read(found, 0, 10_000), expected, "file {file}");
+    }
+    assert_eq!(crashed.size(crashed.find("large")), 0);
+    // The rest goes with the next, and what grew in between is left out.
+    mount.write(small[69], 1500, &pattern(1, 2000));
+    mount.write(synced, 0, b"again");
+    mount.fsync(synced);
+    assert_eq!(mount.fs.counters().taken_along, 69);
+    assert_eq!(mount.read(small[69], 0, 10_000), [pattern(small[69], 1500), pattern(1, 2000)].concat());
+}
+
+#[test]
+fn an_fsync_of_what_is_durable_takes_nothing_along() {
+    let mount = Mount::new();
+    let (clean, dirty) = (mount.create("clean"), mount.create("dirty"));
+    mount.fsync(clean);
+    mount.write(dirty, 0, b"small");
+    let before = mount.fs.store().counters().batches;
+    mount.fsync(clean);
+    assert_eq!((mount.fs.store().counters().batches, mount.fs.counters().taken_along), (before, 0));
+}

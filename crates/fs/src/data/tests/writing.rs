@@ -302,7 +302,8 @@ fn a_write_clears_set_user_id_if_asked() {
     mode(0o4755);
     block_on(mount.fs.write(ino, 0, Bytes::from_static(b"new"), false)).unwrap();
     assert_eq!(permissions(), 0o4755);
-    block_on(mount.fs.write(ino, 0, Bytes::from_static(b"new"), true)).unwrap();
+    // Too much to go along with the fsync of another.
+    block_on(mount.fs.write(ino, 0, Bytes::from_static(&[1; 5000]), true)).unwrap();
     assert_eq!(permissions(), 0o755);
     // It is an attribute change: an fsync of anything carries it.
     mount.fsync(ROOT);
@@ -321,7 +322,8 @@ fn fdatasync_carries_size_data_and_name() {
     block_on(mount.fs.fsync(ino, true)).unwrap();
     let after = mount.crash();
     assert_eq!(after.read(after.find("file"), 0, 20_000), pattern(8, 10_000));
-    mount.write(later, 0, b"unsynced");
+    // Too much to go along with the fsync of another.
+    mount.write(later, 0, &pattern(9, 5000));
     let before = mount.fs.store().last_op();
     assert!(mount.fs.store().is_durable(before));
     mount.truncate(ino, 5_000).unwrap();

@@ -1,0 +1,90 @@
+//! Small files go along with anybody's fsync (S2 `flush-elide`).
+//!
+//! A small file lies in its inode item: to log it costs a part of a batch that is written anyhow, and no write of data. So an
+//! fsync that has to write a batch takes along what small files have waiting; the fsync of each that follows finds it covered
+//! by the same flush and does nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
+
+use super::DataState;
+use super::submit::{self, Submission};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::receipt::Submitted;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_store::Ablation;
+
+/// Most files that one fsync takes along: at most 128 KiB of log.
+const ALONG_MAX: usize = 64;
+/// Most files remembered; the oldest is forgotten and waits for write-back.
+const REMEMBERED_MAX: usize = 1024;
+
+/// Small files that became dirty, oldest first. Some were cleaned or have grown since.
+#[derive(Default)]
+pub(crate) struct SmallDirty {
+    waiting: Mutex<VecDeque<Arc<Inode>>>,
+}
+
+impl SmallDirty {
+    /// Remembers a file that has something waiting, if it is small. The caller has its state locked, hence `data`.
+    pub(crate) fn note(&self, inode: &Arc<Inode>, data: &mut DataState) {
+        if data.small_noted || !data.lies_in_item() {
+            return;
+        }
+        data.small_noted = true;
+        let mut waiting = self.waiting.lock();
+        if waiting.len() == REMEMBERED_MAX {
+            // It keeps its mark until it is clean: it had its chance.
+            waiting.pop_front();
+        }
+        waiting.push_back(inode.clone());
+    }
+
+    fn take(&self) -> Vec<Arc<Inode>> {
+        let mut waiting = self.waiting.lock();
+        let count = waiting.len().min(ALONG_MAX);
+        waiting.drain(..count).collect()
+    }
+}
+
+impl DataState {
+    /// True when all that the file has lies, or will lie, in its inode item, as far as it is small enough: to submit it
+    /// needs no look at extents, no room, and no waiting.
+    fn lies_in_item(&self) -> bool {
+        let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
+        let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
+        only_first && no_extents && self.in_flight.is_empty() && self.reservation_deficit() == 0
+    }
+}
+
+/// Submits what small files have waiting. Nothing is waited for: a file that somebody is busy with stays behind.
+pub(super) async fn submit_along(fs: &Filesystem) {
+    if fs.store.ablates(Ablation::FlushElide) {
+        return;
+    }
+    let inodes = fs.data.small.take();
+    let mut held = Vec::with_capacity(inodes.len());
+    let mut files = Vec::with_capacity(inodes.len());
+    for inode in &inodes {
+        let mut state = inode.state.lock();
+        state.data.small_noted = false;
+        let small = state.data.lies_in_item() && state.attr.size <= fs.limits.inline_bytes as u64;
+        if !small || state.attr.nlink == 0 || submit::is_clean(&state) {
+            continue;
+        }
+        let (writeback, lease) = (state.data.writeback.try_lock_arc(), inode.lease.try_write());
+        if let (Some(writeback), Some(lease)) = (writeback, lease) {
+            submit::begin(&mut state);
+            held.push((writeback, lease));
+            files.push(Submission { inode, blocks: 0..1 });
+        }
+    }
+    if files.is_empty() {
+        return;
+    }
+    fs.counters.taken_along.add(files.len() as u64);
+    if let Err(error) = submit::submit_leased(fs, &files, &mut Submitted::default()).await {
+        // They are dirty as before, and who syncs them is told.
+        tracing::debug!(%error, "small files stay behind");
+    }
+}
