@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_fuse::control::{self, Block, ControlError, Deduplicated};
+use syncline_fs::Deduplicated;
+use syncline_fuse::control::{self, Block, ControlError};
 
 const BLOCK: u64 = syncline_format::BLOCK_BYTES as u64;
 /// Most blocks compared in one call.

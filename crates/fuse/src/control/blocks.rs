@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use syncline_fs::Deduplicated;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most blocks that one question tells of.
@@ -68,17 +69,6 @@ pub(crate) struct DedupeMessage {
     pub(crate) padding: u32,
 }
 
-/// What became of two ranges.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Deduplicated {
-    /// So many bytes from their beginning share their blocks now; 0 if they can't.
-    Shared(u64),
-    /// So many bytes from their beginning shared their blocks before.
-    Already(u64),
-    /// They hold different bytes.
-    Differ,
-}
-
 const _: () = assert!(size_of::<BlocksPage>() < 1 << 14);
 
 impl Block {
@@ -107,23 +97,21 @@ impl BlocksCommand {
     }
 }
 
-impl Deduplicated {
-    /// Status and bytes of the answer.
-    pub(crate) fn to_wire(self) -> (u32, u64) {
-        match self {
-            Self::Shared(bytes) => (0, bytes),
-            Self::Already(bytes) => (1, bytes),
-            Self::Differ => (2, 0),
-        }
+/// Status and bytes of the answer.
+pub(crate) fn to_wire(answer: Deduplicated) -> (u32, u64) {
+    match answer {
+        Deduplicated::Shared(bytes) => (0, bytes),
+        Deduplicated::Already(bytes) => (1, bytes),
+        Deduplicated::Differ => (2, 0),
     }
+}
 
-    fn from_wire(status: u32, bytes: u64) -> io::Result<Self> {
-        match status {
-            0 => Ok(Self::Shared(bytes)),
-            1 => Ok(Self::Already(bytes)),
-            2 => Ok(Self::Differ),
-            _ => Err(io::Error::other("an answer of a later version")),
-        }
+fn from_wire(status: u32, bytes: u64) -> io::Result<Deduplicated> {
+    match status {
+        0 => Ok(Deduplicated::Shared(bytes)),
+        1 => Ok(Deduplicated::Already(bytes)),
+        2 => Ok(Deduplicated::Differ),
+        _ => Err(io::Error::other("an answer of a later version")),
     }
 }
 
@@ -158,7 +146,7 @@ pub fn dedupe(
         ..DedupeMessage::default()
     };
     ask(to.0, BlocksCommand::Dedupe, &mut message)
-        .and_then(|()| Deduplicated::from_wire(message.status, message.bytes))
+        .and_then(|()| from_wire(message.status, message.bytes))
         .map_err(|source| failed(path, "dedupe", source))
 }
 
@@ -189,9 +177,9 @@ mod tests {
     #[test]
     fn answers_lead_back() {
         for answer in [Deduplicated::Shared(7), Deduplicated::Already(8), Deduplicated::Differ] {
-            let (status, bytes) = answer.to_wire();
-            assert_eq!(Deduplicated::from_wire(status, bytes).unwrap(), answer);
+            let (status, bytes) = to_wire(answer);
+            assert_eq!(from_wire(status, bytes).unwrap(), answer);
         }
-        assert!(Deduplicated::from_wire(3, 0).is_err());
+        assert!(from_wire(3, 0).is_err());
     }
 }

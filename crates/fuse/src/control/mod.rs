@@ -13,7 +13,7 @@ pub(crate) mod files;
 mod server;
 pub(crate) mod wire;
 
-pub use blocks::{BLOCKS_MAX, Block, Deduplicated, Usage, blocks, dedupe, usage};
+pub use blocks::{BLOCKS_MAX, Block, Usage, blocks, dedupe, usage};
 pub use client::{ControlError, command, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use server::{Asker, Control};

@@ -2,9 +2,7 @@
 
 use super::{Answer, Refusal};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
-use crate::control::blocks::{
-    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, Deduplicated, Usage,
-};
+use crate::control::blocks::{BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, Usage, to_wire};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -65,12 +63,8 @@ pub(super) async fn ioctl(
             require_owner(session, request, ino).await?;
             require_owner(session, request, message.from_inode).await?;
             let (from, to) = ((message.from_inode, message.from_offset), (ino, message.to_offset));
-            let answer = match session.fs().dedupe_range(from, to, message.len).await? {
-                syncline_fs::Deduplicated::Shared(bytes) => Deduplicated::Shared(bytes),
-                syncline_fs::Deduplicated::Already(bytes) => Deduplicated::Already(bytes),
-                syncline_fs::Deduplicated::Differ => Deduplicated::Differ,
-            };
-            (message.status, message.bytes) = answer.to_wire();
+            let answer = session.fs().dedupe_range(from, to, message.len).await?;
+            (message.status, message.bytes) = to_wire(answer);
             Ok(message.as_bytes().to_vec())
         }
     }
