@@ -12,6 +12,9 @@ use super::run::{Names, Run, Sync};
 use super::state::{Body, Node, State, Times};
 use syncline_fs::types::{Ino, Timestamp};
 
+/// Most bytes that an inode item holds, whatever the size of nodes.
+const INLINE_BYTES_MAX: usize = 2048;
+
 /// What came back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
@@ -169,7 +172,13 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
         let ran = &run.ran[calls - 1];
         truncates(run, calls - 1, ino) || ran.carried.contains(&ino) || ran.copied.contains(&ino)
     });
-    synced.chain(idle).chain(submitted).max().unwrap_or(0)
+    // A small file goes along with the sync of any other.
+    let small = |steps: usize| {
+        let data = run.states[steps].nodes.get(&ino).and_then(|node| node.data());
+        data.is_some_and(|data| data.len() <= INLINE_BYTES_MAX)
+    };
+    let along = run.syncs[..index].iter().map(|other| other.steps).filter(|steps| small(*steps));
+    synced.chain(idle).chain(submitted).chain(along).max().unwrap_or(0)
 }
 
 /// The first difference between two trees. Without `all`, file data and what belongs to it does not count.
