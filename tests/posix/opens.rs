@@ -19,6 +19,7 @@ fn opening_and_closing_costs_no_request() {
     fs::write(&path, "contents").unwrap();
     let asked = |ground: &Ground| requests(ground, "Open") + requests(ground, "Release");
     File::open(&path).unwrap();
+    assert_eq!(requests(&ground, "Open"), 1, "it was asked once");
     let before = asked(&ground);
     for _ in 0..50 {
         let mut text = String::new();

@@ -34,7 +34,7 @@ impl SmallDirty {
         data.small_noted = true;
         let mut waiting = self.waiting.lock();
         if waiting.len() == REMEMBERED_MAX {
-            // It keeps its mark until it is clean: it had its chance.
+            // It keeps its mark until write-back has cleaned it: it had its chance.
             waiting.pop_front();
         }
         waiting.push_back(inode.clone());
