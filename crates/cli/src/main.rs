@@ -13,6 +13,11 @@ use clap::{Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
 
+/// What one thread allocates another one often frees: requests, batches, buffers. The C library's allocator took 5% of a busy
+/// mount's CPU time for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const EXIT_CODES: &str = "\
 Exit codes:
    0  success

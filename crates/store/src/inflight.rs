@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{DeviceError, FlushTracker, Ticket, WriteHandle};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, block_checksums};
 
+/// Data writes of this size or more go to the device at once: their checksums take 15 µs and more, which is worth a system call.
+const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;
+
 /// A write that can be repeated identically at the same address, the one rewrite in place there is (rule R5).
 pub(crate) struct Write {
     pub(crate) run: BlockRun,
@@ -125,12 +128,16 @@ pub(crate) struct Inflight {
 }
 
 impl Inflight {
-    /// Starts a data write and remembers it. The device has it at once: checksums, the transaction that names it and
-    /// the batch come while it is under way. From here on the buffers are immutable (rule R7).
+    /// Starts a data write and remembers it. From here on the buffers are immutable (rule R7).
+    ///
+    /// The device has a large one at once, while checksums, the transaction that names it and the batch are made. Small ones go
+    /// when the worker has done its turn, side by side with those of other callers, and the block layer joins neighbours.
     pub(crate) fn start(&self, tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         // The table must know the write before anyone can learn its address; nobody does before we return.
         let write = Write::start(tracker, run, bufs);
-        tracker.submit();
+        if run.len_bytes() >= SUBMIT_AT_ONCE_BYTES {
+            tracker.submit();
+        }
         let checksums = write.bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
         let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned: Mutex::default() }));
         let mut writes = self.writes.write();
