@@ -12,6 +12,7 @@ mod scrub;
 mod sync_many;
 mod synced;
 mod transport;
+mod tmpfile;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

@@ -252,6 +252,17 @@ impl Mount {
     }
 }
 
+/// Waits for what happens in the background.
+pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if happened() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what}: not within ten seconds");
+}
+
 /// Waits until a process is gone or only has to be reaped.
 pub fn wait_for_end(pid: rustix::process::Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());

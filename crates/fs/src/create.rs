@@ -7,7 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino, ROOT, Timestamp};
 use std::sync::Arc;
-use syncline_store::Transaction;
+use syncline_store::{Canary, Transaction};
 
 /// Most names that an inode can have, and most subdirectories of a directory less two.
 const LINKS_MAX: u32 = i32::MAX as u32;
@@ -126,7 +126,7 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Gives an inode another name. Counts a kernel reference.
+    /// Gives an inode another name, or the first one to a file that was made without. Counts a kernel reference.
     pub async fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attributes, FsError> {
         check_name(new_name)?;
         self.admit_growth().await?;
@@ -137,6 +137,7 @@ impl Filesystem {
         let dir = self.directory(new_parent).await?;
         let _leases = lease_all(&[&inode, &dir]).await;
         require_alive(&dir)?;
+        let _held = self.prepare_first_name(&inode).await?;
         let search = self.search(new_parent, new_name).await?;
         if search.entry.is_some() {
             return Err(FsError::Exists);
@@ -148,8 +149,15 @@ impl Filesystem {
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
         let change = changes.of(&inode);
-        if change.attr.nlink == 0 {
-            return Err(FsError::NotFound);
+        let nameless = change.attr.nlink == 0;
+        if nameless {
+            // Whoever gave it its first name in between took this away, and whoever removed that name did not give it back.
+            if !inode.state.lock().linkable {
+                return Err(FsError::NotFound);
+            }
+            if !self.store.breaks(Canary::LinkedOrphanStays) {
+                transaction.delete(crate::orphan::key(ino));
+            }
         }
         change.attr.nlink = more_links(change.attr.nlink)?;
         change.touch(now);
@@ -164,6 +172,7 @@ impl Filesystem {
         self.counters.linked.add(1);
         Ok(attributes)
     }
+        inode.state.lock().linkable = false;
 }
 
 /// One link more.
@@ -173,7 +182,7 @@ pub(crate) fn more_links(nlink: u32) -> Result<u32, FsError> {
 
 impl NewInode {
     /// What a setgid directory hands down: its group, and to directories setgid itself.
-    fn inherit(self, dir: &Arc<Inode>) -> Inheriting {
+    pub(crate) fn inherit(self, dir: &Arc<Inode>) -> Inheriting {
         let state = dir.state.lock();
         let setgid = state.attr.permissions & SETGID != 0;
         let permissions = if setgid && self.file_type == FileType::Directory {
@@ -190,13 +199,13 @@ impl NewInode {
 }
 
 /// A new inode and the group it inherits.
-struct Inheriting {
+pub(crate) struct Inheriting {
     gid: Option<u32>,
     new: NewInode,
 }
 
 impl Inheriting {
-    fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {
+    pub(crate) fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {
         let new = self.new;
         let directory = new.file_type == FileType::Directory;
         let attr = Attributes {

@@ -45,6 +45,8 @@ pub(crate) struct InodeState {
     pub loaded_op: OpSeq,
     /// The removal of an inode without names has begun (or is over): it can't be opened any more.
     pub removing: bool,
+    /// It began without a name, and may be given one.
+    pub linkable: bool,
 }
 
 /// What the inode item holds beside attributes and data. Cheap to clone.
@@ -117,7 +119,8 @@ impl InodeState {
     pub(crate) fn new(attr: Attributes, meta: Meta) -> Self {
         let data = DataState::new(&attr);
         let none = OpSeq::default();
-        Self { attr, meta, data, opens: 0, name_op: none, changed_op: none, loaded_op: none, removing: false }
+        let (removing, linkable) = (false, false);
+        Self { attr, meta, data, opens: 0, name_op: none, changed_op: none, loaded_op: none, removing, linkable }
     }
 
     /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the
@@ -167,7 +170,8 @@ impl InodeState {
         };
         let data = DataState::load(&attr, item.data.map(own), last_op);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
-        Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing: false })
+        let (removing, linkable) = (false, false);
+        Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing, linkable })
     }
 
     /// The inode item's value.

@@ -31,6 +31,7 @@ mod symlink;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod tmpfile;
 mod unlink;
 mod xattr;
 mod xattr_place;

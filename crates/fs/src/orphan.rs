@@ -69,11 +69,16 @@ impl Filesystem {
     pub fn release_file(self: &Arc<Self>, ino: Ino) {
         // An open inode is always in memory.
         if let Some(inode) = self.inodes.peek(ino) {
+            self.release_inode(&inode);
+        }
+    }
+
+    pub(crate) fn release_inode(&self, inode: &Arc<Inode>) {
+        {
             let mut state = inode.state.lock();
             state.opens = state.opens.saturating_sub(1);
-            drop(state);
-            self.remove_if_unused(&inode);
         }
+        self.remove_if_unused(inode);
     }
 
     /// Has an inode without names removed if it has neither handles nor references. Whoever takes the last of them away

@@ -8,7 +8,7 @@ use crate::inode::Inode;
 use crate::parents::ParentsPlan;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
-use syncline_store::{Admission, Canary, Transaction};
+use syncline_store::{Admission, Transaction};
 
 impl Filesystem {
     /// Removes a name of anything but a directory.
@@ -94,8 +94,8 @@ impl Filesystem {
             // Of a damaged inode more than its last name may have been there.
             change.meta.parents.short.clear();
         }
-        if gone && !self.store.breaks(Canary::OrphanNotListed) {
-            transaction.put(crate::orphan::key(inode.ino), bytes::Bytes::new());
+        if gone {
+            self.put_orphan(transaction, inode.ino);
         }
         gone
     }

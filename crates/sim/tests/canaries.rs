@@ -41,6 +41,7 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         RenameWithoutData => (Engine::Fs, false, 50),
         SizeAhead => (Engine::Fs, false, 50),
         OrphanNotListed => (Engine::Fs, false, 50),
+        LinkedOrphanStays => (Engine::Fs, false, 50),
         OverlookWriteback => (Engine::Fs, false, 400),
         OverlookName => (Engine::Fs, false, 400),
         ShareWithoutCount => (Engine::Fs, false, 50),

@@ -93,6 +93,7 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::SuperblockEarly, ""),
         (Canary::RenameWithoutData, ""),
         (Canary::OrphanNotListed, ""),
+        (Canary::LinkedOrphanStays, ""),
         (Canary::OverlookName, ""),
         (Canary::ShareWithoutCount, ""),
         (Canary::CountInOwnTransaction, ""),

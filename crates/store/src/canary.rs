@@ -50,6 +50,8 @@ pub enum Canary {
     SizeAhead,
     /// Do not list an inode that loses its last name as an orphan.
     OrphanNotListed,
+    /// Leave the orphan item of a file that gets its first name.
+    LinkedOrphanStays,
     /// Let an fsync overlook data that background write-back has on its way (breaks P1).
     OverlookWriteback,
     /// Let fdatasync overlook that the file's name was never durable.
@@ -62,7 +64,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -82,6 +84,7 @@ impl Canary {
         Self::RenameWithoutData,
         Self::SizeAhead,
         Self::OrphanNotListed,
+        Self::LinkedOrphanStays,
         Self::OverlookWriteback,
         Self::OverlookName,
         Self::ShareWithoutCount,

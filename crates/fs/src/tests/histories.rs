@@ -23,6 +23,8 @@ enum Operation {
     Mkdir(Spot),
     Symlink(Spot, u16),
     Link(Spot, Spot),
+    Tmpfile(Spot, u16, bool),
+    Publish(Index, Spot),
     Unlink(Spot),
     Rmdir(Spot),
     Rename(Spot, Spot, u8),
@@ -50,6 +52,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => spot().prop_map(Op::Mkdir),
         1 => (spot(), 1u16..4095).prop_map(|(spot, len)| Op::Symlink(spot, len)),
         3 => (spot(), spot()).prop_map(|(from, to)| Op::Link(from, to)),
+        2 => (spot(), 0u16..9000, any::<bool>()).prop_map(|(spot, len, linkable)| Op::Tmpfile(spot, len, linkable)),
+        2 => (any::<Index>(), spot()).prop_map(|(file, to)| Op::Publish(file, to)),
         3 => spot().prop_map(Op::Unlink),
         2 => spot().prop_map(Op::Rmdir),
         9 => (spot(), spot(), 0u8..4).prop_map(|(from, to, flags)| Op::Rename(from, to, flags)),
@@ -122,6 +126,8 @@ impl History {
             Op::Reopen => return self.reopen(),
             Op::Crash => return self.crash(),
             Op::Create(..) | Op::Mkdir(_) | Op::Symlink(..) => self.create(operation),
+            Op::Tmpfile(..) => self.tmpfile(operation),
+            Op::Publish(file, to) => self.publish(file, to),
             Op::Link(..) | Op::Unlink(_) | Op::Rmdir(_) | Op::Rename(..) => self.rename_names(operation),
             _ => self.change(operation),
         }
@@ -157,6 +163,35 @@ impl History {
             let node = Node { contents, ..Node::new(file_type, permissions | inherited, dir) };
             self.model.add(dir, &name, attributes.ino, node);
         }
+    }
+
+    fn tmpfile(&mut self, operation: Operation) {
+        let Operation::Tmpfile(spot, len, linkable) = operation else { unreachable!() };
+        let (dir, _) = self.place(spot);
+        let fs = &self.mount.fs;
+        let ino = block_on(fs.tmpfile(CALLER, dir, 0o640, linkable)).unwrap().ino;
+        fs.forget(ino, 1);
+        let contents = vec![b'0' + (len % 10) as u8; usize::from(len)];
+        block_on(fs.write(ino, 0, Bytes::from(contents.clone()), false)).unwrap();
+        let node = Node { nlink: 0, linkable, contents, ..Node::new(FileType::Regular, 0o640, dir) };
+        self.model.nodes.insert(ino, node);
+        self.model.opens.insert(ino, 1);
+    }
+
+    /// Gives a name to a file that has none, if that may be.
+    fn publish(&mut self, file: Index, to: Spot) {
+        let nameless = self.model.nodes.iter().filter(|(_, node)| node.nlink == 0);
+        let nameless: Vec<Ino> = nameless.map(|(ino, _)| *ino).collect();
+        if nameless.is_empty() {
+            return;
+        }
+        let ino = nameless[file.index(nameless.len())];
+        let (dir, name) = self.place(to);
+        let linked = block_on(self.mount.fs.link(ino, dir, name.as_bytes()));
+        if linked.is_ok() {
+            self.mount.fs.forget(ino, 1);
+        }
+        assert_eq!(outcome(linked), self.model.link(ino, dir, &name));
     }
 
     fn rename_names(&mut self, operation: Operation) {

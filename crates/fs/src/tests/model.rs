@@ -15,6 +15,8 @@ pub(super) struct Node {
     pub xattrs: BTreeMap<String, Vec<u8>>,
     /// Of a file its data, of a symlink its target.
     pub contents: Vec<u8>,
+    /// It began without a name and may be given one.
+    pub linkable: bool,
 }
 
 /// All inodes, by number.
@@ -78,8 +80,12 @@ impl Model {
         if self.nodes[&ino].file_type == FileType::Directory {
             return Err(NOT_PERMITTED);
         }
+        if self.nodes[&ino].nlink == 0 && !self.nodes[&ino].linkable {
+            return Err(NOT_FOUND);
+        }
         self.may_add(dir, name)?;
-        self.node(ino).nlink += 1;
+        let node = self.node(ino);
+        (node.nlink, node.linkable) = (node.nlink + 1, false);
         self.node(dir).entries.insert(name.into(), ino);
         Ok(())
     }
@@ -214,6 +220,7 @@ impl Node {
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             contents: Vec::new(),
+            linkable: false,
         }
     }
 }

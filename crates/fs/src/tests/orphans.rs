@@ -1,8 +1,9 @@
 //! Inodes without names.
 
-use super::{Mount, errno};
+use super::{CALLER, Mount, errno};
 use crate::inode::Inode;
-use crate::types::{Ino, ROOT, XattrMode};
+use crate::types::{FileType, Ino, ROOT, XattrMode};
+use bytes::Bytes;
 use syncline_device::block_on;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::{Key, Kind};
@@ -107,6 +108,69 @@ fn a_change_of_a_removed_inode_does_not_bring_it_back() {
     assert_eq!(errno(mount.fs.require_present(&held)), 116);
     assert_eq!(errno(block_on(mount.fs.open_file(file))), 116);
     assert_eq!(items(&mount, file), 0);
+}
+
+#[test]
+fn a_file_without_a_name_goes_when_it_is_closed() {
+    let mount = Mount::new();
+    let made = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o640, true)).unwrap();
+    assert_eq!((made.nlink, made.file_type, made.permissions), (0, FileType::Regular, 0o640));
+    block_on(mount.fs.write(made.ino, 0, Bytes::from(vec![1; 50_000]), false)).unwrap();
+    assert_eq!(items(&mount, made.ino), 2);
+    mount.fs.forget(made.ino, 1);
+    mount.settle();
+    assert_eq!(items(&mount, made.ino), 2);
+    mount.fs.release_file(made.ino);
+    mount.settle();
+    assert_eq!(items(&mount, made.ino), 0);
+    assert_eq!(mount.fs.statfs().objects, 1);
+}
+
+#[test]
+fn a_file_without_a_name_gets_its_first_one_with_its_contents() {
+    let mount = Mount::new();
+    let dir = mount.mkdir(ROOT, "dir");
+    let ino = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o640, true)).unwrap().ino;
+    let contents = vec![7; 50_000];
+    block_on(mount.fs.write(ino, 0, Bytes::from(contents.clone()), false)).unwrap();
+    mount.create(dir, "taken");
+    assert_eq!(errno(block_on(mount.fs.link(ino, dir, b"taken"))), 17);
+    assert_eq!(block_on(mount.fs.link(ino, dir, b"name")).unwrap().nlink, 1);
+    assert!(block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap().is_none());
+    assert_eq!(block_on(mount.fs.paths(ino)).unwrap(), [b"/dir/name"]);
+    // Everything that came before is there with the name, though nobody synced the file.
+    mount.sync();
+    let mount = mount.crash();
+    mount.settle();
+    assert_eq!(mount.lookup(dir, "name").unwrap().size, 50_000);
+    assert_eq!(block_on(mount.fs.read(ino, 0, 60_000)).unwrap().concat(), contents);
+    assert_eq!(block_on(mount.fs.paths(ino)).unwrap(), [b"/dir/name"]);
+}
+
+#[test]
+fn a_file_that_was_never_named_is_gone_after_a_crash() {
+    let mount = Mount::new();
+    let ino = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o640, true)).unwrap().ino;
+    block_on(mount.fs.write(ino, 0, Bytes::from(vec![7; 50_000]), false)).unwrap();
+    block_on(mount.fs.fsync(ino, false)).unwrap();
+    let mount = mount.crash();
+    mount.settle();
+    assert_eq!(items(&mount, ino), 0);
+    assert_eq!(mount.fs.statfs().objects, 1);
+}
+
+#[test]
+fn only_what_began_without_a_name_can_be_named_again() {
+    let mount = Mount::new();
+    let never = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o640, false)).unwrap().ino;
+    assert_eq!(errno(block_on(mount.fs.link(never, ROOT, b"never"))), 2);
+    let once = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o640, true)).unwrap().ino;
+    block_on(mount.fs.link(once, ROOT, b"once")).unwrap();
+    block_on(mount.fs.link(once, ROOT, b"twice")).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"once")).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"twice")).unwrap();
+    assert_eq!(errno(block_on(mount.fs.link(once, ROOT, b"again"))), 2);
+    assert_eq!(mount.names(ROOT), [""; 0]);
 }
 
 /// Says of an inode that it has no names, as damage might.

@@ -1,4 +1,4 @@
-//! Open files: OPEN, CREATE, RELEASE, READ, WRITE, LSEEK, FSYNC.
+//! Open files: OPEN, CREATE, TMPFILE, RELEASE, READ, WRITE, LSEEK, FSYNC.
 
 use super::attributes::entry_out;
 use super::{Answer, Refusal};
@@ -131,6 +131,20 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     }
     let open = opened(session, input.flags);
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &found), open }))
+}
+
+/// O_TMPFILE: an open file without a name. (The kernel sends a name that means nothing.) O_EXCL says that it will never get
+/// one, which the kernel sees to as well.
+pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
+    let input: CreateIn = request.arguments().take()?;
+    if !matches!(input.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+        return Err(Refusal::Malformed);
+    }
+    let permissions = (input.mode & 0o7777) as u16;
+    let linkable = input.flags & libc::O_EXCL as u32 == 0;
+    let made = session.fs().tmpfile(request.caller(), request.ino(), permissions, linkable).await?;
+    let open = opened(session, input.flags);
+    Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &made), open }))
 }
 
 pub(super) fn release(session: &Session, request: &Request) -> Answer {

@@ -93,6 +93,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::Open => files::open(session, request).await,
         Opcode::Create => files::create(session, request).await,
         Opcode::Release => files::release(session, request),
+        Opcode::TmpFile => files::tmpfile(session, request).await,
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::LSeek => files::lseek(session, request).await,
@@ -114,7 +115,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
 /// How the kernel must be told that something is not done here, so that it does the right thing without us.
 ///
 /// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again,
-/// and FALLOCATE and TMPFILE fail with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
+/// and FALLOCATE fails with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
 /// never answered so: the kernel would report success, or no attributes, from then on.
 ///
 /// INTERRUPT is refused because nothing here is to be cut short: an fsync that a signal ends with EINTR would look to

@@ -327,7 +327,6 @@ fn what_is_not_done_here_is_left_to_the_kernel() {
         Opcode::Interrupt,
         Opcode::Poll,
         Opcode::FAllocate,
-        Opcode::TmpFile,
         Opcode::Access,
         Opcode::BlockMap,
     ];

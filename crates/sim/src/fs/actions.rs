@@ -103,6 +103,34 @@ impl Task {
         if self.rng.random() { self.write_to(attributes.ino).await } else { Ok(()) }
     }
 
+    /// What programs do to make a file appear whole: make it without a name, write it, give it one. Or they think better
+    /// of it.
+    pub(super) async fn publish(&mut self) -> Done {
+        let at = self.random_place()?;
+        let linkable = self.rng.random_range(0..8) > 0;
+        let made = self.fs.tmpfile(CALLER, at.parent, 0o600, linkable).await?;
+        let published = self.publish_as(at, &made).await;
+        self.fs.release_file(made.ino);
+        self.fs.forget(made.ino, 1);
+        published
+    }
+
+    async fn publish_as(&mut self, at: Place, made: &Attributes) -> Done {
+        let ino = made.ino;
+        self.write_to(ino).await?;
+        if self.rng.random_range(0..3) == 0 {
+            self.fsync_file(ino).await?;
+        }
+        let started = self.history.now();
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let linking = async move { fs.link(ino, place.parent, &place.name).await };
+        let (_, op) = self.changed(linking).await?;
+        let node = Node::new(Body::File, made.permissions);
+        self.history.changed(op, Change::Publish { at, ino, node, started });
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+
     pub(super) async fn mkdir(&mut self) -> Done {
         if self.tree()?.directories().len() >= DIRECTORIES_MAX {
             return Ok(());

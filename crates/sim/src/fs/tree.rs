@@ -69,6 +69,13 @@ pub(crate) enum Change {
         ino: Ino,
         node: Node,
     },
+    /// A file that had no name gets one: its link was asked for at the moment `started`.
+    Publish {
+        at: Place,
+        ino: Ino,
+        node: Node,
+        started: u64,
+    },
     Link {
         ino: Ino,
         at: Place,
@@ -123,7 +130,7 @@ impl Tree {
     /// The inodes whose names a change touches, seen before it is made.
     pub(crate) fn touched_by(&self, change: &Change) -> Vec<Ino> {
         match change {
-            Change::Create { ino, .. } | Change::Link { ino, .. } => vec![*ino],
+            Change::Create { ino, .. } | Change::Publish { ino, .. } | Change::Link { ino, .. } => vec![*ino],
             Change::Remove { at } => self.find(at).into_iter().collect(),
             Change::Rename { from, to, .. } => {
                 [self.find(from), self.find(to)].into_iter().flatten().collect()
@@ -132,9 +139,13 @@ impl Tree {
         }
     }
 
-    /// The inodes whose data a rename takes along (promise P3), seen before it is made.
+    /// The inodes whose data a rename or a first name takes along (promise P3), seen before it is made.
     pub(crate) fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
-        let Change::Rename { from, to, exchange, started } = change else { return Vec::new() };
+        let (from, to, exchange, started) = match change {
+            Change::Rename { from, to, exchange, started } => (from, to, exchange, started),
+            Change::Publish { ino, started, .. } => return vec![(*ino, *started)],
+            _ => return Vec::new(),
+        };
         let exchanged = if *exchange { self.find(to) } else { None };
         [self.find(from), exchanged].into_iter().flatten().map(|ino| (ino, *started)).collect()
     }
@@ -143,7 +154,7 @@ impl Tree {
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), String> {
         let impossible = || format!("{change:?} can't have been done here");
         match change {
-            Change::Create { at, ino, node } => {
+            Change::Create { at, ino, node } | Change::Publish { at, ino, node, .. } => {
                 self.put(at, *ino).ok_or_else(impossible)?;
                 self.nodes.insert(*ino, node.clone());
                 self.count_subdirectory(at.parent, *ino, 1);

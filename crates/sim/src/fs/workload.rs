@@ -134,7 +134,8 @@ impl Task {
 
     async fn act(&mut self) -> Done {
         match self.rng.random_range(0..100) {
-            0..12 => self.create().await,
+            0..11 => self.create().await,
+            11 => self.publish().await,
             12..15 => self.mkdir().await,
             15..17 => self.symlink().await,
             17..37 => self.write().await,

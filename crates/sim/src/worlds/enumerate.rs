@@ -35,6 +35,9 @@ const OPERATIONS: &[&str] = &[
     "truncate B/bar 1000",
     "link A/foo B/foo",
     "link A/bar bar",
+    "publish B/foo 300",
+    "publish bar 9000",
+    "publish A/bar 300",
     "symlink bar 20",
     "symlink A/D 3000",
     "unlink A/foo",
@@ -175,7 +178,7 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
         Op::Put(path, ..) | Op::ReplaceByRename(path, _) => below(path),
         Op::Copy(from, to) => (vec![from.clone(), to.clone()], vec![to.parent()]),
         Op::One(step) => match step {
-            Step::Create(path) => below(path),
+            Step::Create(path) | Step::Publish(path, _) => below(path),
             Step::Mkdir(path) => (Vec::new(), vec![path.clone(), path.parent()]),
             Step::Symlink(path, _) | Step::Unlink(path) | Step::Rmdir(path) => {
                 (Vec::new(), vec![path.parent()])

@@ -197,6 +197,7 @@ impl Runner {
         let answer = call(&self.fs, self.now(), &step, tag).await;
         let mut state = self.now().clone();
         let expected = state.apply(&step, answer.as_ref().copied().unwrap_or(0), tag);
+        let made = answer.as_ref().copied().unwrap_or(0);
         let answer = answer.map(drop);
         if answer != expected {
             return Err(format!("{step} answered {answer:?}, not {expected:?}"));
@@ -205,6 +206,10 @@ impl Runner {
         let mut ran = Ran { ops, carried: Vec::new(), written: None, truncation: false, copied: Vec::new() };
         if expected.is_ok() {
             self.note(&step, self.fs.counters().reflinked_bytes - reflinked, &mut ran);
+            if matches!(step, Step::Publish(..)) {
+                // With the name came the contents.
+                (ran.written, ran.carried) = (Some(made), vec![made]);
+            }
             stamp(&self.fs, &mut state).await?;
         }
         self.states.push(state);
@@ -316,6 +321,17 @@ async fn call(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Res
         Step::Symlink(at, len) => {
             fs.symlink(CALLER, above(at)?, &name(at), &vec![b't'; *len]).await.map_err(errno)?
         }
+        Step::Publish(at, len) => {
+            let made = fs.tmpfile(CALLER, above(at)?, 0o644, true).await.map_err(errno)?;
+            let named = async {
+                fs.write(made.ino, 0, payload(tag, 0, *len), false).await?;
+                fs.link(made.ino, above(at).expect("looked up before"), &name(at)).await
+            };
+            let named = named.await.map_err(errno);
+            fs.release_file(made.ino);
+            fs.forget(made.ino, 1);
+            named?
+        }
         Step::Link(from, to) => {
             let ino = state.find(from)?;
             fs.link(ino, above(to)?, &name(to)).await.map_err(errno)?
@@ -387,7 +403,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
             fs.setattr(CALLER, state.find(at)?, set).await.map(drop)?
         }
         Step::Copy(from, to) => copy(fs, state.find(from)?, state.find(to)?).await?,
-        Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Link(..) => {
+        Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Publish(..) | Step::Link(..) => {
             unreachable!("handled by the caller")
         }
     }

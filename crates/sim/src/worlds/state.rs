@@ -155,6 +155,9 @@ impl State {
             Step::Create(at) => self.create(at, ino, Node::new(Body::File(Vec::new()), 0o644)),
             Step::Mkdir(at) => self.create(at, ino, Node::new(Body::Directory(Entries::new()), 0o755)),
             Step::Symlink(at, len) => self.create(at, ino, Node::new(Body::Symlink(vec![b't'; *len]), 0o777)),
+            Step::Publish(at, len) => {
+                self.create(at, ino, Node::new(Body::File(contents(tag, 0, *len)), 0o644))
+            }
             Step::Link(from, to) => self.link(from, to),
             Step::Unlink(at) => self.remove(at, false),
             Step::Rmdir(at) => self.remove(at, true),

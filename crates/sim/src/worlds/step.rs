@@ -62,6 +62,8 @@ pub enum Step {
     Mkdir(Path),
     /// A symbolic link whose target has this many bytes.
     Symlink(Path, usize),
+    /// A file without a name, written with this many bytes and given its first one.
+    Publish(Path, usize),
     /// A second name for a file.
     Link(Path, Path),
     /// A name of a file goes.
@@ -163,6 +165,7 @@ impl fmt::Display for Step {
             Self::Create(path) => write!(f, "create {path}"),
             Self::Mkdir(path) => write!(f, "mkdir {path}"),
             Self::Symlink(path, len) => write!(f, "symlink {path} {len}"),
+            Self::Publish(path, len) => write!(f, "publish {path} {len}"),
             Self::Link(from, to) => write!(f, "link {from} {to}"),
             Self::Unlink(path) => write!(f, "unlink {path}"),
             Self::Rmdir(path) => write!(f, "rmdir {path}"),
@@ -240,6 +243,7 @@ fn parse_op(text: &str) -> Result<Op, String> {
         ["create", at] => Step::Create(path(at)),
         ["mkdir", at] => Step::Mkdir(path(at)),
         ["symlink", at, len] => Step::Symlink(path(at), number(len)?),
+        ["publish", at, len] => Step::Publish(path(at), number(len)?),
         ["link", from, to] => Step::Link(path(from), path(to)),
         ["unlink", at] => Step::Unlink(path(at)),
         ["rmdir", at] => Step::Rmdir(path(at)),

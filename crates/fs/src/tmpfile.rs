@@ -1,0 +1,93 @@
+//! Files that begin without a name (O_TMPFILE), and may be given one.
+
+use crate::FsError;
+use crate::create::NewInode;
+use crate::data;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, Meta};
+use crate::types::{Attributes, Caller, FileType, Ino};
+use std::sync::Arc;
+use syncline_store::{Canary, Transaction};
+
+impl Filesystem {
+    /// Creates a regular file without a name, as if it were to have one in `parent`, and opens it: while it is open it can
+    /// be given a name with [`Filesystem::link`], if it is `linkable`. A crash before that removes it: the inode and its
+    /// orphan item are one transaction (rules.md, "Files"). Counts a kernel reference.
+    pub async fn tmpfile(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        permissions: u16,
+        linkable: bool,
+    ) -> Result<Attributes, FsError> {
+        self.admit_growth().await?;
+        let dir = self.directory(parent).await?;
+        let _lease = dir.lease.read().await;
+        let new = NewInode {
+            file_type: FileType::Regular,
+            permissions,
+            rdev: 0,
+            size: 0,
+            meta: Meta::default(),
+        };
+        let ino = self.store.new_object();
+        let mut state = new.inherit(&dir).state(ino, parent, caller, self.now());
+        state.attr.nlink = 0;
+        state.linkable = linkable;
+        state.opens = 1;
+
+        let mut transaction = Transaction::new();
+        state.put(&mut transaction);
+        self.put_orphan(&mut transaction, ino);
+        transaction.count_objects(1);
+        let attributes = state.attr;
+        let op = self.store.commit(transaction)?;
+        state.name_op = op;
+        self.inodes.insert(Inode::new(state));
+        self.references.add(ino);
+        self.counters.created.add(1);
+        Ok(attributes)
+    }
+
+    /// Notes that an inode has no names.
+    pub(crate) fn put_orphan(&self, transaction: &mut Transaction, ino: Ino) {
+        if !self.store.breaks(Canary::OrphanNotListed) {
+            transaction.put(crate::orphan::key(ino), bytes::Bytes::new());
+        }
+    }
+
+    /// Before an inode gets a name. One that has none must be one that may have one; it is held open, so that nobody begins
+    /// to remove it, and its data is logged first: like a rename, a first name brings the contents along (promise P3).
+    pub(crate) async fn prepare_first_name<'a>(
+        &'a self,
+        inode: &'a Arc<Inode>,
+    ) -> Result<Option<HeldOpen<'a>>, FsError> {
+        {
+            let mut state = inode.state.lock();
+            if state.attr.nlink > 0 {
+                return Ok(None);
+            }
+            if !state.linkable || state.removing {
+                return Err(FsError::NotFound);
+            }
+            state.opens += 1;
+        }
+        let held = HeldOpen { fs: self, inode };
+        if !self.store.breaks(Canary::RenameWithoutData) {
+            data::submit_dirty(self, inode).await?;
+        }
+        Ok(Some(held))
+    }
+}
+
+/// An inode that is open for as long as this lives.
+pub(crate) struct HeldOpen<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+}
+
+impl Drop for HeldOpen<'_> {
+    fn drop(&mut self) {
+        self.fs.release_inode(self.inode);
+    }
+}
