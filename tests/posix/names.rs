@@ -121,3 +121,26 @@ fn special_files_are_what_they_are() {
     }
     ground.end();
 }
+
+/// What overlay filesystems need of their upper layer.
+#[test]
+fn a_rename_can_leave_a_whiteout() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    fs::write(ground.path("file"), "contents").unwrap();
+    fs::create_dir(ground.path("dir")).unwrap();
+    for (from, to) in [("file", "moved file"), ("dir", "moved dir")] {
+        renameat_with(CWD, ground.path(from), CWD, ground.path(to), RenameFlags::WHITEOUT).unwrap();
+    }
+    for _ in 0..2 {
+        for name in ["file", "dir"] {
+            let left = fs::symlink_metadata(ground.path(name)).unwrap();
+            assert!(left.file_type().is_char_device(), "{name}");
+            assert_eq!((left.rdev(), left.nlink(), left.mode() & 0o7777), (0, 1, 0), "{name}");
+        }
+        assert_eq!(fs::read(ground.path("moved file")).unwrap(), b"contents");
+        assert!(ground.path("moved dir").is_dir());
+        ground.remount();
+    }
+    ground.end();
+}

@@ -2,13 +2,13 @@
 
 use crate::FsError;
 use crate::change::{Changes, Leases, lease_all};
-use crate::create::more_links;
+use crate::create::{NewInode, more_links};
 use crate::data;
 use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState, Meta};
 use crate::parents::{NameIn, ParentsPlan};
-use crate::types::{FileType, Ino, ROOT, RenameFlags};
+use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
 use crate::unlink::require_empty;
 use async_lock::MutexGuard;
 use std::sync::Arc;
@@ -53,10 +53,13 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         check_name(name)?;
         check_name(new_name)?;
-        if flags.no_replace && flags.exchange {
+        if (flags.no_replace || flags.whiteout.is_some()) && flags.exchange {
             return Err(FsError::Invalid("rename flags"));
         }
-        self.store.admit(Admission::Shrink).await?;
+        match flags.whiteout {
+            Some(_) => self.admit_growth().await?,
+            None => self.store.admit(Admission::Shrink).await?,
+        }
         let from = self.directory(parent).await?;
         let to = self.directory(new_parent).await?;
         let request = Request { name, new_name, flags };
@@ -237,11 +240,15 @@ impl Filesystem {
         let directory = source.file_type == FileType::Directory;
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
-        delete_entry(&mut transaction, from.ino, *source_entry);
-        put_entry(&mut transaction, to.ino, Entry { offset, ..*source_entry }, request.new_name);
-
+        let whiteout = request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
         let change = changes.of(from);
-        change.remove_entry(now);
+        if whiteout.is_some() {
+            change.touch_entries(now);
+        } else {
+            delete_entry(&mut transaction, from.ino, *source_entry);
+            change.remove_entry(now);
+        }
+        put_entry(&mut transaction, to.ino, Entry { offset, ..*source_entry }, request.new_name);
         if directory {
             change.attr.nlink = change.attr.nlink.saturating_sub(1);
         }
@@ -265,9 +272,40 @@ impl Filesystem {
         let gone = target.and_then(|(target, plan)| {
             self.drop_link(&mut changes, (target, plan), &mut transaction, now).then(|| target.clone())
         });
-        changes.commit(self, transaction)?;
+        let op = changes.commit(self, transaction)?;
+        if let Some(mut state) = whiteout {
+            state.name_op = op;
+            self.inodes.insert(Inode::new(state));
+            self.counters.created.add(1);
+        }
         self.counters.renamed.add(1);
         Ok(gone)
+    }
+
+    /// Puts a whiteout where the source had its name: a character device 0/0 that nobody may open.
+    fn whiteout(
+        &self,
+        transaction: &mut Transaction,
+        concerned: &Concerned,
+        request: Request<'_>,
+        owner: Caller,
+    ) -> InodeState {
+        let from = &concerned.from;
+        let new = NewInode {
+            file_type: FileType::CharDevice,
+            permissions: 0,
+            rdev: 0,
+            size: 0,
+            meta: Meta::default(),
+        };
+        let ino = self.store.new_object();
+        let mut state = new.inherit(from).state(ino, from.ino, owner, self.now());
+        let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
+        put_entry(transaction, from.ino, entry, request.name);
+        self.put_first_parent(&mut state.meta, transaction, ino, (from.ino, request.name));
+        state.put(transaction);
+        transaction.count_objects(1);
+        state
     }
 
     /// Gives each of two inodes the other's name.

@@ -140,6 +140,9 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// RENAME_EXCHANGE
     pub exchange: bool,
+    /// RENAME_WHITEOUT: a character device 0/0 of this owner takes the place of what went, in the same transaction. (Overlay
+    /// filesystems hide with it what a lower layer has under that name.)
+    pub whiteout: Option<Caller>,
 }
 
 /// How setxattr treats an existing value.

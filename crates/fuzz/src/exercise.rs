@@ -205,12 +205,12 @@ impl Actor<'_> {
             }
             Step::Rename(name, directory, new, no_replace, exchange) => {
                 let (old_directory, old) = self.name(name)?;
-                let flags = RenameFlags { no_replace, exchange };
+                let flags = RenameFlags { no_replace, exchange, whiteout: None };
                 fs.rename(*old_directory, old, self.directory(directory), &new.bytes(), flags).await
             }
             Step::Replace(name, new, exchange) => {
                 let ((old_directory, old), (directory, new)) = (self.name(name)?, self.name(new)?);
-                let flags = RenameFlags { no_replace: false, exchange };
+                let flags = RenameFlags { exchange, ..RenameFlags::default() };
                 fs.rename(*old_directory, old, *directory, new, flags).await
             }
             Step::Orphan(object, name) => {

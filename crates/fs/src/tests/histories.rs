@@ -56,7 +56,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (any::<Index>(), spot()).prop_map(|(file, to)| Op::Publish(file, to)),
         3 => spot().prop_map(Op::Unlink),
         2 => spot().prop_map(Op::Rmdir),
-        9 => (spot(), spot(), 0u8..4).prop_map(|(from, to, flags)| Op::Rename(from, to, flags)),
+        9 => (spot(), spot(), 0u8..5).prop_map(|(from, to, flags)| Op::Rename(from, to, flags)),
     ];
     let attributes = prop_oneof![
         2 => (spot(), 0u16..0o10000).prop_map(|(spot, mode)| Op::Chmod(spot, mode)),
@@ -215,10 +215,20 @@ impl History {
                 (outcome(block_on(fs.rmdir(dir, name.as_bytes()))), self.model.remove(dir, &name, true))
             }
             Op::Rename(from, to, flags) => {
-                let flags = RenameFlags { no_replace: flags == 1, exchange: flags == 2 };
+                let flags = RenameFlags {
+                    no_replace: flags == 1,
+                    exchange: flags == 2,
+                    whiteout: (flags == 3).then_some(CALLER),
+                };
                 let ((dir, name), (new_dir, new_name)) = (self.place(from), self.place(to));
                 let renamed = block_on(fs.rename(dir, name.as_bytes(), new_dir, new_name.as_bytes(), flags));
-                (outcome(renamed), self.model.rename((dir, &name), (new_dir, &new_name), flags))
+                let expected = self.model.rename((dir, &name), (new_dir, &new_name), flags);
+                let gone = self.model.nodes.contains_key(&dir) && self.model.find(dir, &name).is_none();
+                if flags.whiteout.is_some() && expected.is_ok() && gone {
+                    let whiteout = self.mount.lookup(dir, &name).unwrap().ino;
+                    self.model.add(dir, &name, whiteout, Node::new(FileType::CharDevice, 0, dir));
+                }
+                (outcome(renamed), expected)
             }
             _ => unreachable!(),
         };

@@ -1,12 +1,13 @@
 //! Renames of every sort.
 
-use super::{Mount, Setup, errno};
+use super::{CALLER, Mount, Setup, errno};
 use crate::types::{FileType, ROOT, RenameFlags};
 use futures_lite::future::poll_once;
 use syncline_device::block_on;
 
-const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
-const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
+const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: None };
+const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false, whiteout: None };
+const WHITEOUT: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: Some(CALLER) };
 
 #[test]
 fn a_file_moves_and_replaces() {
@@ -27,6 +28,38 @@ fn a_file_moves_and_replaces() {
     assert_eq!(mount.names(b), ["old"]);
     assert_eq!(mount.lookup(b, "old").unwrap().ino, file);
     assert_eq!(errno(block_on(mount.fs.getattr(old))), 116);
+}
+
+#[test]
+fn a_whiteout_takes_the_place_of_what_went() {
+    let mount = Mount::new();
+    let (a, b) = (mount.mkdir(ROOT, "a"), mount.mkdir(ROOT, "b"));
+    let file = mount.create(a, "file");
+    let dir = mount.mkdir(a, "dir");
+    mount.create(b, "old");
+    mount.rename_with((a, "file"), (b, "old"), WHITEOUT).unwrap();
+    mount.rename_with((a, "dir"), (a, "moved"), WHITEOUT).unwrap();
+    let exchange = RenameFlags { exchange: true, ..WHITEOUT };
+    assert_eq!(errno(mount.rename_with((a, "moved"), (b, "old"), exchange)), 22);
+    let no_replace = RenameFlags { no_replace: true, ..WHITEOUT };
+    assert_eq!(errno(mount.rename_with((a, "moved"), (b, "old"), no_replace)), 17);
+    // Two names of one inode stay what they are.
+    block_on(mount.fs.link(file, a, b"second")).unwrap();
+    mount.rename_with((a, "second"), (b, "old"), WHITEOUT).unwrap();
+    mount.sync();
+    let mount = mount.crash();
+    assert_eq!(mount.names(a), ["dir", "file", "moved", "second"]);
+    assert_eq!((mount.lookup(b, "old").unwrap().ino, mount.lookup(a, "second").unwrap().ino), (file, file));
+    assert_eq!((mount.lookup(a, "moved").unwrap().ino, mount.getattr(a).nlink), (dir, 3));
+    for name in ["dir", "file"] {
+        let whiteout = mount.lookup(a, name).unwrap();
+        assert_eq!((whiteout.file_type, whiteout.rdev), (FileType::CharDevice, 0));
+        assert_eq!((whiteout.permissions, whiteout.nlink, whiteout.uid), (0, 1, CALLER.uid));
+        assert_eq!(block_on(mount.fs.paths(whiteout.ino)).unwrap(), [format!("/a/{name}").into_bytes()]);
+    }
+    assert_eq!(mount.getattr(a).size, 4);
+    mount.settle();
+    assert_eq!(mount.fs.statfs().objects, 7);
 }
 
 #[test]

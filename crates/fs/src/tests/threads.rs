@@ -41,7 +41,7 @@ fn step(mount: &Mount, dirs: &[Ino], random: &mut StdRng) -> Result<(), FsError>
             Ok(())
         }
         _ => {
-            let flags = RenameFlags { no_replace: false, exchange: random.random() };
+            let flags = RenameFlags { exchange: random.random(), ..RenameFlags::default() };
             mount.rename_with((dir, &name), (other, &other_name), flags)
         }
     }

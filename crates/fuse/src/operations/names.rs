@@ -7,7 +7,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
-use syncline_fs::types::{FileType, RenameFlags};
+use syncline_fs::types::{Caller, FileType, RenameFlags};
 
 pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
     let name = request.arguments().name()?;
@@ -105,21 +105,23 @@ pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
     Ok(Reply::empty())
 }
 
-/// The flags of renameat2(2). RENAME_WHITEOUT and whatever may come are refused, not ignored; so are the two together.
-fn rename_flags(flags: u32) -> Result<RenameFlags, Refusal> {
-    match flags {
-        0 => Ok(RenameFlags::default()),
-        libc::RENAME_NOREPLACE => Ok(RenameFlags { no_replace: true, exchange: false }),
-        libc::RENAME_EXCHANGE => Ok(RenameFlags { no_replace: false, exchange: true }),
-        _ => Err(Refusal::Malformed),
+/// The flags of renameat2(2). Whatever may come is refused, not ignored; so is an exchange together with anything.
+fn rename_flags(flags: u32, caller: Caller) -> Result<RenameFlags, Refusal> {
+    const KNOWN: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    let has = |flag: u32| flags & flag != 0;
+    let exchange = has(libc::RENAME_EXCHANGE);
+    if flags & !KNOWN != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
+        return Err(Refusal::Malformed);
     }
+    let whiteout = has(libc::RENAME_WHITEOUT).then_some(caller);
+    Ok(RenameFlags { no_replace: has(libc::RENAME_NOREPLACE), exchange, whiteout })
 }
 
 pub(super) async fn rename2(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: Rename2In = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
-    let flags = rename_flags(input.flags)?;
+    let flags = rename_flags(input.flags, request.caller())?;
     session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
     Ok(Reply::empty())
 }
@@ -129,12 +131,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rename_flags_are_taken_one_at_a_time() {
-        assert!(rename_flags(libc::RENAME_NOREPLACE).unwrap().no_replace);
-        assert!(rename_flags(libc::RENAME_EXCHANGE).unwrap().exchange);
-        for refused in [libc::RENAME_WHITEOUT, libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE, 8] {
-            assert!(rename_flags(refused).is_err());
+    fn an_exchange_goes_with_no_other_flag() {
+        let caller = Caller { uid: 5, gid: 6 };
+        let flags = |flags| rename_flags(flags, caller);
+        assert_eq!(flags(0).unwrap(), RenameFlags::default());
+        assert!(flags(libc::RENAME_EXCHANGE).unwrap().exchange);
+        let both = flags(libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT).unwrap();
+        assert_eq!(both, RenameFlags { no_replace: true, exchange: false, whiteout: Some(caller) });
+        for other in [libc::RENAME_NOREPLACE, libc::RENAME_WHITEOUT, 8] {
+            assert!(flags(libc::RENAME_EXCHANGE | other).is_err());
         }
+        assert!(flags(8).is_err());
     }
 
     #[test]

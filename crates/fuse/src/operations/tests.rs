@@ -264,11 +264,14 @@ fn renames_take_the_flags_they_know() {
     bench.create(ROOT_NODE, b"a", libc::O_RDWR);
     let b = bench.create(ROOT_NODE, b"b", libc::O_RDWR).entry.node;
     assert_eq!(rename(libc::RENAME_NOREPLACE, b"a", b"b"), libc::EEXIST);
-    assert_eq!(rename(libc::RENAME_WHITEOUT, b"a", b"b"), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE, b"a", b"b"), libc::EINVAL);
     assert_eq!(rename(libc::RENAME_EXCHANGE, b"a", b"b"), 0);
     assert_eq!(bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"a\0"]).0.node, b);
     let input = RenameIn { new_dir: ROOT_NODE };
     assert_eq!(bench.errno(Opcode::Rename, ROOT_NODE, &[input.as_bytes(), b"a\0b\0"]), 0);
+    assert_eq!(rename(libc::RENAME_WHITEOUT, b"b", b"c"), 0);
+    let left = bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"b\0"]).0.attr;
+    assert_eq!((left.mode, left.rdev), (libc::S_IFCHR, 0));
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Task {
     async fn rename_to(&mut self, from: Place, to: Place, exchange: bool) -> Done {
         let started = self.history.now();
         let (fs, one, other) = (self.fs.clone(), from.clone(), to.clone());
-        let flags = RenameFlags { exchange, no_replace: false };
+        let flags = RenameFlags { exchange, ..RenameFlags::default() };
         let renaming =
             async move { fs.rename(one.parent, &one.name, other.parent, &other.name, flags).await };
         let (answer, did) = tracked(&self.fs, renaming).await;

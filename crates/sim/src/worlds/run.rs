@@ -378,6 +378,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
             let flags = RenameFlags {
                 no_replace: *kind == RenameKind::NoReplace,
                 exchange: *kind == RenameKind::Exchange,
+                whiteout: None,
             };
             fs.rename(above(from)?, &name(from), above(to)?, &name(to), flags).await?
         }
