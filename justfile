@@ -29,6 +29,11 @@ apps:
     cargo build --release
     tests/apps/run target/release/syncline
 
+# The POSIX test suite pjdfstest on a real mount (root; installs the suite into ~/.cache)
+pjdfstest:
+    cargo build --release
+    tests/apps/pjdfstest target/release/syncline
+
 # Everything that is measured, beside ext4, xfs and btrfs on a loop device (root); `just bench k5 --quick` for a part
 bench *options="all":
     cargo build --release
