@@ -4,6 +4,7 @@
 mod support;
 
 mod explain;
+mod flags;
 mod names;
 mod opens;
 mod paths;
@@ -11,8 +12,8 @@ mod reflink;
 mod scrub;
 mod sync_many;
 mod synced;
-mod transport;
 mod tmpfile;
+mod transport;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

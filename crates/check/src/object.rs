@@ -11,7 +11,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, FLAGS, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::parent::{Parent, parent_bytes_max};
 
@@ -146,7 +146,7 @@ impl Object {
         if capability && item.flags & FLAG_CAPABILITY == 0 {
             wrong("a file capability is set that the flags do not tell of".into());
         }
-        if item.flags & !FLAG_CAPABILITY != 0 {
+        if item.flags & !FLAGS != 0 {
             wrong(format!("unknown flags {:#x}", item.flags));
         }
     }

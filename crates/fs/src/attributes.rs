@@ -4,11 +4,13 @@ use crate::FsError;
 use crate::change::{Change, Changes};
 use crate::data;
 use crate::filesystem::Filesystem;
+use crate::flags::{require_changeable, require_growable};
 use crate::inode::Inode;
 use crate::options::AccessTime;
 use crate::privileges::without_privileges;
 use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
+use syncline_format::items::inode::FLAG_NO_ACCESS_TIME;
 use syncline_store::{Admission, Transaction};
 
 /// A relative access time is renewed after this.
@@ -54,6 +56,7 @@ impl Filesystem {
         self.store.admit(Admission::Shrink).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
+        require_settable(&inode, &rest)?;
         self.set_attributes_held(&inode, rest).await
     }
 
@@ -88,6 +91,9 @@ impl Filesystem {
         }
         let now = self.now();
         let mut state = inode.state.lock();
+        if state.meta.flags & FLAG_NO_ACCESS_TIME != 0 {
+            return;
+        }
         let attr = &mut state.attr;
         let stale = now.seconds.saturating_sub(attr.atime.seconds) >= ACCESS_TIME_AGE_SECONDS;
         if stale || attr.atime <= attr.mtime || attr.atime <= attr.ctime {
@@ -98,6 +104,21 @@ impl Filesystem {
     /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller holds the lease.
     pub(crate) fn require_present(&self, inode: &Inode) -> Result<(), FsError> {
         if inode.state.lock().removing { Err(FsError::Stale) } else { Ok(()) }
+    }
+}
+
+/// What its flags forbid. The present as a time needs no more than the right to write, and what may grow may be written.
+fn require_settable(inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
+    let moment = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+    if set.permissions.is_some()
+        || set.uid.is_some()
+        || set.gid.is_some()
+        || moment(set.atime)
+        || moment(set.mtime)
+    {
+        require_changeable(inode)
+    } else {
+        require_growable(inode)
     }
 }
 

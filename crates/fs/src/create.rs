@@ -4,6 +4,7 @@ use crate::FsError;
 use crate::change::{Changes, lease_all};
 use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
+use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino, ROOT, Timestamp};
 use std::sync::Arc;
@@ -96,6 +97,7 @@ impl Filesystem {
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.write().await;
         require_alive(&dir)?;
+        require_growable(&dir)?;
         let search = self.search(parent, name).await?;
         if search.entry.is_some() {
             return Err(FsError::Exists);
@@ -103,7 +105,7 @@ impl Filesystem {
         let offset = search.free()?;
         let file_type = new.file_type;
         let now = self.now();
-        let mut state = new.inherit(&dir).state(ino, parent, caller, now);
+        let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, now);
 
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
@@ -135,13 +137,15 @@ impl Filesystem {
             return Err(FsError::NotPermitted);
         }
         let dir = self.directory(new_parent).await?;
+        let _held = self.prepare_first_name(&inode).await?;
         let _leases = lease_all(&[&inode, &dir]).await;
         require_alive(&dir)?;
-        let _held = self.prepare_first_name(&inode).await?;
+        require_growable(&dir)?;
         let search = self.search(new_parent, new_name).await?;
         if search.entry.is_some() {
             return Err(FsError::Exists);
         }
+        require_changeable(&inode)?;
         let offset = search.free()?;
         let plan = self.plan_parents(&inode, None, Some((new_parent, new_name))).await?;
         let now = self.now();
@@ -168,11 +172,11 @@ impl Filesystem {
         change.add_entry(now);
         put_entry(&mut transaction, new_parent, Entry { offset, ino, file_type: inode.file_type }, new_name);
         changes.commit(self, transaction)?;
+        inode.state.lock().linkable = false;
         self.references.add(ino);
         self.counters.linked.add(1);
         Ok(attributes)
     }
-        inode.state.lock().linkable = false;
 }
 
 /// One link more.

@@ -120,7 +120,17 @@ impl InodeState {
         let data = DataState::new(&attr);
         let none = OpSeq::default();
         let (removing, linkable) = (false, false);
-        Self { attr, meta, data, opens: 0, name_op: none, changed_op: none, loaded_op: none, removing, linkable }
+        Self {
+            attr,
+            meta,
+            data,
+            opens: 0,
+            name_op: none,
+            changed_op: none,
+            loaded_op: none,
+            removing,
+            linkable,
+        }
     }
 
     /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the

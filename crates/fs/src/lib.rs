@@ -15,6 +15,7 @@ mod data;
 mod directory;
 mod error;
 mod filesystem;
+mod flags;
 mod hash;
 mod inode;
 mod options;
@@ -30,8 +31,8 @@ mod statfs;
 mod symlink;
 #[cfg(test)]
 mod tests;
-pub mod types;
 mod tmpfile;
+pub mod types;
 mod unlink;
 mod xattr;
 mod xattr_place;

@@ -6,6 +6,7 @@ use crate::create::{NewInode, more_links};
 use crate::data;
 use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::filesystem::Filesystem;
+use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::parents::{NameIn, ParentsPlan};
 use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
@@ -161,6 +162,7 @@ impl Filesystem {
         } else if request.flags.exchange {
             return Err(FsError::NotFound);
         }
+        concerned.require_permitted()?;
         self.refuse_loops(concerned, request.flags).await?;
         match &concerned.target {
             Some((target, target_entry)) if request.flags.exchange => {
@@ -240,7 +242,8 @@ impl Filesystem {
         let directory = source.file_type == FileType::Directory;
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
-        let whiteout = request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
+        let whiteout =
+            request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
         let change = changes.of(from);
         if whiteout.is_some() {
             change.touch_entries(now);
@@ -298,6 +301,7 @@ impl Filesystem {
             size: 0,
             meta: Meta::default(),
         };
+        let new = new.with_flags_of(from);
         let ino = self.store.new_object();
         let mut state = new.inherit(from).state(ino, from.ino, owner, self.now());
         let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
@@ -348,6 +352,19 @@ impl Concerned {
     /// Where the source has its name, and where it gets one.
     fn places<'a>(&self, request: Request<'a>) -> (NameIn<'a>, NameIn<'a>) {
         ((self.from.ino, request.name), (self.to.ino, request.new_name))
+    }
+
+    /// Flags of all that the rename changes.
+    fn require_permitted(&self) -> Result<(), FsError> {
+        require_changeable(&self.from)?;
+        require_changeable(&self.source)?;
+        match &self.target {
+            Some((target, _)) => {
+                require_changeable(&self.to)?;
+                require_changeable(target)
+            }
+            None => require_growable(&self.to),
+        }
     }
 
     /// True when a directory gets another parent.

@@ -4,6 +4,7 @@ use crate::FsError;
 use crate::create::NewInode;
 use crate::data;
 use crate::filesystem::Filesystem;
+use crate::flags::require_growable;
 use crate::inode::{Inode, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino};
 use std::sync::Arc;
@@ -23,15 +24,11 @@ impl Filesystem {
         self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.read().await;
-        let new = NewInode {
-            file_type: FileType::Regular,
-            permissions,
-            rdev: 0,
-            size: 0,
-            meta: Meta::default(),
-        };
+        let new =
+            NewInode { file_type: FileType::Regular, permissions, rdev: 0, size: 0, meta: Meta::default() };
         let ino = self.store.new_object();
-        let mut state = new.inherit(&dir).state(ino, parent, caller, self.now());
+        require_growable(&dir)?;
+        let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;

@@ -133,6 +133,19 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
+/// Flags of a file or directory, as chattr(1) sets them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileFlags {
+    /// `i`: nothing about it may change.
+    pub immutable: bool,
+    /// `a`: a file may only get longer, a directory only get more entries.
+    pub append_only: bool,
+    /// `A`: reading does not move the access time.
+    pub no_access_time: bool,
+    /// `d`: backup programs may leave it out.
+    pub no_dump: bool,
+}
+
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {

@@ -4,6 +4,7 @@ use crate::FsError;
 use crate::change::{Changes, lease_all};
 use crate::directory::{check_name, delete_entry};
 use crate::filesystem::Filesystem;
+use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::parents::ParentsPlan;
 use crate::types::{FileType, Ino};
@@ -47,6 +48,8 @@ impl Filesystem {
             if self.find(parent, name).await? != Some(entry) {
                 continue;
             }
+            require_changeable(&dir)?;
+            require_changeable(&child)?;
             if directory {
                 require_empty(&child)?;
             }

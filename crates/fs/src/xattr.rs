@@ -3,6 +3,7 @@
 use crate::FsError;
 use crate::change::Changes;
 use crate::filesystem::Filesystem;
+use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::privileges::CAPABILITY;
 use crate::types::{Ino, XattrMode};
@@ -78,6 +79,7 @@ impl Filesystem {
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
+        require_changeable(&inode)?;
         let search = self.search_xattr(&inode, name).await?;
         match (mode, search.place.is_some()) {
             (XattrMode::Create, true) => return Err(FsError::Exists),
@@ -159,6 +161,7 @@ impl Filesystem {
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
+        require_changeable(&inode)?;
         let place = self.search_xattr(&inode, name).await?.place.ok_or(FsError::NoAttribute)?;
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();

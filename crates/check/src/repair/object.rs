@@ -10,7 +10,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, FLAGS, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
@@ -116,7 +116,7 @@ impl Object {
         self.facts.file_type = (item.mode >> 12) as u8;
         self.small_xattrs(planner, &mut item).await;
         let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
-        let flags = (item.flags & FLAG_CAPABILITY) | if capability { FLAG_CAPABILITY } else { 0 };
+        let flags = (item.flags & FLAGS) | if capability { FLAG_CAPABILITY } else { 0 };
         if flags != item.flags {
             let text = format!("flags {:#x} → {flags:#x}", item.flags);
             planner.object(FindingKind::InodeContradiction, self.number, text);

@@ -15,6 +15,16 @@ pub const SECTION_BYTES: usize = 4;
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 /// Flag: the inode has a `security.capability` attribute, which a write must remove.
 pub const FLAG_CAPABILITY: u32 = 1;
+/// Flag: nothing about the inode may change.
+pub const FLAG_IMMUTABLE: u32 = 1 << 1;
+/// Flag: a file may only get longer, a directory only get more entries.
+pub const FLAG_APPEND: u32 = 1 << 2;
+/// Flag: reading does not move the access time.
+pub const FLAG_NO_ACCESS_TIME: u32 = 1 << 3;
+/// Flag: backup programs may leave the file out.
+pub const FLAG_NO_DUMP: u32 = 1 << 4;
+/// All flags there are.
+pub const FLAGS: u32 = FLAG_CAPABILITY | FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP;
 
 /// File type bits of a mode.
 pub const MODE_TYPE: u16 = 0o170000;

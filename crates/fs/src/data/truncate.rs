@@ -16,6 +16,7 @@ use super::write::{patch, reserve};
 use super::{BLOCK, DataState, MemoryBlock, lookup};
 use crate::FsError;
 use crate::filesystem::Filesystem;
+use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Timestamp;
 use bytes::Bytes;
@@ -42,6 +43,7 @@ pub(crate) async fn truncate(
     fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
+    require_changeable(inode)?;
     let size = inode.state.lock().attr.size;
     if new_size >= size {
         return grow(fs, inode, new_size, now, kill_privileges).await;

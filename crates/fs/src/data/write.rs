@@ -3,6 +3,7 @@
 use super::{BLOCK, DataState, MemoryBlock, read, throttle, truncate};
 use crate::FsError;
 use crate::filesystem::Filesystem;
+use crate::flags::require_writable;
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::ops::Range;
@@ -72,6 +73,7 @@ async fn write_leased(
         return Ok(());
     }
     fs.require_present(inode)?;
+    require_writable(inode, offset)?;
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
     if end > inode.state.lock().attr.size {

@@ -130,3 +130,14 @@ request!(
         out_size: u32,
     }
 );
+request!(
+    /// `struct fsxattr` of `FS_IOC_FSGETXATTR`.
+    FsXattr, 28, {
+        xflags: u32,
+        extent_size: u32,
+        extents: u32,
+        project: u32,
+        cow_extent_size: u32,
+        padding: [u8; 8],
+    }
+);

@@ -75,10 +75,11 @@ pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
-/// Asked for when a program wants the time of birth.
+/// Asked for when a program wants the time of birth. (Linux 6.18 takes no attributes from it.)
 pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<StatxIn>()?;
     let attributes = session.fs().getattr(request.ino()).await?;
+    let flags = session.fs().file_flags(request.ino()).await?;
     let time =
         |time: Timestamp| StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
     let rdev = attributes.rdev;
@@ -99,6 +100,8 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         // The kernel's 32-bit form: 12 bits of major number between 8 and 12 bits of minor number.
         rdev_major: (rdev >> 8) & 0xfff,
         rdev_minor: (rdev & 0xff) | ((rdev >> 12) & 0xfff00),
+        attributes: super::flags::statx_attributes(flags),
+        attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
     Ok(Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() }))

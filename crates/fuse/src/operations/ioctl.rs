@@ -1,6 +1,6 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files. Every other command is "not for this file".
 
-use super::{Answer, Refusal, reflink};
+use super::{Answer, Refusal, flags, reflink};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -23,6 +23,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         let argument = arguments.bytes(input.in_size as usize)?;
         let answer = reflink::ioctl(session, request, command, argument, input.out_size as usize).await?;
         return Ok(Reply::fixed(&IoctlOut::default()).with_data(answer));
+    }
+    if let Some(answer) = flags::ioctl(session, request, &input, &mut arguments).await {
+        return answer;
     }
     if input.command != COMMAND {
         return Err(Refusal::Errno(libc::ENOTTY));

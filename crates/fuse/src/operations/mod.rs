@@ -4,6 +4,7 @@
 mod attributes;
 mod directories;
 mod files;
+mod flags;
 #[cfg(test)]
 mod fuzz;
 mod ioctl;
@@ -92,8 +93,8 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::StatFs => attributes::statfs(session),
         Opcode::Open => files::open(session, request).await,
         Opcode::Create => files::create(session, request).await,
-        Opcode::Release => files::release(session, request),
         Opcode::TmpFile => files::tmpfile(session, request).await,
+        Opcode::Release => files::release(session, request),
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::LSeek => files::lseek(session, request).await,

@@ -6,6 +6,7 @@ use crate::change::{Leases, lease_all};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, lookup, plan, submit, sync, truncate};
 use crate::filesystem::Filesystem;
+use crate::flags::require_writable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
 use async_lock::MutexGuardArc;
@@ -66,6 +67,7 @@ impl<'a> Span<'a> {
         for inode in &files {
             fs.require_present(inode)?;
         }
+        require_writable(self.to, self.to_offset)?;
         // What was written since.
         sync::submit_leased(fs, &files, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })

@@ -1,0 +1,104 @@
+//! The flags that chattr(1) sets, and what they forbid.
+//!
+//! The kernel knows nothing of the flags of an inode on a FUSE mount: it sees to who may change them, and all that follows
+//! from them is decided here, under the lease of the inode that has them.
+
+use crate::FsError;
+use crate::change::Changes;
+use crate::create::NewInode;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, Meta};
+use crate::types::{FileFlags, FileType, Ino};
+use std::sync::Arc;
+use syncline_format::items::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ACCESS_TIME, FLAG_NO_DUMP};
+use syncline_store::{Admission, Transaction};
+
+/// All that a caller can set.
+const SETTABLE: u32 = FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP;
+
+impl FileFlags {
+    fn bits(self) -> u32 {
+        let bit = |set: bool, flag: u32| if set { flag } else { 0 };
+        bit(self.immutable, FLAG_IMMUTABLE)
+            | bit(self.append_only, FLAG_APPEND)
+            | bit(self.no_access_time, FLAG_NO_ACCESS_TIME)
+            | bit(self.no_dump, FLAG_NO_DUMP)
+    }
+
+    fn of(bits: u32) -> Self {
+        let has = |flag: u32| bits & flag != 0;
+        Self {
+            immutable: has(FLAG_IMMUTABLE),
+            append_only: has(FLAG_APPEND),
+            no_access_time: has(FLAG_NO_ACCESS_TIME),
+            no_dump: has(FLAG_NO_DUMP),
+        }
+    }
+}
+
+impl Filesystem {
+    /// The flags of an inode.
+    pub async fn file_flags(&self, ino: Ino) -> Result<FileFlags, FsError> {
+        let inode = self.inode(ino).await?;
+        let bits = inode.state.lock().meta.flags;
+        Ok(FileFlags::of(bits))
+    }
+
+    /// Sets the flags of a file or directory. Whether the caller may was decided by the kernel.
+    pub async fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<(), FsError> {
+        self.store.admit(Admission::Shrink).await?;
+        let inode = self.inode(ino).await?;
+        if !matches!(inode.file_type, FileType::Regular | FileType::Directory) {
+            return Err(FsError::NotSupported);
+        }
+        let _lease = inode.lease.write().await;
+        self.require_present(&inode)?;
+        let mut changes = Changes::new();
+        let change = changes.of(&inode);
+        let set = (change.meta.flags & !SETTABLE) | flags.bits();
+        if set == change.meta.flags {
+            return Ok(());
+        }
+        change.meta.flags = set;
+        change.touch(self.now());
+        changes.commit(self, Transaction::new())?;
+        Ok(())
+    }
+}
+
+fn has(inode: &Inode, flags: u32) -> bool {
+    inode.state.lock().meta.flags & flags != 0
+}
+
+fn refuse(forbidden: bool) -> Result<(), FsError> {
+    if forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
+}
+
+/// Refuses what changes an inode itself: its mode, owner, times, extended attributes, names, and a file's size.
+pub(crate) fn require_changeable(inode: &Inode) -> Result<(), FsError> {
+    refuse(has(inode, FLAG_IMMUTABLE | FLAG_APPEND))
+}
+
+/// Refuses what even an inode that may only grow permits: new names in a directory, the present as a file's times.
+pub(crate) fn require_growable(inode: &Inode) -> Result<(), FsError> {
+    refuse(has(inode, FLAG_IMMUTABLE))
+}
+
+/// Refuses data at `offset` of a file that is immutable, or may only grow and is longer. An opening does not tell whether it
+/// is for appending (and mostly is not told of at all), but where the data goes does.
+pub(crate) fn require_writable(inode: &Inode, offset: u64) -> Result<(), FsError> {
+    let state = inode.state.lock();
+    let flags = state.meta.flags;
+    refuse(flags & FLAG_IMMUTABLE != 0 || (flags & FLAG_APPEND != 0 && offset < state.attr.size))
+}
+
+impl NewInode {
+    /// What a directory's flags hand down to what is made in it.
+    pub(crate) fn with_flags_of(self, dir: &Arc<Inode>) -> Self {
+        let inherited = match self.file_type {
+            FileType::Symlink => 0,
+            _ => dir.state.lock().meta.flags & (FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP),
+        };
+        Self { meta: Meta { flags: self.meta.flags | inherited, ..self.meta }, ..self }
+    }
+}

@@ -1,0 +1,105 @@
+//! The flags that chattr(1) and lsattr(1) know: the ioctls that set and get them, and how statx tells of them. The kernel
+//! has asked already whether the caller may.
+
+use super::{Answer, Refusal};
+use crate::abi::{FsXattr, IoctlIn, IoctlOut};
+use crate::reply::Reply;
+use crate::request::{Arguments, Request};
+use crate::session::Session;
+use syncline_fs::types::FileFlags;
+use zerocopy::IntoBytes;
+
+/// `FS_IOC_GETFLAGS` and its kin, as `_IOR` and `_IOW` number them.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const GET_XFLAGS: u32 = 0x801c_581f;
+const SET_XFLAGS: u32 = 0x401c_5820;
+
+/// One flag in the three numberings: of `FS_IOC_GETFLAGS`, of `FS_IOC_FSGETXATTR`, of statx (0: not told there).
+struct Numbers {
+    flag: u32,
+    xflag: u32,
+    statx: u64,
+}
+
+const IMMUTABLE: Numbers = Numbers { flag: 0x10, xflag: 0x08, statx: 0x10 };
+const APPEND_ONLY: Numbers = Numbers { flag: 0x20, xflag: 0x10, statx: 0x20 };
+const NO_DUMP: Numbers = Numbers { flag: 0x40, xflag: 0x80, statx: 0x40 };
+const NO_ACCESS_TIME: Numbers = Numbers { flag: 0x80, xflag: 0x40, statx: 0 };
+
+/// All attributes that statx tells of here.
+pub(super) const STATX_ATTRIBUTES: u64 = IMMUTABLE.statx | APPEND_ONLY.statx | NO_DUMP.statx;
+
+/// The flags in one of the numberings.
+fn numbered(flags: FileFlags, number: impl Fn(&Numbers) -> u64) -> u64 {
+    let each = [
+        (flags.immutable, IMMUTABLE),
+        (flags.append_only, APPEND_ONLY),
+        (flags.no_dump, NO_DUMP),
+        (flags.no_access_time, NO_ACCESS_TIME),
+    ];
+    each.iter().filter(|(set, _)| *set).fold(0, |all, (_, numbers)| all | number(numbers))
+}
+
+/// The inverse; a flag that can't be kept is refused rather than forgotten.
+fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Refusal> {
+    let known =
+        [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME].iter().fold(0, |all, one| all | number(one));
+    if bits & !known != 0 {
+        return Err(Refusal::Errno(libc::EOPNOTSUPP));
+    }
+    let has = |numbers: Numbers| bits & number(&numbers) != 0;
+    Ok(FileFlags {
+        immutable: has(IMMUTABLE),
+        append_only: has(APPEND_ONLY),
+        no_dump: has(NO_DUMP),
+        no_access_time: has(NO_ACCESS_TIME),
+    })
+}
+
+/// As statx tells them.
+pub(super) fn statx_attributes(flags: FileFlags) -> u64 {
+    numbered(flags, |numbers| numbers.statx)
+}
+
+/// An ioctl of these; `None` for any other.
+pub(super) async fn ioctl(
+    session: &Session,
+    request: &Request,
+    input: &IoctlIn,
+    arguments: &mut Arguments<'_>,
+) -> Option<Answer> {
+    match input.command {
+        GET_FLAGS | GET_XFLAGS => Some(get(session, request, input).await),
+        SET_FLAGS | SET_XFLAGS => Some(set(session, request, input, arguments).await),
+        _ => None,
+    }
+}
+
+async fn get(session: &Session, request: &Request, input: &IoctlIn) -> Answer {
+    let flags = session.fs().file_flags(request.ino()).await?;
+    let bytes = if input.command == GET_FLAGS {
+        (numbered(flags, |numbers| numbers.flag.into()) as u32).as_bytes().to_vec()
+    } else {
+        let xflags = numbered(flags, |numbers| numbers.xflag.into()) as u32;
+        FsXattr { xflags, ..FsXattr::default() }.as_bytes().to_vec()
+    };
+    if input.out_size as usize != bytes.len() {
+        return Err(Refusal::Malformed);
+    }
+    Ok(Reply::fixed(&IoctlOut::default()).with_data(bytes))
+}
+
+async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &mut Arguments<'_>) -> Answer {
+    let flags = if input.command == SET_FLAGS {
+        flags_of(arguments.take::<u32>()?, |numbers| numbers.flag)?
+    } else {
+        let asked: FsXattr = arguments.take()?;
+        if (asked.extent_size, asked.project, asked.cow_extent_size) != (0, 0, 0) {
+            return Err(Refusal::Errno(libc::EOPNOTSUPP));
+        }
+        flags_of(asked.xflags, |numbers| numbers.xflag)?
+    };
+    session.fs().set_file_flags(request.ino(), flags).await?;
+    Ok(Reply::fixed(&IoctlOut::default()))
+}
