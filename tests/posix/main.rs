@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acl;
 mod explain;
 mod flags;
 mod names;

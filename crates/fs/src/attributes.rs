@@ -68,6 +68,10 @@ impl Filesystem {
     ) -> Result<Attributes, FsError> {
         let chown = set.uid.is_some() || set.gid.is_some();
         let capability = if chown { self.find_capability(inode).await? } else { None };
+        let acl = match set.permissions {
+            Some(mode) => self.acl_for_mode(inode, mode).await?,
+            None => None,
+        };
         let now = self.now();
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
@@ -75,6 +79,7 @@ impl Filesystem {
         set_owner_and_mode(change, set, chown);
         set_times(change, set, now);
         self.drop_capability(change, &mut transaction, capability);
+        self.change_acl(change, &mut transaction, acl)?;
         let mut attributes = change.attr;
         if !change.atime_set {
             attributes.atime = inode.state.lock().attr.atime;

@@ -6,7 +6,7 @@ use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
-use crate::types::{Attributes, Caller, FileType, Ino, ROOT, Timestamp};
+use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
 use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
 
@@ -18,7 +18,7 @@ const SETGID: u16 = 0o2000;
 /// An inode to be made.
 pub(crate) struct NewInode {
     pub file_type: FileType,
-    pub permissions: u16,
+    pub mode: NewMode,
     pub rdev: u32,
     pub size: u64,
     pub meta: Meta,
@@ -28,8 +28,7 @@ impl Filesystem {
     /// What mkfs stores: the root directory.
     pub fn initial_transaction(uid: u32, gid: u32, permissions: u16, now: Timestamp) -> Transaction {
         let caller = Caller { uid, gid };
-        let new =
-            NewInode { file_type: FileType::Directory, permissions, rdev: 0, size: 0, meta: Meta::default() };
+        let new = NewInode::directory(permissions.into());
         let state = new.state(ROOT, ROOT, caller, now);
         let mut transaction = Transaction::new();
         state.put(&mut transaction);
@@ -44,7 +43,7 @@ impl Filesystem {
         parent: Ino,
         name: &[u8],
         file_type: FileType,
-        permissions: u16,
+        permissions: impl Into<NewMode>,
         rdev: u32,
     ) -> Result<Attributes, FsError> {
         let rdev = match file_type {
@@ -52,7 +51,7 @@ impl Filesystem {
             FileType::CharDevice | FileType::BlockDevice => rdev,
             FileType::Regular | FileType::Fifo | FileType::Socket => 0,
         };
-        let new = NewInode { file_type, permissions, rdev, size: 0, meta: Meta::default() };
+        let new = NewInode { file_type, mode: permissions.into(), rdev, size: 0, meta: Meta::default() };
         self.create(caller, parent, name, new, Transaction::new()).await
     }
 
@@ -62,10 +61,9 @@ impl Filesystem {
         caller: Caller,
         parent: Ino,
         name: &[u8],
-        permissions: u16,
+        permissions: impl Into<NewMode>,
     ) -> Result<Attributes, FsError> {
-        let new =
-            NewInode { file_type: FileType::Directory, permissions, rdev: 0, size: 0, meta: Meta::default() };
+        let new = NewInode::directory(permissions.into());
         self.create(caller, parent, name, new, Transaction::new()).await
     }
 
@@ -104,6 +102,7 @@ impl Filesystem {
         }
         let offset = search.free()?;
         let file_type = new.file_type;
+        let (new, lists) = self.with_acls_of(new, &dir).await?;
         let now = self.now();
         let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, now);
 
@@ -116,6 +115,7 @@ impl Filesystem {
         }
         put_entry(&mut transaction, parent, Entry { offset, ino, file_type }, name);
         self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
+        self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
         state.put(&mut transaction);
         transaction.count_objects(1);
         let attributes = state.attr;
@@ -185,16 +185,17 @@ pub(crate) fn more_links(nlink: u32) -> Result<u32, FsError> {
 }
 
 impl NewInode {
+    fn directory(mode: NewMode) -> Self {
+        Self { file_type: FileType::Directory, mode, rdev: 0, size: 0, meta: Meta::default() }
+    }
+
     /// What a setgid directory hands down: its group, and to directories setgid itself.
     pub(crate) fn inherit(self, dir: &Arc<Inode>) -> Inheriting {
         let state = dir.state.lock();
         let setgid = state.attr.permissions & SETGID != 0;
-        let permissions = if setgid && self.file_type == FileType::Directory {
-            self.permissions | SETGID
-        } else {
-            self.permissions
-        };
-        Inheriting { gid: setgid.then_some(state.attr.gid), new: Self { permissions, ..self } }
+        let handed_down = if setgid && self.file_type == FileType::Directory { SETGID } else { 0 };
+        let mode = NewMode { permissions: self.mode.permissions | handed_down, ..self.mode };
+        Inheriting { gid: setgid.then_some(state.attr.gid), new: Self { mode, ..self } }
     }
 
     fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {
@@ -215,7 +216,7 @@ impl Inheriting {
         let attr = Attributes {
             ino,
             file_type: new.file_type,
-            permissions: new.permissions & 0o7777,
+            permissions: new.mode.permissions & 0o7777,
             nlink: if directory { 2 } else { 1 },
             uid: caller.uid,
             gid: self.gid.unwrap_or(caller.gid),

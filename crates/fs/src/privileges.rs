@@ -68,7 +68,8 @@ impl Filesystem {
         place: Option<Place>,
     ) {
         if let Some(place) = place {
-            self.delete_xattr(change, transaction, CAPABILITY, &place);
+            let ino = change.attr.ino;
+            self.delete_xattr(&mut change.meta, (transaction, ino), CAPABILITY, &place);
             change.meta.flags &= !FLAG_CAPABILITY;
             self.counters.xattrs_logged.add(1);
         }

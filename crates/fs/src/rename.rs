@@ -296,7 +296,7 @@ impl Filesystem {
         let from = &concerned.from;
         let new = NewInode {
             file_type: FileType::CharDevice,
-            permissions: 0,
+            mode: 0.into(),
             rdev: 0,
             size: 0,
             meta: Meta::default(),

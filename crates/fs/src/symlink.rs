@@ -38,7 +38,7 @@ impl Filesystem {
             LinkTarget::Chunks(chunks)
         });
         let size = target.len() as u64;
-        let new = NewInode { file_type: FileType::Symlink, permissions: 0o777, rdev: 0, size, meta };
+        let new = NewInode { file_type: FileType::Symlink, mode: 0o777.into(), rdev: 0, size, meta };
         self.create_as(ino, caller, parent, name, new, transaction).await
     }
 

@@ -6,7 +6,7 @@ use crate::data;
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::{Inode, Meta};
-use crate::types::{Attributes, Caller, FileType, Ino};
+use crate::types::{Attributes, Caller, FileType, Ino, NewMode};
 use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
 
@@ -18,22 +18,29 @@ impl Filesystem {
         &self,
         caller: Caller,
         parent: Ino,
-        permissions: u16,
+        permissions: impl Into<NewMode>,
         linkable: bool,
     ) -> Result<Attributes, FsError> {
         self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.read().await;
-        let new =
-            NewInode { file_type: FileType::Regular, permissions, rdev: 0, size: 0, meta: Meta::default() };
+        let new = NewInode {
+            file_type: FileType::Regular,
+            mode: permissions.into(),
+            rdev: 0,
+            size: 0,
+            meta: Meta::default(),
+        };
         let ino = self.store.new_object();
         require_growable(&dir)?;
+        let (new, lists) = self.with_acls_of(new, &dir).await?;
         let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;
 
         let mut transaction = Transaction::new();
+        self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
         state.put(&mut transaction);
         self.put_orphan(&mut transaction, ino);
         transaction.count_objects(1);

@@ -103,6 +103,22 @@ pub struct Caller {
     pub gid: u32,
 }
 
+/// Permissions of what is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewMode {
+    /// Permission bits (07777).
+    pub permissions: u16,
+    /// What the caller's umask takes away of them where no default access control list says otherwise.
+    pub umask: u16,
+}
+
+impl From<u16> for NewMode {
+    /// These permissions and no umask.
+    fn from(permissions: u16) -> Self {
+        Self { permissions, umask: 0 }
+    }
+}
+
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {

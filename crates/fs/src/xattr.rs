@@ -1,6 +1,7 @@
 //! Extended attributes, as callers see them. Namespaces and who may touch them are the kernel's.
 
 use crate::FsError;
+use crate::acl::is_acl;
 use crate::change::Changes;
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
@@ -11,9 +12,9 @@ use crate::xattr_place::{Place, XattrSearch, decode_xattr};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;
-use syncline_format::items::xattr::{LIST_BYTES_MAX, VALUE_BYTES_MAX, is_xattr_name};
+use syncline_format::items::xattr::{VALUE_BYTES_MAX, is_xattr_name};
 use syncline_format::{Key, Kind};
-use syncline_store::{Admission, StoreError, Transaction};
+use syncline_store::{Admission, Transaction};
 
 /// Items read at a time for a listing.
 const ITEMS_EACH: usize = 256;
@@ -72,6 +73,9 @@ impl Filesystem {
         mode: XattrMode,
     ) -> Result<(), FsError> {
         check_name(name)?;
+        if is_acl(name) {
+            return self.set_acl(ino, name, value, false).await;
+        }
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::ListTooLong);
         }
@@ -99,20 +103,7 @@ impl Filesystem {
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
         let change = changes.of(inode);
-        if let Some(place) = &search.place {
-            self.delete_xattr(change, &mut transaction, name, place);
-        }
-        // The place of an item that is replaced is free again.
-        let free = match search.place {
-            Some(Place::Item(offset, _) | Place::Chunks(offset, _)) => Some(offset),
-            _ => search.free,
-        };
-        let free = free.ok_or(FsError::Store(StoreError::NoSpace))?;
-        self.insert_xattr(change, &mut transaction, name, value, free);
-        if change.meta.xattr_list_bytes > LIST_BYTES_MAX {
-            // What can be set can be listed.
-            return Err(FsError::Store(StoreError::NoSpace));
-        }
+        self.replace_xattr(change, &mut transaction, (name, value), &search)?;
         if name == CAPABILITY {
             change.meta.flags |= FLAG_CAPABILITY;
         }
@@ -162,11 +153,16 @@ impl Filesystem {
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
         require_changeable(&inode)?;
-        let place = self.search_xattr(&inode, name).await?.place.ok_or(FsError::NoAttribute)?;
+        let place = match self.search_xattr(&inode, name).await?.place {
+            Some(place) => place,
+            // An access control list that is not there says what the mode says; nobody minds its removal.
+            None if is_acl(name) => return Ok(()),
+            None => return Err(FsError::NoAttribute),
+        };
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
         let change = changes.of(&inode);
-        self.delete_xattr(change, &mut transaction, name, &place);
+        self.delete_xattr(&mut change.meta, (&mut transaction, ino), name, &place);
         if name == CAPABILITY {
             change.meta.flags &= !FLAG_CAPABILITY;
         }

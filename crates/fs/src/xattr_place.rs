@@ -4,15 +4,15 @@
 use crate::FsError;
 use crate::change::Change;
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, Meta};
 use crate::types::Ino;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use syncline_format::items::inode::xattr_section_bytes;
-use syncline_format::items::xattr::{ChunkRef, Xattr, XattrValue};
+use syncline_format::items::xattr::{ChunkRef, LIST_BYTES_MAX, Xattr, XattrValue};
 use syncline_format::items::{SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
-use syncline_store::Transaction;
+use syncline_store::{StoreError, Transaction};
 
 /// Where one extended attribute is.
 #[derive(Clone, Debug)]
@@ -71,18 +71,17 @@ impl Filesystem {
     /// Takes an extended attribute away.
     pub(crate) fn delete_xattr(
         &self,
-        change: &mut Change<'_>,
-        transaction: &mut Transaction,
+        meta: &mut Meta,
+        (transaction, ino): (&mut Transaction, Ino),
         name: &[u8],
         place: &Place,
     ) {
-        let ino = change.attr.ino;
-        let meta = &mut change.meta;
         meta.xattr_list_bytes = meta.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
         match place {
-            Place::Inode(index) => {
+            Place::Inode(_) => {
+                // By name: another change of the same transaction may have moved it.
                 let mut xattrs = Vec::clone(&meta.xattrs);
-                xattrs.remove(*index);
+                xattrs.retain(|(small, _)| small != name);
                 meta.xattrs = Arc::new(xattrs);
             }
             Place::Item(offset, _) => {
@@ -102,14 +101,12 @@ impl Filesystem {
     /// Adds an extended attribute that is not there, where it fits best; `free` is a place for an item.
     pub(crate) fn insert_xattr(
         &self,
-        change: &mut Change<'_>,
-        transaction: &mut Transaction,
+        meta: &mut Meta,
+        (transaction, ino): (&mut Transaction, Ino),
         name: &[u8],
         value: &Bytes,
         free: u64,
     ) {
-        let ino = change.attr.ino;
-        let meta = &mut change.meta;
         meta.xattr_list_bytes = meta.xattr_list_bytes.saturating_add(name.len() as u32 + 1);
         let taken: usize = meta.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
         if taken + xattr_section_bytes(name, value) <= self.limits.xattr_bytes {
@@ -128,6 +125,32 @@ impl Filesystem {
         };
         transaction.put(Key::new(ino, Kind::Xattr, free), Xattr { name, value: place }.encode());
         meta.xattr_items = meta.xattr_items.saturating_add(1);
+    }
+
+    /// Puts an extended attribute in place of its old value, or at `free`.
+    pub(crate) fn replace_xattr(
+        &self,
+        change: &mut Change<'_>,
+        transaction: &mut Transaction,
+        (name, value): (&[u8], &Bytes),
+        search: &XattrSearch,
+    ) -> Result<(), FsError> {
+        let ino = change.attr.ino;
+        if let Some(place) = &search.place {
+            self.delete_xattr(&mut change.meta, (transaction, ino), name, place);
+        }
+        // The place of an item that is replaced is free again.
+        let free = match search.place {
+            Some(Place::Item(offset, _) | Place::Chunks(offset, _)) => Some(offset),
+            _ => search.free,
+        };
+        let free = free.ok_or(FsError::Store(StoreError::NoSpace))?;
+        self.insert_xattr(&mut change.meta, (transaction, ino), name, value, free);
+        // What can be set can be listed.
+        if change.meta.xattr_list_bytes > LIST_BYTES_MAX {
+            return Err(FsError::Store(StoreError::NoSpace));
+        }
+        Ok(())
     }
 
     /// Number of pieces of a value in chunks.

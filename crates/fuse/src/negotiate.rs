@@ -14,8 +14,7 @@ const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 ///
 /// Left out on purpose: WRITEBACK_CACHE (costs a SETATTR, halves concurrent fsyncs), AUTO_INVAL_DATA (only this daemon
 /// changes the files, and it does so through the kernel), POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one
-/// host), the SPLICE family (a copy is cheaper at these sizes), POSIX_ACL and DONT_MASK (no ACLs yet), and
-/// SETXATTR_EXT, which only ACLs need.
+/// host), the SPLICE family (a copy is cheaper at these sizes).
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::DO_READDIRPLUS
@@ -26,6 +25,9 @@ const WANTED: u64 = init::ASYNC_READ
     | init::CACHE_SYMLINKS
     | init::NO_OPENDIR_SUPPORT
     | init::EXPLICIT_INVAL_DATA
+    | init::DONT_MASK
+    | init::POSIX_ACL
+    | init::SETXATTR_EXT
     | init::HANDLE_KILLPRIV_V2
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;

@@ -2,6 +2,8 @@
 
 /// What the two sides agree on at INIT. Bits from 32 on travel in `flags2`.
 pub mod init {
+    /// The umask comes with the request that makes something.
+    pub const DONT_MASK: u64 = 1 << 6;
     /// Several reads of one file at once.
     pub const ASYNC_READ: u64 = 1 << 0;
     /// OPEN carries O_TRUNC and the daemon truncates.
@@ -18,6 +20,8 @@ pub mod init {
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     /// Lookups and readdirs in one directory at once.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel decides by access control lists, which the daemon keeps.
+    pub const POSIX_ACL: u64 = 1 << 20;
     /// `max_pages` of the answer counts.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links stay in the page cache.
@@ -30,6 +34,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// SETXATTR says whether setgid goes.
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// Files opened for direct I/O can still be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests come through io_uring, once the daemon has registered entries for every CPU's queue.
@@ -90,4 +96,10 @@ pub mod write {
 pub mod fsync {
     /// Data, and what is needed to find it.
     pub const DATA_ONLY: u32 = 1 << 0;
+}
+
+/// Requests SETXATTR.
+pub mod setxattr {
+    /// Whoever sets this access control list is not of the group: setgid goes.
+    pub const ACL_KILL_SGID: u32 = 1 << 0;
 }

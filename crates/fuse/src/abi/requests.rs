@@ -103,8 +103,11 @@ request!(
 );
 request!(FSyncIn, 16, { handle: u64, flags: u32, padding: u32, });
 request!(
-    /// The short form, which is what comes while SETXATTR_EXT is not negotiated.
     SetXattrIn, 8, { size: u32, flags: u32, }
+);
+request!(
+    /// Follows [`SetXattrIn`] where SETXATTR_EXT was agreed on.
+    SetXattrMore, 8, { setxattr_flags: u32, padding: u32, }
 );
 request!(GetXattrIn, 8, { size: u32, padding: u32, });
 request!(LSeekIn, 24, { handle: u64, offset: u64, whence: u32, padding: u32, });

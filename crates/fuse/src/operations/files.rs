@@ -1,6 +1,7 @@
 //! Open files: OPEN, CREATE, TMPFILE, RELEASE, READ, WRITE, LSEEK, FSYNC.
 
 use super::attributes::entry_out;
+use super::names::new_mode;
 use super::{Answer, Refusal};
 use crate::abi::flags::{fsync as fsync_flags, init, open as open_flags, open_request, write as write_flags};
 use crate::abi::{
@@ -79,7 +80,7 @@ async fn make(
     name: &[u8],
 ) -> Result<Attributes, FsError> {
     let (caller, parent) = (request.caller(), request.ino());
-    let permissions = (input.mode & 0o7777) as u16;
+    let permissions = new_mode(input.mode, input.umask);
     loop {
         match session.fs().mknod(caller, parent, name, FileType::Regular, permissions, 0).await {
             Err(FsError::Exists) if input.flags & libc::O_EXCL as u32 == 0 => {}
@@ -140,7 +141,7 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     if !matches!(input.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
         return Err(Refusal::Malformed);
     }
-    let permissions = (input.mode & 0o7777) as u16;
+    let permissions = new_mode(input.mode, input.umask);
     let linkable = input.flags & libc::O_EXCL as u32 == 0;
     let made = session.fs().tmpfile(request.caller(), request.ino(), permissions, linkable).await?;
     let open = opened(session, input.flags);

@@ -7,7 +7,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
-use syncline_fs::types::{Caller, FileType, RenameFlags};
+use syncline_fs::types::{Caller, FileType, NewMode, RenameFlags};
 
 pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
     let name = request.arguments().name()?;
@@ -50,9 +50,14 @@ fn made_by_mknod(mode: u32) -> Result<FileType, Refusal> {
 pub(super) async fn mknod(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: MkNodIn = arguments.take()?;
+/// Permissions of what is to be made, and the umask that may apply to them.
+pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
+    NewMode { permissions: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16 }
+}
+
     let name = arguments.name()?;
     let file_type = made_by_mknod(input.mode)?;
-    let permissions = (input.mode & 0o7777) as u16;
+    let permissions = new_mode(input.mode, input.umask);
     let rdev = if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) { input.rdev } else { 0 };
     let made =
         session.fs().mknod(request.caller(), request.ino(), name, file_type, permissions, rdev).await?;
@@ -63,7 +68,7 @@ pub(super) async fn mkdir(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: MkDirIn = arguments.take()?;
     let name = arguments.name()?;
-    let permissions = (input.mode & 0o7777) as u16;
+    let permissions = new_mode(input.mode, input.umask);
     let made = session.fs().mkdir(request.caller(), request.ino(), name, permissions).await?;
     Ok(Reply::fixed(&entry_out(session, &made)))
 }

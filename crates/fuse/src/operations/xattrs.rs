@@ -1,21 +1,28 @@
 //! Extended attributes.
 
 use super::{Answer, Refusal};
-use crate::abi::{GetXattrIn, GetXattrOut, SetXattrIn};
+use crate::abi::flags::{init, setxattr as flags};
+use crate::abi::{GetXattrIn, GetXattrOut, SetXattrIn, SetXattrMore};
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
 use bytes::Bytes;
 use syncline_fs::types::XattrMode;
 
-/// Attributes of this namespace have a meaning that this daemon would have to enforce. It has no ACLs yet, and one
-/// that is kept but not enforced is worse than none.
+/// Attributes of this namespace have a meaning, and one that is kept but not enforced is worse than none.
 const ENFORCED: &[u8] = b"system.";
+/// The ones whose meaning is known: access control lists. The kernel enforces them if that was agreed on.
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+/// What only root may see.
+const TRUSTED: &[u8] = b"trusted.";
 
-fn name<'a>(arguments: &mut Arguments<'a>) -> Result<&'a [u8], Refusal> {
+fn name<'a>(session: &Session, arguments: &mut Arguments<'a>) -> Result<&'a [u8], Refusal> {
     let name = arguments.string()?;
     if name.is_empty() {
         return Err(Refusal::Malformed);
+    }
+    if ACLS.contains(&name) && session.negotiated().has(init::POSIX_ACL) {
+        return Ok(name);
     }
     if name.starts_with(ENFORCED) {
         return Err(Refusal::Errno(libc::EOPNOTSUPP));
@@ -35,20 +42,38 @@ fn sized(value: Bytes, room: u32) -> Answer {
 pub(super) async fn get(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: GetXattrIn = arguments.take()?;
-    let value = session.fs().getxattr(request.ino(), name(&mut arguments)?).await?;
+    let value = session.fs().getxattr(request.ino(), name(session, &mut arguments)?).await?;
     sized(value, input.size)
 }
 
 pub(super) async fn list(session: &Session, request: &Request) -> Answer {
     let input: GetXattrIn = request.arguments().take()?;
-    let names = session.fs().listxattr(request.ino()).await?;
+    let mut names = session.fs().listxattr(request.ino()).await?;
+    if request.caller().uid != 0 && names.windows(TRUSTED.len()).any(|name| name == TRUSTED) {
+        names = without_trusted(&names);
+    }
     sized(names.into(), input.size)
+}
+
+/// The names, each with its NUL, but for those that only root may see. (The kernel lists what it is told.)
+fn without_trusted(names: &[u8]) -> Vec<u8> {
+    names
+        .split_inclusive(|&byte| byte == 0)
+        .filter(|name| !name.starts_with(TRUSTED))
+        .flatten()
+        .copied()
+        .collect()
 }
 
 pub(super) async fn set(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: SetXattrIn = arguments.take()?;
-    let name = name(&mut arguments)?;
+    let more = if session.negotiated().has(init::SETXATTR_EXT) {
+        arguments.take()?
+    } else {
+        SetXattrMore::default()
+    };
+    let name = name(session, &mut arguments)?;
     let value = arguments.bytes(input.size as usize)?;
     let mode = match input.flags as i32 {
         0 => XattrMode::Set,
@@ -56,11 +81,16 @@ pub(super) async fn set(session: &Session, request: &Request) -> Answer {
         libc::XATTR_REPLACE => XattrMode::Replace,
         _ => return Err(Refusal::Malformed),
     };
-    session.fs().setxattr(request.ino(), name, value, mode).await?;
+    if ACLS.contains(&name) {
+        let kill_setgid = more.setxattr_flags & flags::ACL_KILL_SGID != 0;
+        session.fs().set_acl(request.ino(), name, value, kill_setgid).await?;
+    } else {
+        session.fs().setxattr(request.ino(), name, value, mode).await?;
+    }
     Ok(Reply::empty())
 }
 
 pub(super) async fn remove(session: &Session, request: &Request) -> Answer {
-    session.fs().removexattr(request.ino(), name(&mut request.arguments())?).await?;
+    session.fs().removexattr(request.ino(), name(session, &mut request.arguments())?).await?;
     Ok(Reply::empty())
 }
