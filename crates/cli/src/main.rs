@@ -6,7 +6,9 @@
 mod commands;
 mod failure;
 mod known;
+mod live;
 mod logging;
+mod metrics;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -76,6 +78,10 @@ enum Command {
     Path(commands::path::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
+    /// Serve what mounted filesystems have counted to Prometheus
+    Metrics(commands::metrics::Args),
+    /// Watch what a mounted filesystem is doing
+    Top(commands::top::Args),
     /// Tell what the last fsyncs did and why, which flush covered them, and where their time went
     Explain(commands::explain::Args),
     /// Record what a program does on a mount, and see every state that a power cut could leave
@@ -100,6 +106,8 @@ fn run(command: Command) -> Outcome {
         Command::Info(args) => commands::info::run(args),
         Command::Path(args) => commands::path::run(args),
         Command::Stats(args) => commands::stats::run(args),
+        Command::Metrics(args) => commands::metrics::run(args),
+        Command::Top(args) => commands::top::run(args),
         Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Bench(args) => commands::bench::run(args),

@@ -23,6 +23,14 @@ impl Recorder {
         let _ = self.0.lock().record(value.number());
     }
 
+    /// Every value, ascending, within a thousandth, and how often it was recorded.
+    pub(crate) fn each(&self, mut take: impl FnMut(u64, u64)) {
+        let histogram = self.0.lock();
+        for step in histogram.iter_recorded() {
+            take(histogram.median_equivalent(step.value_iterated_to()), step.count_at_value());
+        }
+    }
+
     fn summary(&self) -> LatencySummary {
         let histogram = self.0.lock();
         let at = |quantile| histogram.value_at_quantile(quantile);

@@ -96,6 +96,11 @@ impl Tree {
         }
     }
 
+    /// Nodes in memory, and the bytes that they take.
+    pub fn cached_nodes(&self) -> (u64, u64) {
+        (self.cache.len() as u64, self.cache.weight())
+    }
+
     /// The value of `key` in the tree `root`.
     pub async fn get(&self, root: TreeRoot, key: Key) -> Result<Option<Bytes>, TreeError> {
         Ok(value_in(&self.leaf_for(root, key).await?, key))

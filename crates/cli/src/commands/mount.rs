@@ -7,7 +7,6 @@ use super::image;
 use super::mount_options::MountChoices;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
-use serde_json::json;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -162,7 +161,7 @@ fn open_and_mount(
         }
     };
     let scrub = Scrub::new(&store, spawn);
-    register(&mounted, &fs, &scrub, &image, report);
+    super::figures::register(&mounted, &fs, &scrub, &image, report);
     Ok((fs, mounted, scrub))
 }
 
@@ -179,48 +178,6 @@ fn tell(image: &Path, report: &RecoveryReport) {
         );
     }
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
-}
-
-/// Makes the daemon answer `stats`, `daemon` and `explain`, and scrub.
-fn register(
-    mounted: &Mounted,
-    fs: &Arc<Filesystem>,
-    scrub: &Arc<Scrub>,
-    image: &Path,
-    report: RecoveryReport,
-) {
-    let control = mounted.session().control();
-    super::scrub::register(control, scrub);
-    super::explain::register(control, fs);
-    let daemon = json!({
-        "pid": std::process::id(),
-        "image": image.to_string_lossy(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "transport": mounted.session().transport(),
-    });
-    let daemon_text = daemon.to_string();
-    control.register("daemon", move || daemon_text.clone());
-    let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(mounted.session()));
-    let scrub = scrub.clone();
-    control.register("stats", move || {
-        let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
-        let store = fs.store();
-        let space = store.space();
-        json!({
-            "daemon": daemon,
-            "recovery": { "clean": report.clean, "batches": report.batches, "records": report.records,
-                "log_bytes": report.log_bytes, "verified_batches": report.verified_batches,
-                "discarded_batches": report.discarded_batches },
-            "read_only": store.read_only_reason().as_deref(),
-            "files": fs.counters(),
-            "store": store.counters(),
-            "scrub": scrub.counters(),
-            "space": { "total_blocks": space.total, "free_blocks": space.free,
-                "pending_free_blocks": space.pending_free, "named_blocks": space.named },
-            "requests": serde_json::from_str::<serde_json::Value>(&session.counters().to_json()).unwrap_or_default(),
-        })
-        .to_string()
-    });
 }
 
 /// Tells the parent that the mount is usable and lets go of its terminal.

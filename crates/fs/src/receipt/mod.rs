@@ -201,6 +201,11 @@ impl Filesystem {
         self.receipts.recent(max, |receipt| ino.is_none_or(|ino| receipt.is_about(ino)))
     }
 
+    /// The receipts that are kept of syncs after the one with this serial number, oldest first.
+    pub fn receipts_since(&self, serial: u64) -> Vec<Receipt> {
+        self.receipts.recent(usize::MAX, |receipt| receipt.serial > serial)
+    }
+
     /// The receipt of the sync that was answered last.
     pub fn last_receipt(&self) -> Option<Receipt> {
         self.recent_receipts(1, None).pop()

@@ -1,6 +1,9 @@
 //! `syncline explain`: what the last fsyncs did, and why.
 
+mod busiest;
 mod text;
+
+pub use busiest::{Busiest, BusyFile};
 
 use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
@@ -15,6 +18,8 @@ use syncline_fuse::control::{self, Control, ControlError};
 const TEXT: &str = "explain";
 const OF_FILE: &str = "file";
 const OF_ALL: &str = "all";
+/// The text of the control channel that tells which files were synced most since the receipt whose number follows the colon.
+pub const BUSIEST: &str = "busiest";
 
 /// Arguments of `explain`.
 #[derive(clap::Args)]
@@ -33,7 +38,7 @@ pub struct Args {
 pub fn register(control: &Control, fs: &Arc<Filesystem>) {
     const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
     const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
-    let fs = Arc::downgrade(fs);
+    let weak = Arc::downgrade(fs);
     control.register_about(TEXT, move |asker| {
         let (whose, count) = asker.argument.split_once(':').ok_or(EINVAL)?;
         let count = count.parse().map_err(|_| EINVAL)?;
@@ -44,8 +49,17 @@ pub fn register(control: &Control, fs: &Arc<Filesystem>) {
             OF_ALL => return Err(EPERM),
             _ => return Err(EINVAL),
         };
-        let receipts = fs.upgrade().map(|fs| fs.recent_receipts(count, ino)).unwrap_or_default();
+        let receipts = weak.upgrade().map(|fs| fs.recent_receipts(count, ino)).unwrap_or_default();
         Ok(serde_json::json!(receipts).to_string())
+    });
+    let weak = Arc::downgrade(fs);
+    control.register_about(BUSIEST, move |asker| {
+        if !asker.is_owner {
+            return Err(EPERM);
+        }
+        let since = asker.argument.parse().map_err(|_| EINVAL)?;
+        let receipts = weak.upgrade().map(|fs| fs.receipts_since(since)).unwrap_or_default();
+        Ok(serde_json::json!(Busiest::of(since, &receipts)).to_string())
     });
 }
 

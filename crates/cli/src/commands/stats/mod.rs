@@ -1,23 +1,52 @@
 //! `syncline stats`: what a mounted filesystem has counted.
 
+mod watch;
+
 use crate::failure::{Failure, Outcome};
+use crate::live::Sample;
+use crate::metrics::{self, Mounted};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use syncline_fuse::control;
+
+const EXAMPLES: &str = "\
+Examples:
+  syncline stats /mnt/data                      everything since it was mounted
+  syncline stats /mnt/data --watch              a line each second; --watch 5 each five
+  syncline stats /mnt/data --watch --json       the same, a JSON object in each line
+  syncline stats /mnt/data --prometheus         for node_exporter's textfile collector, or to look at
+'syncline top' shows more on one page, 'syncline metrics' serves Prometheus.";
 
 /// Arguments of `stats`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Any directory or file of a mounted filesystem
     directory: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print a line of figures for each interval, in seconds, until the mount is gone
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = super::top::seconds)]
+    watch: Option<Duration>,
+    /// Print the text that Prometheus reads
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    prometheus: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    if let Some(every) = args.watch {
+        watch::watch(&args.directory, every, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.prometheus {
+        let sample = Sample::take(&args.directory)?;
+        print!("{}", metrics::text(vec![Mounted::new(&args.directory, Some(sample))]));
+        return Ok(ExitCode::SUCCESS);
+    }
     let text = control::stats(&args.directory)?;
     let stats: Value = serde_json::from_str(&text).map_err(|error| {
         Failure::new(format!("the daemon's answer makes no sense: {error}; is it an older version?"))

@@ -1,0 +1,103 @@
+//! What a daemon tells of itself: the texts `daemon`, `stats` and `distributions`, and those of other commands.
+
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use syncline_check::Scrub;
+use syncline_fs::Filesystem;
+use syncline_fuse::Mounted;
+use syncline_store::{RecoveryReport, Store};
+
+/// The text with the distributions behind the summaries of `stats`.
+pub const DISTRIBUTIONS: &str = "distributions";
+
+/// Makes the daemon answer `stats`, `daemon`, `distributions` and `explain`, and scrub.
+pub fn register(
+    mounted: &Mounted,
+    fs: &Arc<Filesystem>,
+    scrub: &Arc<Scrub>,
+    image: &Path,
+    report: RecoveryReport,
+) {
+    let control = mounted.session().control();
+    super::scrub::register(control, scrub);
+    super::explain::register(control, fs);
+    let daemon = json!({
+        "pid": std::process::id(),
+        "image": image.to_string_lossy(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "transport": mounted.session().transport(),
+    });
+    let daemon_text = daemon.to_string();
+    control.register("daemon", move || daemon_text.clone());
+    let distributed = Arc::downgrade(fs);
+    control.register(DISTRIBUTIONS, move || {
+        distributed.upgrade().map_or("{}".into(), |fs| json!(fs.store().distributions()).to_string())
+    });
+    let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(mounted.session()));
+    let scrub = scrub.clone();
+    let started = Instant::now();
+    control.register("stats", move || {
+        let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
+        let mut stats = of(&fs, &scrub, &report, started);
+        stats["daemon"] = daemon.clone();
+        stats["requests"] = serde_json::from_str(&session.counters().to_json()).unwrap_or_default();
+        stats.to_string()
+    });
+}
+
+/// What does not depend on how it is mounted.
+fn of(fs: &Filesystem, scrub: &Scrub, report: &RecoveryReport, started: Instant) -> Value {
+    let store = fs.store();
+    json!({
+        "process": process(started),
+        "recovery": { "clean": report.clean, "batches": report.batches, "records": report.records,
+            "log_bytes": report.log_bytes, "verified_batches": report.verified_batches,
+            "discarded_batches": report.discarded_batches },
+        "read_only": store.read_only_reason().as_deref(),
+        "files": fs.counters(),
+        "store": store.counters(),
+        "caches": store.caches(),
+        "scrub": scrub.counters(),
+        "space": space(store),
+    })
+}
+
+fn space(store: &Store) -> Value {
+    let space = store.space();
+    json!({ "total_blocks": space.total, "free_blocks": space.free,
+        "pending_free_blocks": space.pending_free, "named_blocks": space.named })
+}
+
+/// What the daemon takes for itself.
+fn process(started: Instant) -> Value {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    json!({
+        "uptime_ms": started.elapsed().as_millis() as u64,
+        "cpu_ms": cpu.tv_sec as u64 * 1000 + cpu.tv_nsec as u64 / 1_000_000,
+        "resident_bytes": pages * rustix::param::page_size() as u64,
+    })
+}
+
+/// What the daemon of a new filesystem would tell.
+#[cfg(test)]
+pub fn of_new_filesystem() -> Value {
+    use syncline_device::{Background, MemoryDevice, WorkerOptions, block_on};
+    let device = MemoryDevice::new(32 << 20);
+    syncline::format_device(device.clone(), &syncline::FormatOptions::default()).expect("there is room");
+    let spawn = Arc::new(Background::start(WorkerOptions::default()).expect("a thread"));
+    let (store, report) =
+        block_on(Store::open(device, Default::default(), spawn.clone())).expect("it was just made");
+    let fs =
+        block_on(Filesystem::open(store.clone(), spawn.clone(), Default::default())).expect("it is empty");
+    let scrub = Scrub::new(&store, spawn);
+    let stats = of(&fs, &scrub, &report, Instant::now());
+    block_on(async {
+        fs.close().await.expect("nothing was written");
+        store.close().await.expect("nothing was written");
+    });
+    stats
+}

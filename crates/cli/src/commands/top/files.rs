@@ -1,0 +1,162 @@
+//! The files that are synced most, with their paths.
+
+use crate::commands::explain::{BUSIEST, Busiest, BusyFile};
+use crate::failure::Failure;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::io::ErrorKind;
+use std::path::Path;
+use syncline_fuse::control::{self, ControlError};
+
+/// Files whose paths are asked for: as many as fit on a large page.
+const NAMED_MAX: usize = 32;
+
+/// What files are sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// Most syncs first.
+    Syncs,
+    /// Most time in them first.
+    Time,
+    /// The longest sync first.
+    Longest,
+    /// Most bytes written by them first.
+    Bytes,
+}
+
+impl Sort {
+    /// In the order in which a key goes through them.
+    pub const ALL: [Self; 4] = [Self::Syncs, Self::Time, Self::Longest, Self::Bytes];
+
+    /// The heading of its column.
+    pub fn column(self) -> &'static str {
+        match self {
+            Self::Syncs => "syncs",
+            Self::Time => "mean µs",
+            Self::Longest => "max µs",
+            Self::Bytes => "KiB",
+        }
+    }
+}
+
+/// The files of an interval.
+#[derive(Debug, Serialize)]
+pub struct Files {
+    /// Why there are none to tell of, if so.
+    pub refused: Option<&'static str>,
+    /// What they are sorted by.
+    pub sort: Sort,
+    /// Receipts that were pushed out before they were looked at.
+    pub missed: u64,
+    /// The files.
+    pub list: Vec<NamedFile>,
+    /// Newest receipt that was seen.
+    #[serde(skip)]
+    serial: u64,
+}
+
+/// A file and its path.
+#[derive(Debug, Serialize)]
+pub struct NamedFile {
+    /// One of its paths, if it has any.
+    pub path: Option<String>,
+    /// What its syncs came to.
+    #[serde(flatten)]
+    pub busy: BusyFile,
+}
+
+impl Files {
+    /// None yet: only what happens from now on counts.
+    pub fn new(directory: &Path) -> Result<Self, Failure> {
+        let mut files = Self { refused: None, sort: Sort::Syncs, missed: 0, list: Vec::new(), serial: 0 };
+        if let Some(busiest) = files.ask(directory)? {
+            files.serial = busiest.serial;
+        }
+        Ok(files)
+    }
+
+    /// Those since the last time.
+    pub fn renew(&mut self, directory: &Path) -> Result<(), Failure> {
+        if self.refused.is_some() {
+            return Ok(());
+        }
+        let Some(busiest) = self.ask(directory)? else { return Ok(()) };
+        self.serial = busiest.serial;
+        self.missed = busiest.missed;
+        self.list = busiest.files.into_iter().map(|busy| NamedFile { path: None, busy }).collect();
+        self.sort_by(self.sort);
+        for file in self.list.iter_mut().take(NAMED_MAX) {
+            file.path = path_of(directory, file.busy.inode);
+        }
+        Ok(())
+    }
+
+    /// Sorts anew.
+    pub fn sort_by(&mut self, sort: Sort) {
+        self.sort = sort;
+        self.list.sort_by_key(|NamedFile { busy, .. }| {
+            let value = match sort {
+                Sort::Syncs => busy.syncs,
+                Sort::Time => busy.total_ns,
+                Sort::Longest => busy.max_ns,
+                Sort::Bytes => busy.bytes,
+            };
+            (Reverse(value), busy.inode)
+        });
+    }
+
+    fn ask(&mut self, directory: &Path) -> Result<Option<Busiest>, Failure> {
+        match control::text(directory, &format!("{BUSIEST}:{}", self.serial)) {
+            Ok(text) => serde_json::from_str(&text)
+                .map(Some)
+                .map_err(|error| Failure::new(format!("the daemon's answer makes no sense: {error}"))),
+            Err(ControlError::Failed { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                self.refused = Some("only root and the mount's owner may see the files");
+                Ok(None)
+            }
+            Err(ControlError::Unknown { .. }) => {
+                self.refused = Some("the daemon is too old to tell");
+                Ok(None)
+            }
+            // The next sample says what has happened.
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// One path of an inode, if it has a name and the image keeps them.
+fn path_of(directory: &Path, inode: u64) -> Option<String> {
+    let paths = control::paths(directory, inode).ok()?;
+    Some(printable(&String::from_utf8_lossy(paths.first()?)))
+}
+
+/// Names may have anything in them; a terminal must not obey it.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_sorted_by_what_was_chosen() {
+        let file = |inode, syncs, total_ns, max_ns, bytes| NamedFile {
+            path: None,
+            busy: BusyFile { inode, syncs, elided: 0, total_ns, max_ns, bytes },
+        };
+        let list = vec![file(1, 9, 1, 2, 3), file(2, 1, 9, 3, 2), file(3, 2, 2, 9, 1), file(4, 3, 3, 1, 9)];
+        let mut files = Files { refused: None, sort: Sort::Syncs, missed: 0, list, serial: 0 };
+        for (sort, first) in Sort::ALL.into_iter().zip([1, 2, 3, 4]) {
+            files.sort_by(sort);
+            assert_eq!(files.list[0].busy.inode, first, "{sort:?}");
+        }
+    }
+
+    #[test]
+    fn names_do_not_reach_the_terminal_as_commands() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+        assert_eq!(printable("größe"), "größe");
+    }
+}

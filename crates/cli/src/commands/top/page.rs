@@ -1,0 +1,144 @@
+//! The page: where everything is.
+
+use super::panels;
+use super::state::State;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Sparkline};
+use std::time::Duration;
+
+/// Below this many columns only the most important panels are shown.
+const WIDE: u16 = 80;
+
+const HELP: &str = "\
+q, Esc     quit
+p, Space   pause, go on
++, -       longer, shorter interval
+s          sort files by syncs, time, longest sync, bytes
+h, ?       this help
+
+issued     flushes that reached the device
+joined     fsyncs that shared another's flush
+elided     fsyncs that needed none any more
+group      fsyncs that shared one log batch
+amplif.    device bytes for each byte of data
+'syncline explain FILE' tells why an fsync took
+what it took.";
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, state: &State) {
+    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+    let [head, curve, body, foot] = Layout::vertical(rows).areas(frame.area());
+    frame.render_widget(Paragraph::new(title(state)), head);
+    draw_curve(frame, state, curve);
+    match &state.interval {
+        Some(_) if body.width >= WIDE => draw_wide(frame, state, body),
+        Some(_) => draw_narrow(frame, state, body),
+        None => frame.render_widget(Paragraph::new("measuring ..."), body),
+    }
+    frame.render_widget(Paragraph::new(keys(state)), foot);
+    if state.helping {
+        draw_help(frame);
+    }
+}
+
+fn title(state: &State) -> Line<'static> {
+    let strong = Style::new().add_modifier(Modifier::BOLD);
+    let sample = &state.sample;
+    let mut spans = vec![Span::styled("syncline top ", strong.fg(Color::Cyan))];
+    // What must not be missed comes before paths, which may be long.
+    if state.paused {
+        spans.push(Span::styled("PAUSED ", strong.fg(Color::Yellow)));
+    }
+    if sample.stats["read_only"].is_string() {
+        spans.push(Span::styled("READ-ONLY ", strong.fg(Color::Red)));
+    }
+    let failed = state.interval.as_ref().map_or(0, |interval| interval.flushes.failed);
+    if failed > 0 {
+        spans.push(Span::styled(format!("{failed} FLUSHES FAILED "), strong.fg(Color::Red)));
+    }
+    spans.push(Span::styled(state.directory.display().to_string(), strong));
+    let (up, transport) = (duration(sample.uptime()), sample.text("/daemon/transport"));
+    spans.push(Span::raw(format!("  up {up}  {transport}  {}", sample.text("/daemon/image"))));
+    if let Some(why) = sample.stats["read_only"].as_str() {
+        spans.push(Span::raw(format!("  {why}")));
+    }
+    Line::from(spans)
+}
+
+fn keys(state: &State) -> String {
+    let every = state.every.as_secs_f64();
+    let sort = state.files.sort.column();
+    format!("q quit  p pause  +- every {every} s  s sort by {sort}  h help")
+}
+
+/// The last syncs a second, the newest at the right.
+fn draw_curve(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    let [label, curve] = Layout::horizontal([Constraint::Length(8), Constraint::Fill(1)]).areas(area);
+    frame.render_widget(Paragraph::new("syncs/s"), label);
+    let room = usize::from(curve.width);
+    let newest: Vec<u64> =
+        state.history.iter().copied().skip(state.history.len().saturating_sub(room)).collect();
+    let blank = room - newest.len();
+    let data: Vec<u64> = std::iter::repeat_n(0, blank).chain(newest).collect();
+    frame.render_widget(Sparkline::default().data(&data).style(Style::new().fg(Color::Green)), curve);
+}
+
+fn draw_wide(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    let Some(interval) = &state.interval else { return };
+    let rows = [Constraint::Length(8), Constraint::Length(9), Constraint::Fill(1)];
+    let [upper, middle, lower] = Layout::vertical(rows).areas(area);
+    let [left, right] = Layout::horizontal([Constraint::Length(26), Constraint::Fill(1)]).areas(upper);
+    frame.render_widget(panels::syncs(interval), left);
+    frame.render_widget(panels::latency(interval), right);
+    let thirds = [Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
+    let [log, device, memory] = Layout::horizontal(thirds).areas(middle);
+    frame.render_widget(panels::log(interval), log);
+    frame.render_widget(panels::device(interval), device);
+    frame.render_widget(panels::memory(interval), memory);
+    let [kinds, files] = Layout::horizontal([Constraint::Length(26), Constraint::Fill(1)]).areas(lower);
+    frame.render_widget(panels::requests(interval), kinds);
+    frame.render_widget(panels::files(&state.files, files.width), files);
+}
+
+fn draw_narrow(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    let Some(interval) = &state.interval else { return };
+    let rows = [Constraint::Length(8), Constraint::Length(8), Constraint::Fill(1)];
+    let [upper, middle, lower] = Layout::vertical(rows).areas(area);
+    frame.render_widget(panels::syncs(interval), upper);
+    frame.render_widget(panels::latency(interval), middle);
+    frame.render_widget(panels::files(&state.files, lower.width), lower);
+}
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let (width, height) = (54, HELP.lines().count() as u16 + 2);
+    let area = frame.area();
+    let area =
+        area.centered(Constraint::Length(width.min(area.width)), Constraint::Length(height.min(area.height)));
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" help ")), area);
+}
+
+/// A time span in two units at most.
+fn duration(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, seconds) => format!("{seconds}s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+        (days, hours, _, _) => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_spans_are_short() {
+        let told = |seconds| duration(Duration::from_secs(seconds));
+        assert_eq!([told(7), told(67), told(3700), told(90_000)], ["7s", "1m07s", "1h01m", "1d01h"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! The terminal: taken, drawn on, listened to, and given back whatever happens.
+
+use super::page;
+use super::state::State;
+use crate::failure::Failure;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a signal may go unnoticed.
+const NOTICE: Duration = Duration::from_millis(100);
+
+/// Shows pages until somebody has seen enough, a signal comes or the mount is gone. The terminal is given back at the end
+/// of this function, and by a hook when something panics.
+pub fn watch(state: &mut State) -> Result<(), Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let taken = ratatui::try_init();
+    let outcome = taken.map_err(Failure::from).and_then(|terminal| renew_until(terminal, state, &stop));
+    ratatui::restore();
+    outcome
+}
+
+fn renew_until(mut terminal: DefaultTerminal, state: &mut State, stop: &AtomicBool) -> Result<(), Failure> {
+    let mut changed = true;
+    while !stop.load(Ordering::Relaxed) {
+        if state.due().is_some_and(|due| Instant::now() >= due) {
+            state.renew()?;
+            changed = true;
+        }
+        if changed {
+            terminal.draw(|frame| page::draw(frame, state))?;
+        }
+        let wait =
+            state.due().map_or(NOTICE, |due| due.saturating_duration_since(Instant::now()).min(NOTICE));
+        changed = event::poll(wait)?;
+        if changed && !goes_on(state, &event::read()?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Does what a key asks for; false if it asks for the end.
+fn goes_on(state: &mut State, event: &Event) -> bool {
+    let Event::Key(key) = event else { return true };
+    if key.kind == KeyEventKind::Release {
+        return true;
+    }
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('q') => return false,
+        KeyCode::Esc if !state.helping => return false,
+        KeyCode::Esc => state.helping = false,
+        KeyCode::Char('h' | '?') => state.helping = !state.helping,
+        KeyCode::Char('p' | ' ') => state.paused = !state.paused,
+        KeyCode::Char('+') => state.slower(),
+        KeyCode::Char('-') => state.faster(),
+        KeyCode::Char('s') => state.sort_otherwise(),
+        _ => {}
+    }
+    true
+}

@@ -1,0 +1,242 @@
+//! Samples in the text format of OpenMetrics.
+
+use super::table::{DISTRIBUTIONS, Distributed, Kind, METRICS, Metric};
+use crate::live::Sample;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt::Error;
+use std::path::Path;
+use syncline_store::Distribution;
+
+/// The content type of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PREFIX: &str = "syncline";
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A mount, and what it says; nothing if it can't be asked.
+#[derive(Clone, Debug)]
+pub struct Mounted {
+    /// Where it is mounted.
+    pub mount: String,
+    /// What it says.
+    pub sample: Option<Sample>,
+}
+
+/// The metrics of these mounts.
+pub fn text(mounts: Vec<Mounted>) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Mounts(mounts)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("writing to a String can't fail");
+    text
+}
+
+#[derive(Debug)]
+struct Mounts(Vec<Mounted>);
+
+impl Collector for Mounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.up(&mut encoder)?;
+        self.info(&mut encoder)?;
+        self.read_only(&mut encoder)?;
+        self.requests(&mut encoder)?;
+        METRICS.iter().try_for_each(|metric| self.metric(metric, &mut encoder))?;
+        DISTRIBUTIONS.iter().try_for_each(|distributed| self.distributed(distributed, &mut encoder))
+    }
+}
+
+impl Mounts {
+    /// Those that could be asked, and the label that tells them apart.
+    fn asked(&self) -> impl Iterator<Item = (Labels, &Sample)> {
+        self.0.iter().filter_map(|mounted| Some((mounted.labels(), mounted.sample.as_ref()?)))
+    }
+
+    fn up(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "1 if the daemon behind the mount answers";
+        let mut metric = encoder.encode_descriptor("up", help, None, MetricType::Gauge)?;
+        for mounted in &self.0 {
+            let up = u64::from(mounted.sample.is_some());
+            metric.encode_family(&mounted.labels())?.encode_gauge(&up)?;
+        }
+        Ok(())
+    }
+
+    fn info(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "What is mounted";
+        let mut metric = encoder.encode_descriptor("mount", help, None, MetricType::Info)?;
+        for (mut labels, sample) in self.asked() {
+            for (label, at) in [
+                ("image", "/daemon/image"),
+                ("version", "/daemon/version"),
+                ("transport", "/daemon/transport"),
+            ] {
+                labels.push((label, sample.text(at).to_owned()));
+            }
+            labels.push(("pid", sample.number("/daemon/pid").to_string()));
+            metric.encode_info(&labels)?;
+        }
+        Ok(())
+    }
+
+    fn read_only(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "1 if nothing can be written, by choice or after an error";
+        let mut metric = encoder.encode_descriptor("read_only", help, None, MetricType::Gauge)?;
+        for (labels, sample) in self.asked() {
+            let read_only = u64::from(!sample.stats["read_only"].is_null());
+            metric.encode_family(&labels)?.encode_gauge(&read_only)?;
+        }
+        Ok(())
+    }
+
+    fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "Requests of the kernel by kind";
+        let mut metric = encoder.encode_descriptor("requests", help, None, MetricType::Counter)?;
+        for (labels, sample) in self.asked() {
+            for (kind, count) in sample.stats["requests"].as_object().into_iter().flatten() {
+                let labels: Labels = labels.iter().cloned().chain([("kind", kind.clone())]).collect();
+                let count = count.as_u64().unwrap_or(0);
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn metric(&self, of: &Metric, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let sort = match of.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        let unit = of.measure.unit();
+        let mut metric = encoder.encode_descriptor(of.name, of.help, unit.as_ref(), sort)?;
+        for (labels, sample) in self.asked() {
+            let value = sample.number(of.at) as f64 * of.scale;
+            let mut one = metric.encode_family(&labels)?;
+            match of.kind {
+                Kind::Counter => one.encode_counter::<NoLabelSet, _, f64>(&value, None)?,
+                Kind::Gauge => one.encode_gauge(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn distributed(&self, of: &Distributed, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (unit, sort) = (of.measure.unit(), MetricType::Histogram);
+        let mut metric = encoder.encode_descriptor(of.name, of.help, unit.as_ref(), sort)?;
+        for (labels, sample) in self.asked() {
+            let Some(distribution) = sample.distributions.get(of.at) else { continue };
+            let buckets = buckets(distribution, of);
+            let (sum, count) = (distribution.sum / of.per_unit, distribution.count());
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Mounted {
+    /// What the daemon behind a directory says.
+    pub fn new(directory: &Path, sample: Option<Sample>) -> Self {
+        // A label that means the same wherever the program was started. Only an empty path has none.
+        let mount = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        Self { mount: mount.to_string_lossy().into_owned(), sample }
+    }
+
+    fn labels(&self) -> Labels {
+        vec![("mountpoint", self.mount.clone())]
+    }
+}
+
+/// The values in each bucket, with its upper end. Values are whole numbers, and buckets of the store end at powers of two too: those
+/// up to and including 2^n − 1 are in the bucket that is told to end there.
+fn buckets(distribution: &Distribution, of: &Distributed) -> Vec<(f64, u64)> {
+    let (first, last) = of.powers;
+    let ends = (first..=last).map(|power| 1u64 << power);
+    let mut rest = distribution.buckets.iter().peekable();
+    let mut made: Vec<(f64, u64)> = ends
+        .map(|end| {
+            let mut count = 0;
+            while let Some((_, _, more)) = rest.next_if(|(_, above, _)| *above <= end) {
+                count += more;
+            }
+            ((end - 1) as f64 / of.per_unit, count)
+        })
+        .collect();
+    made.push((f64::INFINITY, rest.map(|(_, _, count)| count).sum()));
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::TOLD_OTHERWISE;
+    use super::*;
+    use serde_json::Value;
+    use std::collections::HashSet;
+
+    /// Every number of a daemon's statistics, by its place.
+    fn numbers(value: &Value, at: String, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, value)| numbers(value, format!("{at}/{name}"), found));
+            }
+            Value::Number(_) => found.push(at),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_number_that_a_daemon_tells_is_a_metric() {
+        let stats = crate::commands::figures::of_new_filesystem();
+        let mut found = Vec::new();
+        numbers(&stats, String::new(), &mut found);
+        assert!(found.len() > 80, "{found:?}");
+        let summary = |at: &str| {
+            at.starts_with("/store/") && at.contains("_ns/") || at.starts_with("/store/group_size/")
+        };
+        for at in &found {
+            let known = METRICS.iter().any(|metric| metric.at == at)
+                || TOLD_OTHERWISE.contains(&at.as_str())
+                || at.starts_with("/requests/")
+                || summary(at);
+            assert!(known, "{at} is no metric");
+        }
+        for metric in METRICS {
+            assert!(found.iter().any(|at| at == metric.at), "there is no {}", metric.at);
+        }
+    }
+
+    #[test]
+    fn names_follow_the_rules() {
+        let names = METRICS.iter().map(|metric| (metric.name, metric.help));
+        let all: Vec<_> = names.chain(DISTRIBUTIONS.iter().map(|one| (one.name, one.help))).collect();
+        let mut seen = HashSet::new();
+        for (name, help) in all {
+            assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+            for ending in ["_total", "_bytes", "_seconds", "_count", "_sum", "_bucket", "_ns", "_ms"] {
+                assert!(!name.ends_with(ending), "{name}: the ending is added");
+            }
+            assert!(seen.insert(name), "{name} is there twice");
+            assert!(!help.is_empty() && !help.contains('\n') && !help.ends_with('.'), "{name}: {help}");
+        }
+    }
+
+    #[test]
+    fn buckets_end_at_powers_of_two_and_have_every_value() {
+        let of = &DISTRIBUTIONS[0];
+        let buckets_of_store = vec![(100, 101, 3), (3584, 4096, 5), (4096, 4608, 7), (1 << 40, 9 << 37, 1)];
+        let distribution = Distribution { sum: 5e9, buckets: buckets_of_store };
+        let made = buckets(&distribution, of);
+        assert_eq!(made[0], (4.095e-6, 8));
+        assert_eq!(made[1], (8.191e-6, 7));
+        assert_eq!(made.last(), Some(&(f64::INFINITY, 1)));
+        assert_eq!(made.iter().map(|(_, count)| count).sum::<u64>(), 16);
+    }
+
+    #[test]
+    fn a_mount_that_does_not_answer_is_down() {
+        let told = text(vec![Mounted { mount: "/mnt/\"odd\"\\".into(), sample: None }]);
+        assert!(told.contains(r#"syncline_up{mountpoint="/mnt/\"odd\"\\"} 0"#), "{told}");
+        assert!(told.ends_with("# EOF\n"), "{told}");
+    }
+}

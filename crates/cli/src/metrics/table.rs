@@ -1,0 +1,256 @@
+//! Every metric: its name, unit and meaning, and which number of `stats` it is.
+
+use prometheus_client::registry::Unit;
+
+/// How a number behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It only grows while a mount lasts; its name ends in `_total`.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measure {
+    /// Things.
+    Number,
+    /// Bytes; the name ends so.
+    Bytes,
+    /// Seconds; the name ends so.
+    Seconds,
+}
+
+impl Measure {
+    /// As it is written behind the name.
+    pub fn unit(self) -> Option<Unit> {
+        match self {
+            Self::Number => None,
+            Self::Bytes => Some(Unit::Bytes),
+            Self::Seconds => Some(Unit::Seconds),
+        }
+    }
+}
+
+/// A metric of one number.
+pub struct Metric {
+    /// Name without unit and `_total`.
+    pub name: &'static str,
+    pub kind: Kind,
+    pub measure: Measure,
+    /// One line.
+    pub help: &'static str,
+    /// Where it is in `stats --json`.
+    pub at: &'static str,
+    /// What the number there is multiplied with.
+    pub scale: f64,
+}
+
+/// A metric that is a distribution.
+pub struct Distributed {
+    pub name: &'static str,
+    pub measure: Measure,
+    pub help: &'static str,
+    /// Its name among the distributions.
+    pub at: &'static str,
+    /// How many of what is recorded make one of the unit.
+    pub per_unit: f64,
+    /// The powers of two, of what is recorded, that are told: the first and the last.
+    pub powers: (u32, u32),
+}
+
+const fn plain(kind: Kind, name: &'static str, at: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind, measure: Measure::Number, help, at, scale: 1.0 }
+}
+
+const fn count(name: &'static str, at: &'static str, help: &'static str) -> Metric {
+    plain(Kind::Counter, name, at, help)
+}
+
+const fn now(name: &'static str, at: &'static str, help: &'static str) -> Metric {
+    plain(Kind::Gauge, name, at, help)
+}
+
+const fn bytes(of: Metric) -> Metric {
+    Metric { measure: Measure::Bytes, ..of }
+}
+
+const fn blocks(of: Metric) -> Metric {
+    Metric { scale: syncline_format::BLOCK_BYTES as f64, ..bytes(of) }
+}
+
+const fn seconds(of: Metric, scale: f64) -> Metric {
+    Metric { measure: Measure::Seconds, scale, ..of }
+}
+
+/// All metrics of one number.
+pub const METRICS: &[Metric] = &[
+    // The process.
+    seconds(now("uptime", "/process/uptime_ms", "Time since the image was mounted"), 1e-3),
+    seconds(count("cpu", "/process/cpu_ms", "Processor time of the daemon"), 1e-3),
+    bytes(now("resident_memory", "/process/resident_bytes", "Memory of the daemon")),
+    // Recovery, when it was mounted.
+    now("recovery_batches", "/recovery/batches", "Log batches replayed when the image was mounted"),
+    now("recovery_records", "/recovery/records", "Records in the log batches replayed when it was mounted"),
+    bytes(now("recovery_log", "/recovery/log_bytes", "Log read when the image was mounted")),
+    now(
+        "recovery_verified_batches",
+        "/recovery/verified_batches",
+        "Replayed batches whose data was verified",
+    ),
+    now(
+        "recovery_discarded_batches",
+        "/recovery/discarded_batches",
+        "Batches found incomplete, never acknowledged",
+    ),
+    // Files.
+    count("lookups", "/files/lookups", "Names looked up"),
+    count("lookups_negative", "/files/lookups_negative", "Names looked up that did not exist"),
+    count("created", "/files/created", "Inodes created"),
+    count("linked", "/files/linked", "Hard links made"),
+    count("unlinked", "/files/unlinked", "Names removed"),
+    count("renamed", "/files/renamed", "Renames that changed something"),
+    count("inode_hits", "/files/inode_hits", "Inodes found in memory"),
+    count("inode_loads", "/files/inode_loads", "Inodes read from the store"),
+    count("xattrs_logged", "/files/xattrs_logged", "Extended attributes logged"),
+    count("parents_short", "/files/parents_short", "Names of inodes put into the inode item"),
+    count("parents_long", "/files/parents_long", "Names of inodes put into items of their own"),
+    count("orphans_removed", "/files/orphans_removed", "Inodes without names whose removal ended"),
+    bytes(count("written", "/files/written_bytes", "Bytes that callers wrote")),
+    bytes(count("read", "/files/read_bytes", "Bytes that callers read")),
+    bytes(count(
+        "writeback",
+        "/files/writeback_bytes",
+        "Data written in the background before a transaction named it",
+    )),
+    bytes(count(
+        "submitted",
+        "/files/submitted_bytes",
+        "Data written in parallel with the batch that names it",
+    )),
+    bytes(count(
+        "stale",
+        "/files/stale_bytes",
+        "Data written for nothing, its range being truncated meanwhile",
+    )),
+    count(
+        "inline_writes",
+        "/files/inline_writes",
+        "Times that a small file's contents went into its inode item",
+    ),
+    count(
+        "blocks_read_for_write",
+        "/files/blocks_read_for_write",
+        "Blocks read before a part of them could be changed",
+    ),
+    count("writes_throttled", "/files/writes_throttled", "Writes that waited for dirty data to become less"),
+    count("writeback_errors", "/files/writeback_errors", "Write-backs that failed"),
+    count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
+    count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
+    count("barriers", "/files/barriers", "Barriers"),
+    count("taken_along", "/files/taken_along", "Small files logged with the fsync of another"),
+    count(
+        "shared_lookups",
+        "/files/shared_lookups",
+        "Times that reference counts of shared blocks were looked up",
+    ),
+    seconds(
+        count(
+            "shared_wait",
+            "/files/shared_wait_ns",
+            "Time that changes of shared blocks waited for each other",
+        ),
+        1e-9,
+    ),
+    bytes(count("reflinked", "/files/reflinked_bytes", "Bytes that copies share with their originals")),
+    bytes(count("deduplicated", "/files/deduplicated_bytes", "Bytes found to be equal and shared since")),
+    bytes(count("copied", "/files/copied_bytes", "Bytes copied because they could not be shared")),
+    bytes(now("dirty", "/files/dirty_bytes", "Dirty data in memory")),
+    now("inodes_cached", "/files/inodes_cached", "Inodes in memory"),
+    now("inodes_referenced", "/files/inodes_referenced", "Inodes that the kernel knows"),
+    // The store.
+    count(
+        "syncs_elided",
+        "/store/syncs_elided",
+        "Requests to make something durable that was durable already",
+    ),
+    count("log_batches", "/store/batches", "Log batches written"),
+    bytes(count("log", "/store/log_bytes", "Log written")),
+    count("log_copies", "/store/log_copies", "Bulk copies that filled the batches"),
+    count("log_puts", "/store/log_puts", "Items set, as they entered the log"),
+    count("log_deletes", "/store/log_deletes", "Items removed"),
+    count("log_names", "/store/log_names", "Runs of data blocks named"),
+    count("log_frees", "/store/log_frees", "Runs of blocks freed"),
+    count(
+        "log_coalesced",
+        "/store/log_coalesced",
+        "Items that replaced a pending one instead of being logged beside it",
+    ),
+    bytes(count("data_written", "/store/data_bytes", "File data written to the device")),
+    bytes(count("data_read", "/store/data_bytes_read", "File data read from the device")),
+    count("checksum_errors", "/store/checksum_errors", "Blocks that were not what their checksum says"),
+    count("checkpoints", "/store/checkpoints", "Checkpoints that ended well"),
+    count(
+        "checkpoints_for_room",
+        "/store/checkpoints_for_room",
+        "Checkpoints forced because there was no room",
+    ),
+    count("background_flushes", "/store/background_flushes", "Flushes that only bounded what is not durable"),
+    count("log_markers", "/store/markers", "Marker batches written when idle"),
+    now("replayed_batches", "/store/replayed_batches", "Batches replayed when the image was opened"),
+    now("replayed_records", "/store/replayed_records", "Records replayed when the image was opened"),
+    count("device_writes", "/store/device_writes", "Device writes"),
+    bytes(count("device_written", "/store/device_write_bytes", "Bytes written to the device")),
+    count("device_writes_failed", "/store/device_writes_failed", "Device writes that failed"),
+    count("device_reads", "/store/device_reads", "Device reads"),
+    bytes(count("device_read", "/store/device_read_bytes", "Bytes read from the device")),
+    count("flushes_issued", "/store/flushes_issued", "Flushes asked of the device"),
+    count("flushes_joined", "/store/flushes_joined", "Requests that shared a flush another had asked for"),
+    count("flushes_elided", "/store/flushes_elided", "Requests that an earlier flush had covered"),
+    count("flushes_failed", "/store/flushes_failed", "Flushes that failed"),
+    // Memory.
+    bytes(now("memtable", "/caches/memtable_bytes", "Changes in memory since the last checkpoint")),
+    now("memtable_items", "/caches/memtable_items", "Items that the changes in memory are about"),
+    bytes(now("log_pending", "/caches/pending_log_bytes", "Log that is not sealed yet")),
+    now("tree_nodes_cached", "/caches/nodes", "Tree nodes in memory"),
+    bytes(now("tree_node_cache", "/caches/node_bytes", "Memory that tree nodes take")),
+    count("tree_nodes_read", "/caches/nodes_read", "Tree nodes read from the device"),
+    count("tree_nodes_written", "/caches/nodes_written", "Tree nodes written to the device"),
+    // Scrubs.
+    count("scrubs_finished", "/scrub/finished", "Scrubs that came to their end"),
+    bytes(count("scrubbed", "/scrub/bytes", "Bytes read by scrubs")),
+    count("scrub_findings", "/scrub/damaged", "What scrubs found damaged"),
+    // Space.
+    blocks(now("space_size", "/space/total_blocks", "Space that can be allocated at all")),
+    blocks(now("space_free", "/space/free_blocks", "Space that can be allocated now")),
+    blocks(now("space_pending_free", "/space/pending_free_blocks", "Space freed or held, not reusable yet")),
+    blocks(now("space_named", "/space/named_blocks", "Space that something committed uses")),
+];
+
+const fn latency(name: &'static str, at: &'static str, help: &'static str) -> Distributed {
+    // From 4 µs to 17 s.
+    Distributed { name, measure: Measure::Seconds, help, at, per_unit: 1e9, powers: (12, 34) }
+}
+
+/// All distributions.
+pub const DISTRIBUTIONS: &[Distributed] = &[
+    latency("fsync_duration", "fsync_ns", "Time from asking to durable"),
+    latency("log_write_duration", "write_ns", "Time from sealing a batch until it and its data were written"),
+    latency("gather_duration", "gather_ns", "Time waited for others to join a batch"),
+    latency("flush_duration", "flush_ns", "Time of a flush"),
+    latency("checkpoint_duration", "checkpoint_ns", "Time of a checkpoint"),
+    Distributed {
+        name: "group_size",
+        measure: Measure::Number,
+        help: "Fsyncs that shared a batch",
+        at: "group_size",
+        per_unit: 1.0,
+        powers: (1, 12),
+    },
+];
+
+/// Numbers of `stats` that are told in another way: the process in `mount_info`, ratios by their parts, summaries as
+/// distributions.
+#[cfg(test)]
+pub const TOLD_OTHERWISE: [&str; 3] = ["/daemon/pid", "/store/write_amplification", "/store/group_size"];
