@@ -51,9 +51,18 @@ worlds:
 fuzz seconds="60" *targets="":
     fuzz/run {{seconds}} {{targets}}
 
-# The program, its man page and the C header, below a prefix
+# The manual's pages, from the definitions of the command line and docs/man/syncline.1
+man:
+    cargo run --quiet -- manual docs/man
+
+# The program, its manual, completions, the C header and examples, below a prefix
 install prefix="/usr/local":
     cargo build --release
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
-    install -D -m 644 docs/man/syncline.1 {{prefix}}/share/man/man1/syncline.1
+    for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
+    install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
+    target/release/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
+    target/release/syncline completions zsh > {{prefix}}/share/zsh/site-functions/_syncline
+    target/release/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
     install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h
+    find examples -type f -printf '%P\n' | while read -r file; do install -D -m 644 "examples/$file" "{{prefix}}/share/doc/syncline/examples/$file"; done

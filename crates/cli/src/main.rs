@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod examples;
 mod failure;
 mod known;
 mod live;
@@ -11,7 +12,7 @@ mod logging;
 mod metrics;
 mod size;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
 
@@ -55,26 +56,37 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Make a filesystem in an image file or on a block device
+    #[command(after_help = examples::MKFS)]
     Mkfs(commands::mkfs::Args),
     /// Mount an image
+    #[command(after_help = examples::MOUNT)]
     Mount(commands::mount::Args),
     /// Unmount, and wait until the image is clean
+    #[command(after_help = examples::UMOUNT)]
     Umount(commands::umount::Args),
     /// Verify a whole image, tell what is wrong, and mend it with --repair
+    #[command(after_help = examples::CHECK)]
     Check(commands::check::Args),
     /// Verify a mounted filesystem in the background
+    #[command(after_help = examples::SCRUB)]
     Scrub(commands::scrub::Args),
     /// Make many files durable with at most one flush, all or nothing
+    #[command(after_help = examples::SYNC)]
     Sync(commands::sync::Args),
     /// Order what was written to files before all that comes later, without a flush
+    #[command(after_help = examples::BARRIER)]
     Barrier(commands::sync::Args),
     /// Show what files use for themselves, and what they share
+    #[command(after_help = examples::DU)]
     Du(commands::du::Args),
     /// Find equal blocks in files and share them
+    #[command(after_help = examples::DEDUPE)]
     Dedupe(commands::dedupe::Args),
     /// Show what an image says about itself
+    #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
     /// Show every path of an inode, without searching
+    #[command(after_help = examples::PATH)]
     Path(commands::path::Args),
     /// Show what a mounted filesystem has counted
     Stats(commands::stats::Args),
@@ -83,13 +95,28 @@ enum Command {
     /// Watch what a mounted filesystem is doing
     Top(commands::top::Args),
     /// Tell what the last fsyncs did and why, which flush covered them, and where their time went
+    #[command(after_help = examples::EXPLAIN)]
     Explain(commands::explain::Args),
     /// Record what a program does on a mount, and see every state that a power cut could leave
+    #[command(after_help = examples::CRASHLAB)]
     Crashlab(commands::crashlab::Args),
     /// Measure Syncline beside ext4, xfs and btrfs
+    #[command(after_help = examples::BENCH)]
     Bench(commands::bench::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
+    #[command(after_help = examples::DEMO)]
     Demo(commands::demo::Args),
+    /// Print what a shell needs to complete command lines
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(commands::completions::Args),
+    /// Write the manual's pages
+    #[command(hide = true)]
+    Manual(commands::manual::Args),
+}
+
+/// The command line's definition.
+fn definition() -> clap::Command {
+    Cli::command()
 }
 
 fn run(command: Command) -> Outcome {
@@ -112,6 +139,8 @@ fn run(command: Command) -> Outcome {
         Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Manual(args) => commands::manual::run(&args),
     }
 }
 

@@ -63,6 +63,22 @@ fn a_report_is_printed_for_people_and_for_programs() {
     assert_eq!(report["clean_unmount"], true);
 }
 
+#[test]
+fn shells_learn_every_command() {
+    for (shell, words) in [
+        ("bash", ["complete -F _syncline", "--prometheus", "crashlab"]),
+        ("zsh", ["#compdef syncline", "--prometheus", "crashlab"]),
+        ("fish", ["complete -c syncline", "prometheus", "crashlab"]),
+    ] {
+        let mut command = program();
+        command.args(["completions", shell]);
+        let script = run(command).ok().out;
+        for word in words {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
+
 /// Runs the demo in a folder of its own, which must be empty afterwards.
 fn demo(options: &[&str]) -> String {
     let place = Place::new();

@@ -20,10 +20,6 @@ const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 
 /// Arguments of `check`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Exit codes, as of fsck(8): 0 nothing is wrong; 1 errors were mended; 4 errors are left; 8 the check \
-                        could not be done; 16 wrong usage."
-)]
 pub struct Args {
     /// Image file or block device that is not mounted
     image: PathBuf,

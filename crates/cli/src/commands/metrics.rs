@@ -19,7 +19,6 @@ const EXAMPLES: &str = "\
 Examples:
   syncline metrics /mnt/data                             at http://127.0.0.1:9499/metrics
   syncline metrics /mnt/a /mnt/b --listen [::1]:9000
-  syncline stats /mnt/data --prometheus                  once, to standard output
 
 For prometheus.yml:
   scrape_configs:

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod completions;
 pub mod crashlab;
 pub mod dedupe;
 pub mod demo;
@@ -12,6 +13,7 @@ mod files;
 pub mod image;
 pub mod info;
 mod interrupt;
+pub mod manual;
 pub mod metrics;
 pub mod mkfs;
 pub mod mount;

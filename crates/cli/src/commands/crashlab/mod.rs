@@ -7,6 +7,7 @@ mod mount;
 mod record;
 mod report;
 
+use crate::examples;
 use crate::failure::Outcome;
 use serde_json::json;
 use std::sync::Arc;
@@ -23,12 +24,16 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Run a command on a copy of an image, and record all that reaches the device
+    #[command(after_help = examples::RECORD)]
     Record(record::Args),
     /// List the moments at which something became durable or was told
+    #[command(after_help = examples::LIST)]
     List(list::Args),
     /// Recover the states that a power cut could have left, and have each checked
+    #[command(after_help = examples::EXPLORE)]
     Explore(explore::Args),
     /// Mount one of those states
+    #[command(after_help = examples::STATE)]
     Mount(mount::Args),
 }
 

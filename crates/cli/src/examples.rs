@@ -1,0 +1,163 @@
+//! Examples below each command's help, and in its manual page. A test parses every one of them.
+
+pub const MKFS: &str = "\
+Examples:
+  syncline mkfs disk.img --size 20GiB            an image file, fully written
+  syncline mkfs /dev/vg0/data --label data       a whole block device
+  syncline mkfs disk.img --force                 anew, over what is there";
+
+pub const MOUNT: &str = "\
+Examples:
+  syncline mount disk.img /mnt/data
+  syncline mount disk.img /mnt/data --create 8GiB          make the image first, if there is none
+  syncline mount disk.img /mnt/data -o ro                  only look
+  syncline mount disk.img /mnt/data -o commit=5,cache=1GiB
+  syncline mount disk.img /mnt/data --foreground --log /var/log/syncline.log";
+
+pub const UMOUNT: &str = "\
+Examples:
+  syncline umount /mnt/data
+If it is busy, 'fuser -vm /mnt/data' shows who uses it.";
+
+pub const CHECK: &str = "\
+Examples:
+  syncline check disk.img
+  syncline check disk.img --repair --dry-run     what would be mended
+  syncline check disk.img --repair
+  syncline check disk.img --json                 findings for a program
+
+Exit codes, as of fsck(8): 0 nothing is wrong; 1 errors were mended; 4 errors are left; 8 the check could not be done; 16 wrong \
+usage.";
+
+pub const SCRUB: &str = "\
+Examples:
+  syncline scrub /mnt/data                       at 50 MiB a second
+  syncline scrub /mnt/data --rate 0              as fast as it goes";
+
+pub const SYNC: &str = "\
+Examples:
+  syncline sync accounts.db accounts.idx         both or neither, with one flush
+  syncline sync /mnt/data                        the directory itself: names in it";
+
+pub const BARRIER: &str = "\
+Examples:
+  syncline barrier segment.new                   before the file that will refer to it is written";
+
+pub const DU: &str = "\
+Examples:
+  syncline du /mnt/data                          all files below it, in one line
+  syncline du --all vm.img clone.img             what each would free, and what both share";
+
+pub const DEDUPE: &str = "\
+Examples:
+  syncline dedupe /mnt/data/images
+  syncline dedupe old.img new.img --json";
+
+pub const INFO: &str = "\
+Examples:
+  syncline info disk.img
+  syncline info disk.img --json";
+
+pub const PATH: &str = "\
+Examples:
+  syncline path /mnt/data 4711                   of a mount
+  syncline path disk.img 4711                    of an image that is not mounted";
+
+pub const EXPLAIN: &str = "\
+Examples:
+  syncline explain accounts.db                   why its last ten fsyncs took what they took
+  syncline explain accounts.db --last 1 --json
+  syncline explain /mnt/data                     of all files, for root and the mount's owner";
+
+pub const CRASHLAB: &str = "\
+Examples:
+  syncline crashlab record disk.img mnt -- ./my-test
+  syncline crashlab explore disk.img.crashlab --check ./my-check
+'syncline crashlab COMMAND --help' tells more of each.";
+
+pub const RECORD: &str = "\
+Examples:
+  syncline crashlab record disk.img mnt -- ./my-test --rounds 10
+  syncline crashlab record disk.img mnt -o run.crashlab -- ./my-test
+The image is only read: the command works on a copy in memory, in the folder that SYNCLINE_CRASHLAB_DIR names.";
+
+pub const LIST: &str = "\
+Examples:
+  syncline crashlab list run.crashlab
+  syncline crashlab list run.crashlab --json";
+
+pub const EXPLORE: &str = "\
+Examples:
+  syncline crashlab explore run.crashlab --check ./my-check
+  syncline crashlab explore run.crashlab --check ./my-check --keep-going --limit 500
+The checker runs in the recovered filesystem; an exit code other than 0 is a failure.";
+
+pub const STATE: &str = "\
+Examples:
+  syncline crashlab mount run.crashlab 41:3 mnt  a state as 'explore' has named it";
+
+pub const BENCH: &str = "\
+Examples:
+  syncline bench k5 --quick                      a first look, in a minute
+  syncline bench all --peers ext4,xfs,btrfs --report bench.html
+  syncline bench overwrite --ablate flush-elide  what a mechanism is worth";
+
+pub const DEMO: &str = "\
+Examples:
+  syncline demo
+  syncline demo --seconds 2 --embedded           where nothing can be mounted";
+
+pub const COMPLETIONS: &str = "\
+Examples:
+  syncline completions bash
+  syncline completions zsh
+  syncline completions fish
+Where they go: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/site-functions/_syncline,
+~/.config/fish/completions/syncline.fish. 'just install' puts them there.";
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory, Parser};
+
+    /// Commands that can be called, below this one.
+    fn leaves(command: &Command) -> Vec<Command> {
+        let below =
+            command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
+        below
+            .flat_map(|below| match below.has_subcommands() {
+                true => leaves(below),
+                false => vec![below.clone()],
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_command_has_examples_and_they_are_right() {
+        let mut definition = crate::Cli::command();
+        definition.build();
+        let commands = leaves(&definition);
+        assert!(commands.len() > 18);
+        for command in commands {
+            let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.lines().filter_map(|line| line.strip_prefix("  syncline "));
+            let examples: Vec<&str> = examples.collect();
+            assert!(!examples.is_empty(), "{name} has no examples");
+            for example in examples {
+                // Words of the command line are one space apart; what follows more is said about it.
+                let line = example.split("  ").next().unwrap_or_default();
+                let words = std::iter::once("syncline").chain(line.split_whitespace());
+                let parsed = crate::Cli::try_parse_from(words);
+                assert!(
+                    parsed.is_ok(),
+                    "{name}: {line}: {}",
+                    parsed.err().map(|e| e.to_string()).unwrap_or_default()
+                );
+                assert!(
+                    format!("syncline {line} ").starts_with(&format!("{name} ")),
+                    "{line} is of another command than {name}"
+                );
+            }
+        }
+    }
+}
