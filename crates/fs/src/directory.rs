@@ -131,10 +131,14 @@ impl Filesystem {
     /// Attributes of what `name` means in `parent`. Counts a kernel reference.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<types::Attributes, FsError> {
         self.counters.lookups.add(1);
+        if name == b"." {
+            // Of a file as well: this is how an inode is found again by its number.
+            return self.reference(parent).await;
+        }
         let dir = self.directory(parent).await?;
-        if name == b"." || name == b".." {
+        if name == b".." {
             let above = dir.state.lock().meta.parent;
-            return self.reference(if name == b"." { parent } else { above }).await;
+            return self.reference(above).await;
         }
         check_name(name)?;
         // Under the directory's lease the name can't go away, so the inode is referred to before it could be removed.

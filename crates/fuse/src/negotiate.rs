@@ -17,6 +17,7 @@ const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 /// host), the SPLICE family (a copy is cheaper at these sizes).
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
+    | init::EXPORT_SUPPORT
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO
@@ -24,10 +25,10 @@ const WANTED: u64 = init::ASYNC_READ
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
     | init::NO_OPENDIR_SUPPORT
-    | init::EXPLICIT_INVAL_DATA
     | init::DONT_MASK
     | init::POSIX_ACL
     | init::SETXATTR_EXT
+    | init::EXPLICIT_INVAL_DATA
     | init::HANDLE_KILLPRIV_V2
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;

@@ -1,5 +1,6 @@
 //! The filesystem over a store on a memory device.
 
+mod acl;
 mod attributes;
 mod histories;
 mod model;

@@ -8,6 +8,8 @@ pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// OPEN carries O_TRUNC and the daemon truncates.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// LOOKUP of "." and ".." finds an inode by its number alone: file handles outlive the kernel's memory.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// Writes of more than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// READDIRPLUS exists.
@@ -18,10 +20,10 @@ pub mod init {
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// Refusing OPEN with ENOSYS means "files need not be opened".
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
-    /// Lookups and readdirs in one directory at once.
-    pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// The kernel decides by access control lists, which the daemon keeps.
     pub const POSIX_ACL: u64 = 1 << 20;
+    /// Lookups and readdirs in one directory at once.
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// `max_pages` of the answer counts.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links stay in the page cache.
@@ -32,10 +34,10 @@ pub mod init {
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     /// The daemon drops setuid, setgid and file capabilities when told so by a flag of the request.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    /// `flags2` counts.
-    pub const INIT_EXT: u64 = 1 << 30;
     /// SETXATTR says whether setgid goes.
     pub const SETXATTR_EXT: u64 = 1 << 29;
+    /// `flags2` counts.
+    pub const INIT_EXT: u64 = 1 << 30;
     /// Files opened for direct I/O can still be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests come through io_uring, once the daemon has registered entries for every CPU's queue.

@@ -10,7 +10,10 @@ use syncline_fs::FsError;
 use syncline_fs::types::{Caller, FileType, NewMode, RenameFlags};
 
 pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
-    let name = request.arguments().name()?;
+    // Who has nothing but an inode's number (open_by_handle_at, NFS) looks up what is special for everybody else.
+    let special = request.arguments().string().is_ok_and(|name| name == b"." || name == b"..");
+    let mut arguments = request.arguments();
+    let name = if special { arguments.string()? } else { arguments.name()? };
     match session.fs().lookup(request.ino(), name).await {
         Ok(attributes) => Ok(Reply::fixed(&entry_out(session, &attributes))),
         Err(FsError::NotFound) => Ok(Reply::fixed(&no_entry(session))),
@@ -47,14 +50,14 @@ fn made_by_mknod(mode: u32) -> Result<FileType, Refusal> {
     }
 }
 
-pub(super) async fn mknod(session: &Session, request: &Request) -> Answer {
-    let mut arguments = request.arguments();
-    let input: MkNodIn = arguments.take()?;
 /// Permissions of what is to be made, and the umask that may apply to them.
 pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
     NewMode { permissions: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16 }
 }
 
+pub(super) async fn mknod(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: MkNodIn = arguments.take()?;
     let name = arguments.name()?;
     let file_type = made_by_mknod(input.mode)?;
     let permissions = new_mode(input.mode, input.umask);

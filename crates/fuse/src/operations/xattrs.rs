@@ -9,8 +9,9 @@ use crate::session::Session;
 use bytes::Bytes;
 use syncline_fs::types::XattrMode;
 
-/// Attributes of this namespace have a meaning, and one that is kept but not enforced is worse than none.
-const ENFORCED: &[u8] = b"system.";
+/// Namespaces of attributes that are only kept. The others have a meaning, and one that is kept but not enforced is worse
+/// than none.
+const KEPT: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 /// The ones whose meaning is known: access control lists. The kernel enforces them if that was agreed on.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 /// What only root may see.
@@ -24,7 +25,7 @@ fn name<'a>(session: &Session, arguments: &mut Arguments<'a>) -> Result<&'a [u8]
     if ACLS.contains(&name) && session.negotiated().has(init::POSIX_ACL) {
         return Ok(name);
     }
-    if name.starts_with(ENFORCED) {
+    if !KEPT.iter().any(|namespace| name.starts_with(namespace)) {
         return Err(Refusal::Errno(libc::EOPNOTSUPP));
     }
     Ok(name)

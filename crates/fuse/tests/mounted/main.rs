@@ -2,6 +2,7 @@
 
 mod attributes;
 mod files;
+mod handles;
 mod life;
 mod names;
 #[path = "../support/shell.rs"]
