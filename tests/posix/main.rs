@@ -9,6 +9,7 @@ mod flags;
 mod limits;
 mod names;
 mod opens;
+mod options;
 mod paths;
 mod privileges;
 mod reflink;

@@ -82,6 +82,16 @@ impl Failure {
         Self { text: text.to_string(), ..self }
     }
 
+    /// A failure that somebody else has told of.
+    pub fn told(code: u8) -> Self {
+        Self::new("").with_code(code)
+    }
+
+    /// True for one that nothing is left to say about.
+    pub fn is_told(&self) -> bool {
+        self.text.is_empty()
+    }
+
     /// The same with another exit code.
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
@@ -90,11 +100,6 @@ impl Failure {
     /// The exit code's number.
     pub fn code(&self) -> u8 {
         self.code
-    }
-
-    /// The process's exit code.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code)
     }
 }
 

@@ -6,6 +6,7 @@
 mod commands;
 mod examples;
 mod failure;
+mod helper;
 mod known;
 mod live;
 mod logging;
@@ -13,7 +14,9 @@ mod metrics;
 mod size;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use failure::Outcome;
+use failure::{Failure, Outcome};
+use helper::{Asked, Role};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// What one thread allocates another one often frees: requests, batches, buffers. The C library's allocator took 5% of a busy
@@ -145,28 +148,40 @@ fn run(command: Command) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let role = arguments.first().map_or(Role::Program, |program| Role::of(program));
+    let failed = |failure: Failure| {
+        if !failure.is_told() {
+            eprintln!("syncline: {failure}");
+        }
+        role.exit_code(failure.code())
+    };
+    let arguments = match role.arguments(arguments) {
+        Ok(Asked::Run(arguments)) => arguments,
+        Ok(Asked::Nothing) => return ExitCode::SUCCESS,
+        Ok(Asked::Remount(directory, options)) => {
+            let remounted = commands::mount::remount(directory.as_ref(), &options);
+            return remounted.unwrap_or_else(failed);
+        }
+        Err(failure) => return failed(failure),
+    };
+    let program = std::iter::once(OsString::from("syncline"));
+    let cli = match Cli::try_parse_from(program.chain(arguments)) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, role),
     };
     logging::start();
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(failure) => {
-            eprintln!("syncline: {failure}");
-            failure.exit_code()
-        }
-    }
+    run(cli.command).unwrap_or_else(failed)
 }
 
 /// Says what is wrong with the command line, or shows the help that was asked for.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, role: Role) -> ExitCode {
     // Nothing can be done if not even this can be printed.
     let _ = error.print();
     let check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if check => ExitCode::from(commands::check::WRONG_USAGE),
-        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+        code => role.exit_code(u8::try_from(code).unwrap_or(2)),
     }
 }

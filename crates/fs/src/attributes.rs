@@ -101,7 +101,8 @@ impl Filesystem {
         }
         let attr = &mut state.attr;
         let stale = now.seconds.saturating_sub(attr.atime.seconds) >= ACCESS_TIME_AGE_SECONDS;
-        if stale || attr.atime <= attr.mtime || attr.atime <= attr.ctime {
+        let always = self.options.access_time == AccessTime::Always;
+        if always || stale || attr.atime <= attr.mtime || attr.atime <= attr.ctime {
             attr.atime = now;
         }
     }

@@ -12,6 +12,8 @@ pub enum AccessTime {
     /// When it is not later than the last change, or a day old.
     #[default]
     Relative,
+    /// With every read that the kernel's page cache does not answer.
+    Always,
 }
 
 /// Choices at mount; every one has a default that suits.

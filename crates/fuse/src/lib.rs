@@ -21,7 +21,7 @@ mod transport;
 
 pub use counters::RequestCounters;
 pub use error::MountError;
-pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts};
+pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts, remount};
 pub use negotiate::Negotiated;
-pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Transport};
+pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 pub use session::{Mounted, Session, Unmounter};

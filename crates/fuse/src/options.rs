@@ -48,6 +48,18 @@ impl DirectIo {
     }
 }
 
+/// Which changes are durable before they are answered, without an fsync.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Synchronous {
+    /// None: programs say what must be durable.
+    #[default]
+    Never,
+    /// Those of names.
+    Directories,
+    /// All.
+    Everything,
+}
+
 /// How requests come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
@@ -107,6 +119,8 @@ pub struct MountOptions {
     pub cache_time: Duration,
     /// Which openings pass the page cache by. Default: none, so that opening a file costs no request.
     pub direct_io: DirectIo,
+    /// Which changes are durable before they are answered. Default: none.
+    pub synchronous: Synchronous,
     /// How requests come. Default: over io_uring where that is possible.
     pub transport: Transport,
     /// Who is told of syncs. Default: nobody.
@@ -122,6 +136,7 @@ impl MountOptions {
             pin_workers: true,
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
+            synchronous: Synchronous::default(),
             transport: Transport::default(),
             sync_observer: None,
         }

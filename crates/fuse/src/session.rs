@@ -6,7 +6,7 @@ use crate::counters::RequestCounters;
 use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
-use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Transport};
+use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ pub struct Session {
     counters: Arc<RequestCounters>,
     cache_seconds: u64,
     direct_io: DirectIo,
+    synchronous: Synchronous,
     sync_observer: Option<SyncObserver>,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
@@ -76,8 +77,18 @@ impl Session {
         control.register("requests", move || counted.to_json());
         let cache_seconds = options.cache_time.as_secs();
         let direct_io = options.direct_io.with_kernel(negotiated.minor);
-        let sync_observer = options.sync_observer.clone();
-        Self { fs, negotiated, control, counters, cache_seconds, direct_io, sync_observer, ended }
+        let (synchronous, sync_observer) = (options.synchronous, options.sync_observer.clone());
+        Self {
+            fs,
+            negotiated,
+            control,
+            counters,
+            cache_seconds,
+            direct_io,
+            synchronous,
+            sync_observer,
+            ended,
+        }
     }
 
     /// The filesystem that is served.
@@ -119,6 +130,10 @@ impl Session {
         if let Some(observer) = &self.sync_observer {
             observer.tell(synced);
         }
+    }
+
+    pub(crate) fn synchronous(&self) -> Synchronous {
+        self.synchronous
     }
 
     pub(crate) fn direct_io(&self) -> DirectIo {

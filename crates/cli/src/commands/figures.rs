@@ -28,6 +28,7 @@ pub fn register(
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "transport": mounted.session().transport(),
+        "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();
     control.register("daemon", move || daemon_text.clone());

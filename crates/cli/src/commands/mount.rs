@@ -9,6 +9,7 @@ use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -35,8 +36,8 @@ pub struct Args {
     /// Stay in the foreground and serve until it is unmounted
     #[arg(long, short)]
     foreground: bool,
-    /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime,
-    /// commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, transport=auto|uring|classic, accept-damaged-log
+    /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime, strictatime,
+    /// sync, dirsync, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// How requests come from the kernel: the same as -o transport
@@ -61,9 +62,18 @@ pub fn run(mut args: Args) -> Outcome {
     start_daemon(daemon_command(&args)?)
 }
 
+/// What `mount -o remount` asks for. The daemon goes on as it was mounted: one that was mounted read-only stays so.
+pub fn remount(directory: &Path, options: &[String]) -> Outcome {
+    let choices = MountChoices::parse(options)?;
+    syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The command line of the daemon's end.
 fn daemon_command(args: &Args) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
+    // Whatever name this file was found under.
+    command.arg0("syncline");
     command.arg("mount").arg(&args.image).arg(&args.directory).arg("--daemon");
     if let Some(size) = args.create {
         command.arg("--create").arg(size.to_string());
@@ -88,7 +98,7 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     }
     // It has told why on standard error, which is ours.
     let status = daemon.wait()?;
-    Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
+    Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
 /// Opens the image, mounts it and serves it to the end.

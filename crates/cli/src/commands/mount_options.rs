@@ -5,11 +5,13 @@ use crate::size;
 use std::path::Path;
 use std::time::Duration;
 use syncline_fs::AccessTime;
-use syncline_fuse::{DirectIo, MountOptions, Transport};
+use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
 use syncline_store::StoreOptions;
 
 /// Most receipts that may be kept: half a kilobyte each.
 const RECEIPTS_MAX: usize = 1 << 20;
+/// What is said of an option that nobody knows.
+const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
 /// Everything that `-o` can choose.
 #[derive(Default)]
@@ -23,6 +25,7 @@ pub struct MountChoices {
     no_execution: bool,
     allow_other: Option<bool>,
     direct_io: DirectIo,
+    synchronous: Synchronous,
     transport: Transport,
 }
 
@@ -30,9 +33,14 @@ impl MountChoices {
     /// Reads the options; an unknown one is an error, so that a typing mistake never weakens a promise.
     pub fn parse(options: &[String]) -> Result<Self, Failure> {
         let mut choices = Self::default();
+        let sloppy = options.iter().any(|option| option.trim() == "sloppy");
         for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            choices.apply(name, value).map_err(|text| Failure::usage(format!("-o {option}: {text}")))?;
+            match choices.apply(name, value) {
+                // mount(8) asks so: the list may be meant for several systems.
+                Err(text) if sloppy && text == UNKNOWN => {}
+                applied => applied.map_err(|text| Failure::usage(format!("-o {option}: {text}")))?,
+            }
         }
         Ok(choices)
     }
@@ -50,7 +58,11 @@ impl MountChoices {
             "allow_other" => self.allow_other = Some(true),
             "no_allow_other" => self.allow_other = Some(false),
             "noatime" => self.fs.access_time = AccessTime::Never,
-            "relatime" => self.fs.access_time = AccessTime::Relative,
+            "relatime" | "atime" => self.fs.access_time = AccessTime::Relative,
+            "strictatime" => self.fs.access_time = AccessTime::Always,
+            "sync" => self.synchronous = Synchronous::Everything,
+            "dirsync" => self.synchronous = self.synchronous.max(Synchronous::Directories),
+            "async" => self.synchronous = Synchronous::Never,
             "accept-damaged-log" => self.store.accept_damaged_log = true,
             "commit" => {
                 let seconds: u64 = value.parse().map_err(|_| "give a number of seconds".to_owned())?;
@@ -91,8 +103,11 @@ impl MountChoices {
                 }
             }
             // Words of mount(8) and fstab(5) that say what is the case anyway.
-            "defaults" | "async" | "user" | "nofail" | "auto" | "noauto" | "_netdev" => {}
-            _ => return Err("unknown option; 'syncline mount --help' lists them".into()),
+            "defaults" | "user" | "nouser" | "users" | "nofail" | "auto" | "noauto" | "_netdev"
+            | "sloppy" | "remount" => {}
+            // For other programs that read fstab.
+            _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
+            _ => return Err(UNKNOWN.into()),
         }
         Ok(())
     }
@@ -106,6 +121,7 @@ impl MountChoices {
         options.kernel.no_execution |= self.no_execution;
         options.kernel.allow_other = self.allow_other;
         options.direct_io = self.direct_io;
+        options.synchronous = self.synchronous;
         options.transport = self.transport;
         options
     }
@@ -137,6 +153,19 @@ mod tests {
     }
 
     #[test]
+    fn the_stronger_of_sync_and_dirsync_counts() {
+        let synchronous = |text: &str| parse(text).unwrap().kernel(Path::new("image")).synchronous;
+        assert_eq!(synchronous("noatime"), Synchronous::Never);
+        assert_eq!(synchronous("dirsync"), Synchronous::Directories);
+        assert_eq!(
+            (synchronous("sync,dirsync"), synchronous("dirsync,sync")),
+            (Synchronous::Everything, Synchronous::Everything)
+        );
+        assert_eq!(synchronous("sync,async"), Synchronous::Never);
+        assert_eq!(parse("strictatime").unwrap().fs.access_time, AccessTime::Always);
+    }
+
+    #[test]
     fn the_transport_is_passed_on_and_the_last_word_counts() {
         let transport = |text: &str| parse(text).unwrap().kernel(Path::new("image")).transport;
         assert_eq!(transport(""), Transport::default());
@@ -148,6 +177,9 @@ mod tests {
     #[test]
     fn unknown_and_impossible_options_are_refused() {
         assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
+        // What other readers of fstab look at is no business of ours, and mount(8) may ask to overlook the rest.
+        assert!(parse("x-systemd.automount,X-mount.mkdir,comment=ours,nofail").is_ok());
+        assert!(parse("sloppy,nobarrier").is_ok() && parse("sloppy,commit=soon").is_err());
         assert!(parse("commit=soon").is_err());
         assert!(parse("memtable=1").is_err());
         assert!(parse("receipts=all").is_err() && parse("receipts=9999999").is_err());

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use mount_table::{MountEntry, mounts};
+pub use privileged::remount;
 
 /// The filesystem type that `mount` and `findmnt` show.
 pub const FILESYSTEM_TYPE: &str = "fuse.syncline";

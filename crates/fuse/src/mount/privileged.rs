@@ -36,22 +36,38 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
     let data = c_string(data.as_ref())?;
     let (source, target) = (c_string(&options.source)?, c_string(path.as_os_str())?);
     let filesystem_type = c_string(FILESYSTEM_TYPE.as_ref())?;
-    // Access times are the daemon's: the kernel's own notion of them is off.
-    let mut flags = libc::MS_NOATIME;
-    for (chosen, flag) in [
-        (options.read_only, libc::MS_RDONLY),
-        (options.no_suid, libc::MS_NOSUID),
-        (options.no_devices, libc::MS_NODEV),
-        (options.no_execution, libc::MS_NOEXEC),
-    ] {
-        flags |= if chosen { flag } else { 0 };
-    }
+    let flags = flags(options);
     // SAFETY: all pointers are NUL-terminated strings that outlive the call.
     let result = unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), filesystem_type.as_ptr(), flags, data.as_ptr().cast())
     };
     match result {
         0 => Ok(device.into()),
+        _ => Err(MountError::mount(path, io::Error::last_os_error())),
+    }
+}
+
+/// Flags of mount(2).
+fn flags(options: &KernelOptions) -> libc::c_ulong {
+    let chosen = [
+        // Access times are the daemon's: the kernel's own notion of them is off.
+        (true, libc::MS_NOATIME),
+        (options.read_only, libc::MS_RDONLY),
+        (options.no_suid, libc::MS_NOSUID),
+        (options.no_devices, libc::MS_NODEV),
+        (options.no_execution, libc::MS_NOEXEC),
+    ];
+    chosen.iter().filter(|(chosen, _)| *chosen).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// Changes what the kernel minds itself of a mount: whether it is read-only, nosuid, nodev, noexec.
+pub fn remount(path: &Path, options: &KernelOptions) -> Result<(), MountError> {
+    let target = c_string(path.as_os_str())?;
+    let flags = flags(options) | libc::MS_REMOUNT;
+    let none = std::ptr::null();
+    // SAFETY: the path is a NUL-terminated string that outlives the call; the kernel looks at no other pointer then.
+    match unsafe { libc::mount(none, target.as_ptr(), none, flags, none.cast()) } {
+        0 => Ok(()),
         _ => Err(MountError::mount(path, io::Error::last_os_error())),
     }
 }

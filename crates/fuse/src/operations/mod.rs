@@ -10,6 +10,7 @@ mod fuzz;
 mod ioctl;
 mod names;
 mod reflink;
+mod synchronous;
 #[cfg(test)]
 mod tests;
 mod xattrs;
@@ -62,7 +63,11 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
     let Some(opcode) = request.opcode() else {
         return Reply::error(libc::ENOSYS);
     };
-    match dispatch(session, request, opcode).await {
+    let answer = match dispatch(session, request, opcode).await {
+        Ok(reply) => synchronous::settle(session, request, opcode).await.map(|()| reply),
+        refused => refused,
+    };
+    match answer {
         Ok(reply) => reply,
         // The kernel does not wait for these, whatever they said.
         Err(_) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => Reply::none(),

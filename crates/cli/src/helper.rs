@@ -1,0 +1,210 @@
+//! The program under other names: `mkfs.syncline`, `fsck.syncline`, `mount.syncline` and `mount.fuse.syncline` take what
+//! mkfs(8), fsck(8) and mount(8) pass to the helper of a filesystem, and answer with the exit codes that those expect.
+//!
+//! The arguments become those of the command that does the work; nothing else knows of these names.
+
+use crate::commands::check::WRONG_USAGE;
+use crate::failure::{Cause, Failure};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Under which name the program was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// `syncline`, or anything else.
+    Program,
+    /// `mkfs.syncline`
+    Mkfs,
+    /// `fsck.syncline`
+    Fsck,
+    /// `mount.syncline`, `mount.fuse.syncline`
+    Mount,
+}
+
+/// What the arguments ask for.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// To run the program with these arguments.
+    Run(Vec<OsString>),
+    /// To change the flags of a mount: the directory, and the options in their order.
+    Remount(OsString, Vec<String>),
+    /// Nothing more than success.
+    Nothing,
+}
+
+/// Exit codes of mount(8).
+const MOUNT_USAGE: u8 = 1;
+const MOUNT_FAILED: u8 = 32;
+
+impl Role {
+    /// The role that goes with the name in `argv[0]`.
+    pub fn of(program: &OsStr) -> Self {
+        match Path::new(program).file_name().and_then(OsStr::to_str) {
+            Some("mkfs.syncline") => Self::Mkfs,
+            Some("fsck.syncline") => Self::Fsck,
+            Some("mount.syncline" | "mount.fuse.syncline") => Self::Mount,
+            _ => Self::Program,
+        }
+    }
+
+    /// The program's arguments for those of the role. The first is the program's name.
+    pub fn arguments(self, arguments: Vec<OsString>) -> Result<Asked, Failure> {
+        let rest = arguments.into_iter().skip(1).collect();
+        match self {
+            Self::Program => Ok(Asked::Run(rest)),
+            Self::Mkfs => Ok(Asked::Run(mkfs(rest))),
+            Self::Fsck => Ok(fsck(rest)),
+            Self::Mount => mount(rest),
+        }
+    }
+
+    /// The exit code that the caller of the role expects for one of the program's.
+    pub fn exit_code(self, code: u8) -> ExitCode {
+        const USAGE: u8 = Cause::Usage as u8;
+        const PERMISSION: u8 = Cause::Permission as u8;
+        ExitCode::from(match (self, code) {
+            (_, 0) => 0,
+            (Self::Mount, USAGE | PERMISSION) => MOUNT_USAGE,
+            (Self::Mount, _) => MOUNT_FAILED,
+            (Self::Mkfs, _) => 1,
+            (Self::Fsck, USAGE) => WRONG_USAGE,
+            (Self::Program | Self::Fsck, code) => code,
+        })
+    }
+}
+
+/// `mkfs.syncline [-v] [-f] [OPTIONS] DEVICE`
+fn mkfs(arguments: Vec<OsString>) -> Vec<OsString> {
+    let wanted = arguments.into_iter().filter(|argument| argument != "-v" && argument != "-V");
+    std::iter::once("mkfs".into()).chain(wanted).collect()
+}
+
+/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`. Mounting brings an image back to a consistent state whatever a
+/// crash has left, so what is asked for at boot (-a, -p, without -f) is done already.
+fn fsck(arguments: Vec<OsString>) -> Asked {
+    let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
+    let (boot, repair, force) = (has("-a") || has("-p"), has("-y"), has("-f"));
+    if boot && !force {
+        return Asked::Nothing;
+    }
+    let known = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        matches!(&*text, "-a" | "-p" | "-y" | "-n" | "-f" | "-v" | "-V" | "-T" | "-M")
+            || text.starts_with("-C")
+    };
+    let mut translated: Vec<OsString> = vec!["check".into()];
+    translated.extend((boot || repair).then(|| "--repair".into()));
+    translated.extend(arguments.iter().filter(|argument| !known(argument)).cloned());
+    Asked::Run(translated)
+}
+
+/// `mount.syncline IMAGE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
+fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
+    let mut places = Vec::new();
+    let mut options: Vec<String> = Vec::new();
+    let (mut fake, mut sloppy) = (false, false);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy().into_owned();
+        match text.as_str() {
+            "-o" => {
+                let list = arguments.next().ok_or(Failure::usage("-o needs options"))?;
+                options.extend(list.to_string_lossy().split(',').map(str::to_owned));
+            }
+            "-t" | "-N" => drop(arguments.next()),
+            _ if text.len() > 1 && text.starts_with('-') && !text.starts_with("--") => {
+                for flag in text.chars().skip(1) {
+                    match flag {
+                        'f' => fake = true,
+                        's' => sloppy = true,
+                        'n' | 'v' => {}
+                        'r' => options.push("ro".into()),
+                        'w' => options.push("rw".into()),
+                        _ => return Err(Failure::usage(format!("unknown option -{flag}"))),
+                    }
+                }
+            }
+            _ => places.push(argument),
+        }
+    }
+    let Ok([image, directory]) = <[OsString; 2]>::try_from(places) else {
+        return Err(Failure::usage("mount.syncline IMAGE DIRECTORY [-sfnv] [-o OPTIONS]"));
+    };
+    if fake {
+        return Ok(Asked::Nothing);
+    }
+    if options.iter().any(|option| option == "remount") {
+        return Ok(Asked::Remount(directory, options));
+    }
+    if sloppy {
+        options.push("sloppy".into());
+    }
+    let mut translated: Vec<OsString> = vec!["mount".into(), image, directory];
+    if !options.is_empty() {
+        translated.extend(["-o".into(), options.join(",").into()]);
+    }
+    Ok(Asked::Run(translated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Asked {
+        let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+        Role::of(&words[0]).arguments(words).unwrap()
+    }
+
+    fn run(line: &str) -> Asked {
+        Asked::Run(line.split(' ').map(Into::into).collect())
+    }
+
+    #[test]
+    fn names_are_roles_wherever_they_lie() {
+        assert_eq!(Role::of("/sbin/mount.syncline".as_ref()), Role::Mount);
+        assert_eq!(Role::of("mount.fuse.syncline".as_ref()), Role::Mount);
+        assert_eq!(Role::of("fsck.syncline".as_ref()), Role::Fsck);
+        assert_eq!(Role::of("/usr/bin/syncline".as_ref()), Role::Program);
+        assert_eq!(asked("./syncline info image"), run("info image"));
+    }
+
+    #[test]
+    fn mount_passes_its_options_on() {
+        assert_eq!(asked("mount.syncline a b"), run("mount a b"));
+        assert_eq!(asked("mount.syncline a b -n -o rw,noatime"), run("mount a b -o rw,noatime"));
+        assert_eq!(asked("mount.fuse.syncline a b -sv -o nodev"), run("mount a b -o nodev,sloppy"));
+        assert_eq!(asked("mount.syncline a b -t fuse.syncline -r"), run("mount a b -o ro"));
+        assert_eq!(asked("mount.syncline -f a b"), Asked::Nothing);
+        let options = vec!["remount".to_owned(), "ro".to_owned()];
+        assert_eq!(asked("mount.syncline a b -o remount,ro"), Asked::Remount("b".into(), options));
+        for wrong in
+            ["mount.syncline a", "mount.syncline a b c", "mount.syncline a b -o", "mount.syncline a b -z"]
+        {
+            let words: Vec<OsString> = wrong.split(' ').map(Into::into).collect();
+            assert!(Role::Mount.arguments(words).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fsck_checks_or_mends() {
+        assert_eq!(asked("fsck.syncline -a image"), Asked::Nothing);
+        assert_eq!(asked("fsck.syncline image"), run("check image"));
+        assert_eq!(asked("fsck.syncline -n -C0 image"), run("check image"));
+        assert_eq!(asked("fsck.syncline -p -f image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -y image"), run("check --repair image"));
+        assert_eq!(asked("mkfs.syncline -v --force image"), run("mkfs --force image"));
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_the_caller() {
+        let code = |role: Role, code| format!("{:?}", role.exit_code(code));
+        let is = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(code(Role::Mount, 0), is(0));
+        assert_eq!(code(Role::Mount, Cause::Usage as u8), is(1));
+        assert_eq!(code(Role::Mount, Cause::NotAnImage as u8), is(32));
+        assert_eq!(code(Role::Mkfs, Cause::NoSpace as u8), is(1));
+        assert_eq!(code(Role::Fsck, 4), is(4));
+        assert_eq!(code(Role::Program, 5), is(5));
+    }
+}

@@ -1,0 +1,76 @@
+//! Mounts on which changes are durable when they are answered (`-o sync`, `-o dirsync`).
+//!
+//! The kernel knows these flags for its own filesystems only. Here an fsync follows the change: of one inode, which by
+//! promise P1 covers every change of names before it, whoever made it.
+
+use super::Refusal;
+use crate::abi::{CopyFileRangeIn, Opcode};
+use crate::options::Synchronous;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::types::Ino;
+
+/// True for what changes a directory.
+fn changes_names(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, MkNod | MkDir | Symlink | Link | Unlink | RmDir | Rename | Rename2 | Create)
+}
+
+/// True for what changes a file.
+fn changes_a_file(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, Write | SetAttr | SetXattr | RemoveXattr | FAllocate | CopyFileRange | CopyFileRange64)
+}
+
+/// The inode to be synced after a request that has succeeded.
+fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Result<Option<Ino>, Refusal> {
+    let wanted = match synchronous {
+        Synchronous::Never => false,
+        Synchronous::Directories => changes_names(opcode),
+        Synchronous::Everything => changes_names(opcode) || changes_a_file(opcode),
+    };
+    Ok(match opcode {
+        _ if !wanted => None,
+        Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
+            Some(request.arguments().take::<CopyFileRangeIn>()?.to_node)
+        }
+        _ => Some(request.ino()),
+    })
+}
+
+/// Makes durable what a request that has succeeded changed, if the mount is of that sort.
+pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
+    if let Some(ino) = changed(request, opcode, session.synchronous())? {
+        session.fs().fsync(ino, false).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::InHeader;
+    use zerocopy::IntoBytes;
+
+    #[test]
+    fn directories_or_everything() {
+        let request =
+            |arguments: &[u8]| Request::new(InHeader { node: 7, ..InHeader::default() }, arguments.to_vec());
+        let of = |opcode, synchronous| changed(&request(b""), opcode, synchronous).unwrap();
+        for opcode in [Opcode::Create, Opcode::Unlink, Opcode::Rename2] {
+            assert_eq!(of(opcode, Synchronous::Never), None);
+            assert_eq!(of(opcode, Synchronous::Directories), Some(7));
+            assert_eq!(of(opcode, Synchronous::Everything), Some(7));
+        }
+        for opcode in [Opcode::Write, Opcode::SetAttr, Opcode::SetXattr] {
+            assert_eq!(of(opcode, Synchronous::Directories), None);
+            assert_eq!(of(opcode, Synchronous::Everything), Some(7));
+        }
+        for opcode in [Opcode::Read, Opcode::GetAttr, Opcode::Lookup, Opcode::FSync] {
+            assert_eq!(of(opcode, Synchronous::Everything), None);
+        }
+        let copy = CopyFileRangeIn { to_node: 9, ..CopyFileRangeIn::default() };
+        let copied = changed(&request(copy.as_bytes()), Opcode::CopyFileRange, Synchronous::Everything);
+        assert_eq!(copied.unwrap(), Some(9));
+    }
+}

@@ -1,0 +1,192 @@
+//! Options of a mount, and the names under which mount(8) and fsck(8) call the program.
+
+use crate::support::{Mount, Place, no_fuse, not_root, run, tool};
+use crate::{Ground, errno, skip_if};
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+/// The program under another name.
+fn named(place: &Place, name: &str) -> Command {
+    let path = place.path().join(name);
+    if !path.exists() {
+        symlink(env!("CARGO_BIN_EXE_syncline"), &path).unwrap();
+    }
+    Command::new(path)
+}
+
+fn bytes_of(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let mut contents = Vec::new();
+    File::open(path).unwrap().read_to_end(&mut contents).unwrap();
+    contents.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[test]
+fn a_read_only_mount_writes_nothing() {
+    skip_if!(no_fuse());
+    for crashed in [false, true] {
+        let place = Place::with_image("32MiB");
+        let mut mount = place.mount("mount");
+        fs::write(mount.path.join("file"), "contents").unwrap();
+        File::open(mount.path.join("file")).unwrap().sync_all().unwrap();
+        if crashed {
+            // What the log holds is replayed into memory only.
+            mount.kill();
+            drop(mount);
+        } else {
+            mount.unmount().ok();
+        }
+        let before = bytes_of(&place.image());
+        let mount = Mount::new(&place.image(), &place.directory("read only"), &["-o", "ro"]);
+        let path = mount.path.join("file");
+        assert_eq!(fs::read(&path).unwrap(), b"contents");
+        assert_eq!(errno(fs::write(&path, "other")), Some(30));
+        assert_eq!(errno(fs::remove_file(&path)), Some(30));
+        assert_eq!(errno(fs::write(mount.path.join("new"), "")), Some(30));
+        assert_eq!(errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))), Some(30));
+        File::open(&path).unwrap().sync_all().unwrap();
+        mount.unmount().ok();
+        assert!(bytes_of(&place.image()) == before, "crashed: {crashed}");
+    }
+}
+
+#[test]
+fn synchronous_mounts_survive_a_crash_without_an_fsync() {
+    skip_if!(no_fuse());
+    for (option, data) in [("sync", true), ("dirsync", false)] {
+        let place = Place::with_image("32MiB");
+        let mut mount = Mount::new(&place.image(), &place.directory("mount"), &["-o", option]);
+        let path = |name: &str| mount.path.join(name);
+        fs::create_dir(path("dir")).unwrap();
+        fs::write(path("dir/file"), "contents").unwrap();
+        if data {
+            let file = File::options().write(true).open(path("dir/file")).unwrap();
+            file.write_all_at(&[7; 10_000], 8).unwrap();
+            fs::set_permissions(path("dir/file"), fs::Permissions::from_mode(0o640)).unwrap();
+        }
+        fs::write(path("dir/gone"), "x").unwrap();
+        fs::remove_file(path("dir/gone")).unwrap();
+        fs::rename(path("dir"), path("moved")).unwrap();
+        mount.kill();
+        drop(mount);
+        let mount = place.mount("again");
+        let found = fs::read(mount.path.join("moved/file")).unwrap();
+        assert!(!mount.path.join("moved/gone").exists() && !mount.path.join("dir").exists(), "{option}");
+        if data {
+            assert_eq!(found, [&b"contents"[..], &[7; 10_000]].concat());
+            assert_eq!(fs::metadata(mount.path.join("moved/file")).unwrap().mode() & 0o7777, 0o640);
+        }
+        mount.unmount().ok();
+        place.check_clean();
+    }
+}
+
+#[test]
+fn access_times_follow_the_option() {
+    skip_if!(no_fuse());
+    for (option, moves) in [("noatime", false), ("relatime", false), ("strictatime", true)] {
+        let mut ground = Ground::with(&["-o", option]);
+        let path = ground.path("file");
+        fs::write(&path, "x").unwrap();
+        // Later than the last change, and a moment ago: only strict access times move on.
+        let now = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
+        let times = fs::FileTimes::new().set_accessed(now);
+        File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+        let before = fs::metadata(&path).unwrap().accessed().unwrap();
+        let mount = ground.mount.take().unwrap();
+        let directory = mount.path.clone();
+        mount.unmount().ok();
+        ground.mount = Some(Mount::new(&ground.place.image(), &directory, &["-o", option]));
+        fs::read(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().accessed().unwrap() != before, moves, "{option}");
+        ground.end();
+    }
+}
+
+#[test]
+fn mount_calls_the_program_by_another_name() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("32MiB");
+    let directory = place.directory("mount");
+    let mut mount = named(&place, "mount.syncline");
+    mount.arg(place.image()).arg(&directory).args(["-n", "-o", "rw,nodev,nosuid,noexec,x-systemd.automount"]);
+    assert_eq!(run(mount).code, 0);
+    let flags = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = flags.lines().find(|line| line.contains(&*directory.to_string_lossy())).unwrap().to_owned();
+    assert!(["nosuid", "nodev", "noexec"].iter().all(|flag| line.contains(flag)), "{line}");
+    fs::write(directory.join("file"), "x").unwrap();
+    for (options, refused) in [("remount,ro", true), ("remount,rw", false)] {
+        let mut remount = named(&place, "mount.fuse.syncline");
+        remount.arg(place.image()).arg(&directory).args(["-o", options]);
+        assert_eq!(run(remount).code, 0);
+        let written = fs::write(directory.join("file"), "y");
+        assert_eq!(errno(written), refused.then_some(30), "{options}");
+    }
+    Mount::of(&directory).unmount().ok();
+    for (words, code) in
+        [(&["-f"][..], 0), (&["-o", "nonsense"][..], 1), (&["-o", "nonsense", "-s", "-f"][..], 0)]
+    {
+        let mut mount = named(&place, "mount.syncline");
+        mount.arg(place.image()).arg(&directory).args(words);
+        assert_eq!(run(mount).code, code, "{words:?}");
+    }
+    let mut none = named(&place, "mount.syncline");
+    none.arg(place.path().join("none")).arg(&directory);
+    assert_eq!(run(none).code, 32);
+    let mut check = named(&place, "fsck.syncline");
+    check.arg("-f").arg("-n").arg(place.image());
+    assert_eq!(run(check).code, 0);
+    let mut make = named(&place, "mkfs.syncline");
+    make.arg(place.image());
+    assert_eq!(run(make).code, 1, "what is there is not overwritten");
+}
+
+/// mount(8) itself looks for its helpers in one place only, which a namespace of its own can hide.
+#[test]
+fn mount_and_fstab_know_the_type() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(tool("unshare", &["--version".as_ref()]).is_none().then_some("unshare is not installed"));
+    let place = Place::with_image("32MiB");
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), place.path().join("mount.syncline")).unwrap();
+    let script = r#"
+        set -e
+        cd "$1"
+        mount --make-rprivate /
+        mkdir upper work mnt
+        mount -t tmpfs none work && mkdir work/u work/w
+        mount -t overlay none -o "lowerdir=$(readlink -f /sbin),upperdir=work/u,workdir=work/w" "$(readlink -f /sbin)" || exit 77
+        cp mount.syncline /sbin/mount.syncline && ln -sf mount.syncline /sbin/mount.fuse.syncline
+        mount -t syncline "$1/image" "$1/mnt" -o nodev,noatime
+        echo kept >mnt/file
+        mount -o remount,ro "$1/mnt" && ! touch mnt/new 2>/dev/null
+        umount mnt
+        printf '%s/image %s/mnt syncline rw,nosuid,noauto,nofail,x-systemd.requires=local-fs.target 0 0\n' "$1" "$1" >fstab
+        mount --fstab fstab "$1/mnt"
+        test "$(cat mnt/file)" = kept
+        umount mnt
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(place.path());
+    let answer = run(command);
+    skip_if!((answer.code == 77).then_some("nothing can be put over /sbin here"));
+    answer.ok();
+}
+
+#[test]
+fn the_example_of_a_systemd_unit_is_one() {
+    skip_if!(
+        tool("systemd-analyze", &["--version".as_ref()]).is_none().then_some("systemd is not installed")
+    );
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/srv-data.mount");
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", unit]);
+    let answer = run(verify);
+    assert!(!answer.err.contains("srv-data.mount:"), "{answer:?}");
+}
