@@ -60,7 +60,7 @@ fn page_name(command: &Command) -> String {
 /// The page that is written by hand, with the synopsis as it is now.
 fn book(commands: &[Command]) -> String {
     let leaves = commands.iter().filter(|command| !command.has_subcommands());
-    let lines: Vec<String> = leaves.map(|command| synopsis(command)).collect();
+    let lines: Vec<String> = leaves.map(synopsis).collect();
     let (before, rest) = BOOK.split_once(".SH SYNOPSIS\n").expect("the page has a synopsis");
     let (_, after) = rest.split_once(".SH ").expect("sections follow");
     format!("{before}.SH SYNOPSIS\n{}\n.SH {after}", lines.join("\n.br\n"))
