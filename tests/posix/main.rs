@@ -4,6 +4,7 @@
 mod support;
 
 mod acl;
+mod allocate;
 mod explain;
 mod flags;
 mod limits;

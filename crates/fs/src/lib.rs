@@ -40,7 +40,7 @@ mod xattr_place;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{Deduplicated, LoggedBlock, Usage};
+pub use data::{Allocation, Deduplicated, LoggedBlock, Usage};
 pub use error::FsError;
 pub use filesystem::Filesystem;
 pub use options::{AccessTime, Options};

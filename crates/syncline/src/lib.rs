@@ -41,6 +41,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod error;
 mod file;
 mod filesystem;
@@ -62,7 +63,7 @@ pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp};
-pub use syncline_fs::{AccessTime, Deduplicated, Options as EngineOptions, Receipt, Usage};
+pub use syncline_fs::{AccessTime, Allocation, Deduplicated, Options as EngineOptions, Receipt, Usage};
 pub use syncline_store::{RecoveryReport, StoreOptions};
 
 /// What a [`Receipt`] consists of.

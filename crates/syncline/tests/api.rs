@@ -6,8 +6,8 @@ use std::sync::Arc;
 use syncline::device::MemoryDevice;
 use syncline::receipt::{Call, Cover};
 use syncline::{
-    Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags,
-    format_device,
+    Allocation, Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions,
+    RenameFlags, format_device,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -74,6 +74,19 @@ fn large_files_go_through_pieces_and_holes_are_zeros() {
     assert_eq!(read.seek_data(0).unwrap(), 1 << 40);
     assert_eq!(read.seek_hole(0).unwrap(), 0);
     assert_eq!(errno(read.seek_data((1 << 40) + 3)), 6);
+}
+
+#[test]
+fn ranges_are_given_up() {
+    let (_, fs) = memory();
+    fs.write("file", &[7; 20_000]).unwrap();
+    let file = OpenOptions::new().write(true).open(&fs, "file").unwrap();
+    file.allocate(Allocation::PunchHole, 4096, 8192).unwrap();
+    file.allocate(Allocation::ZeroRange { keep_size: false }, 19_000, 2000).unwrap();
+    let expected = [vec![7; 4096], vec![0; 8192], vec![7; 19_000 - 12_288], vec![0; 2000]].concat();
+    assert_eq!(fs.read("file").unwrap(), expected);
+    assert_eq!(errno(file.allocate(Allocation::PunchHole, 0, 0)), 22);
+    assert_eq!(errno(fs.open_file("file").unwrap().allocate(Allocation::PunchHole, 0, 1)), 9);
 }
 
 #[test]

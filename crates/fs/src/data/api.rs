@@ -82,7 +82,7 @@ impl Filesystem {
     }
 
     /// A regular file.
-    async fn regular(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+    pub(super) async fn regular(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let inode = self.inode(ino).await?;
         match inode.file_type {
             FileType::Regular => Ok(inode),

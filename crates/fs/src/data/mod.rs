@@ -8,6 +8,7 @@
 //! blocks, its state.
 //! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
 
+mod allocate;
 mod along;
 mod api;
 mod dirty;
@@ -32,6 +33,7 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
+pub use allocate::Allocation;
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;

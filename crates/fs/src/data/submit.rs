@@ -122,7 +122,7 @@ fn background_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
 }
 
 /// True when a file of this size keeps its contents in the inode item.
-fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
+pub(crate) fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
     size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty()
 }
 

@@ -1,5 +1,6 @@
 //! File data over a real store on a memory device.
 
+mod allocate;
 mod crash;
 mod faults;
 mod history;
@@ -9,7 +10,7 @@ mod sync;
 mod writing;
 
 use crate::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
-use crate::{Deduplicated, Filesystem, FsError, ManualClock, Options};
+use crate::{Allocation, Deduplicated, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +103,10 @@ impl Mount {
     fn truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
         block_on(self.fs.setattr(CALLER, ino, changes)).map(|_| ())
+    }
+
+    fn allocate(&self, ino: Ino, what: Allocation, offset: u64, len: u64) -> Result<(), FsError> {
+        block_on(self.fs.allocate(ino, what, offset, len, false))
     }
 
     fn fsync(&self, ino: Ino) {

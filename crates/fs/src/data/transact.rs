@@ -43,8 +43,9 @@ pub(crate) enum SizeChange {
         logged: u64,
         now: Timestamp,
     },
-    /// Blocks of another file were taken over; the file has at least `size` bytes now. Nothing of it is dirty.
-    TakenOver {
+    /// Blocks gave way to those of another file, or to zeros; the file has at least `size` bytes now. What was dirty of them
+    /// is so no more.
+    Replaced {
         size: u64,
         now: Timestamp,
     },
@@ -149,7 +150,7 @@ impl FileChange<'_> {
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             }
-            SizeChange::TakenOver { size, now } => {
+            SizeChange::Replaced { size, now } => {
                 state.attr.size = state.attr.size.max(size);
                 data.disk_size = data.next_disk_size(state.attr.size);
                 data.disk_mtime = now;

@@ -26,7 +26,7 @@ use syncline_format::items::inode::SIZE_MAX;
 use syncline_store::{Admission, Reservation};
 
 /// Most extents that one transaction deletes: about a third of a megabyte in the log.
-const DELETES_MAX: usize = 8192;
+pub(super) const DELETES_MAX: usize = 8192;
 
 /// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the caller holds none.
 /// Under the lease it calls `Filesystem::drop_privileges`.
@@ -132,6 +132,17 @@ fn beginning(bytes: &[u8], len: usize) -> Bytes {
 }
 
 async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) -> Result<Edge, FsError> {
+    let reservation = room_for_edge(fs, inode, block).await?;
+    let contents = Block::Owned(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
+    Ok(Edge::Rewrite { contents, reservation })
+}
+
+/// Room for an edge block that is written anew: its own, if it is dirty.
+pub(super) async fn room_for_edge(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    block: u64,
+) -> Result<Reservation, FsError> {
     let dirty = inode.state.lock().data.dirty.contains(block);
     if dirty {
         make_up_reservation(fs, inode).await?;
@@ -141,8 +152,7 @@ async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) 
         Some(reservation) => Some(reservation),
         None => reserve_edge(fs).await?,
     };
-    let contents = Block::Owned(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
-    Ok(Edge::Rewrite { contents, reservation: reservation.unwrap_or_default() })
+    Ok(reservation.unwrap_or_default())
 }
 
 /// A block for the edge. A truncation makes room, so on a full image it may draw on the reserve.

@@ -111,6 +111,7 @@ request!(
 );
 request!(GetXattrIn, 8, { size: u32, padding: u32, });
 request!(LSeekIn, 24, { handle: u64, offset: u64, whence: u32, padding: u32, });
+request!(FAllocateIn, 32, { handle: u64, offset: u64, len: u64, mode: u32, padding: u32, });
 request!(
     CopyFileRangeIn, 56, {
         handle: u64,

@@ -32,7 +32,7 @@ fn opened(session: &Session, flags: u32) -> OpenOut {
 
 /// True when clearing setuid and setgid would change something that the kernel has cached. (It asks for it to be
 /// done, but does not notice that it was.)
-async fn would_lose_privileges(session: &Session, ino: Ino, kill: bool) -> Result<bool, FsError> {
+pub(super) async fn would_lose_privileges(session: &Session, ino: Ino, kill: bool) -> Result<bool, FsError> {
     Ok(kill && session.fs().getattr(ino).await?.permissions & PRIVILEGES != 0)
 }
 

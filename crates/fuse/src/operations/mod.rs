@@ -1,6 +1,7 @@
 //! The one table of operations: a request is decoded, the filesystem called, the answer encoded. Nothing here knows
 //! how requests arrive and answers leave.
 
+mod allocate;
 mod attributes;
 mod directories;
 mod files;
@@ -102,6 +103,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::Release => files::release(session, request),
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
+        Opcode::FAllocate => allocate::allocate(session, request).await,
         Opcode::LSeek => files::lseek(session, request).await,
         Opcode::CopyFileRange | Opcode::CopyFileRange64 => reflink::copy(session, request, opcode).await,
         Opcode::FSync | Opcode::FSyncDir => files::fsync(session, request).await,
@@ -120,9 +122,8 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
 
 /// How the kernel must be told that something is not done here, so that it does the right thing without us.
 ///
-/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again,
-/// and FALLOCATE fails with EOPNOTSUPP. FSYNC, FSYNCDIR and GETXATTR are
-/// never answered so: the kernel would report success, or no attributes, from then on.
+/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again.
+/// FSYNC, FSYNCDIR and GETXATTR are never answered so: the kernel would report success, or no attributes, from then on.
 ///
 /// INTERRUPT is refused because nothing here is to be cut short: an fsync that a signal ends with EINTR would look to
 /// a database like a failed one. (What a caller waits for goes on in any case; a killed caller is not kept waiting by

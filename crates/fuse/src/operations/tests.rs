@@ -329,7 +329,6 @@ fn what_is_not_done_here_is_left_to_the_kernel() {
         Opcode::Flush,
         Opcode::Interrupt,
         Opcode::Poll,
-        Opcode::FAllocate,
         Opcode::Access,
         Opcode::BlockMap,
     ];
@@ -339,6 +338,33 @@ fn what_is_not_done_here_is_left_to_the_kernel() {
     let foreign = IoctlIn { command: 0x5401, ..IoctlIn::default() };
     assert_eq!(bench.errno(Opcode::Ioctl, ROOT_NODE, &[foreign.as_bytes()]), libc::ENOTTY);
     assert_eq!(bench.errno(Opcode::Destroy, ROOT_NODE, &[]), 0);
+}
+
+#[test]
+fn fallocate_does_what_it_knows_and_never_stops_the_kernel_from_asking() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"f", libc::O_RDWR).entry.node;
+    assert_eq!(bench.write(ino, 0, &[7; 9000]).errno(), 0);
+    let ask = |node, mode: i32, offset: u64, len: u64| {
+        let input = FAllocateIn { offset, len, mode: mode as u32, ..FAllocateIn::default() };
+        bench.errno(Opcode::FAllocate, node, &[input.as_bytes()])
+    };
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    assert_eq!(ask(ino, punch, 0, 4096), 0);
+    assert_eq!(ask(ino, libc::FALLOC_FL_ZERO_RANGE, 8000, 4192), 0);
+    assert_eq!(bench.read(ino, 0, 20_000), [vec![0; 4096], vec![7; 8000 - 4096], vec![0; 4192]].concat());
+    for (mode, offset, len, errno) in [
+        (libc::FALLOC_FL_PUNCH_HOLE, 0, 4096, libc::EOPNOTSUPP),
+        (punch | libc::FALLOC_FL_ZERO_RANGE, 0, 4096, libc::EOPNOTSUPP),
+        (1 << 20, 0, 4096, libc::EOPNOTSUPP),
+        (punch, 0, 0, libc::EINVAL),
+        (punch, i64::MAX as u64, 1, libc::EFBIG),
+        (punch, u64::MAX, 2, libc::EFBIG),
+    ] {
+        assert_eq!(ask(ino, mode, offset, len), errno, "mode {mode} at {offset}");
+    }
+    assert_eq!(ask(ROOT_NODE, punch, 0, 4096), libc::EISDIR);
+    assert_eq!(bench.errno(Opcode::FAllocate, ino, &[&[0; 31]]), libc::EINVAL);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The history of one file's data: every contents that each of its blocks ever had, and every size.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
 
@@ -51,6 +52,8 @@ pub(crate) struct FileHistory {
     size: u64,
     /// Acknowledged at this position of the device log: everything up to this time.
     synced: Vec<(usize, u64)>,
+    /// Blocks that were cleared, by which transaction and when.
+    clearings: Vec<(Range<u64>, u64, u64)>,
     /// Once this transaction is there, everything up to this time is.
     carried: Vec<(u64, u64)>,
 }
@@ -63,6 +66,8 @@ struct Window {
     end: u64,
     /// What made sizes before that.
     sizings: Vec<Sizing>,
+    /// Blocks whose older contents are gone for certain, and since when.
+    cleared: Vec<(Range<u64>, u64)>,
 }
 
 impl FileHistory {
@@ -133,6 +138,26 @@ impl FileHistory {
         }
     }
 
+    /// Transaction `op` made a range zeros at `time`, and the file at least `size` bytes long: what the blocks that it touches
+    /// held before is gone with it. Nothing is said of what is dirty elsewhere.
+    pub(crate) fn cleared(&mut self, time: u64, op: u64, range: Range<u64>, size: u64) {
+        self.sizings.push(Sizing::Write { time, end: size, by: Some(op) });
+        let old_size = self.size;
+        self.size = self.size.max(size);
+        self.fill_gap(time, old_size, self.size);
+        // Past the end of a file its last block is zeros already, and stays what it is.
+        let first = if range.start < old_size { range.start / BLOCK } else { range.start.div_ceil(BLOCK) };
+        let end = range.end.min(self.size);
+        for block in first..end.div_ceil(BLOCK) {
+            let mut bytes = self.newest(block).to_vec();
+            let inside = |at: u64| (at.saturating_sub(block * BLOCK) as usize).min(bytes.len());
+            let within = inside(range.start)..inside(range.end);
+            bytes[within].fill(0);
+            self.push(block, time, bytes);
+        }
+        self.clearings.push((first..range.end.div_ceil(BLOCK), op, time));
+    }
+
     /// What lies between the old end and the new data is part of the file now, and zeros.
     fn fill_gap(&mut self, time: u64, old_size: u64, until: u64) {
         if self.size > old_size {
@@ -188,7 +213,9 @@ impl FileHistory {
         let missing = |sizing: &Sizing| sizing.op().is_some_and(|by| by > op);
         let there = self.sizings.iter().position(missing).unwrap_or(self.sizings.len());
         let end = self.sizings.get(there).map_or(u64::MAX, Sizing::time);
-        Window { least, end, sizings: self.sizings[..there].to_vec() }
+        let cleared = self.clearings.iter().filter(|(_, by, _)| *by <= op);
+        let cleared = cleared.map(|(blocks, _, time)| (blocks.clone(), *time)).collect();
+        Window { least, end, sizings: self.sizings[..there].to_vec(), cleared }
     }
 
     /// What happened to the file, for a message.
@@ -215,7 +242,9 @@ impl FileHistory {
 
     fn check_block(&self, block: u64, found: &[u8], window: &Window) -> Result<(), String> {
         let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
-        let first = versions.iter().rposition(|version| version.time <= window.least);
+        let cleared = window.cleared.iter().filter(|(blocks, _)| blocks.contains(&block));
+        let least = cleared.map(|(_, time)| *time).fold(window.least, u64::max);
+        let first = versions.iter().rposition(|version| version.time <= least);
         // Before its first version a block was nothing.
         let nothing = Version { time: 0, bytes: Arc::default(), filled: 0 };
         let nothing = first.is_none().then_some(&nothing).into_iter();
@@ -352,6 +381,27 @@ mod tests {
         assert!(file.check(&half, 7, 0).is_err(), "half of it");
         let without_what_was_dirty = [[1; 4096], [3; 4096], [3; 4096]].concat();
         assert!(file.check(&without_what_was_dirty, 7, 0).is_err());
+    }
+
+    #[test]
+    fn what_was_cleared_is_gone_with_the_transaction() {
+        let mut file = FileHistory::holding(&[1; 4 * 4096]);
+        file.write(1, 0, &[2; 4 * 4096]);
+        file.cleared(2, 7, 4096..3 * 4096 - 1, 0);
+        let found = |blocks: [u8; 4]| blocks.iter().flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>();
+        let mut edge = found([1, 0, 0, 1]);
+        edge[3 * 4096 - 1] = 2;
+        assert!(file.check(&edge, 7, 0).is_ok(), "other blocks need not be there");
+        assert!(file.check(&edge, 6, 0).is_err(), "before its transaction");
+        edge[3 * 4096 - 1] = 1;
+        assert!(file.check(&edge, 7, 0).is_err(), "the edge is what it was when the rest was cleared");
+        for old in [1, 2] {
+            assert!(file.check(&found([1, old, 0, 1]), 7, 0).is_err());
+            assert!(file.check(&found([1, old, 2, 1]), 6, 0).is_ok());
+        }
+        file.cleared(3, 8, 4 * 4096 - 10..5 * 4096, 5 * 4096);
+        assert!(file.check(&file.read(0, 5 * 4096), 8, 0).is_ok());
+        assert!(file.check(&file.read(0, 5 * 4096), 7, 0).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The filesystem under power cuts: names, attributes and file data from several tasks.
 
 mod actions;
+mod allocations;
 mod copies;
 mod file;
 mod history;

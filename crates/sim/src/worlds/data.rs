@@ -75,6 +75,7 @@ impl<'a> Window<'a> {
         let size = |calls: usize| self.contents(calls).len();
         let mut seen = self.contents(version).to_vec();
         for call in version..self.calls {
+            self.replace(call, &mut seen);
             if truncates(self.run, call, self.ino) {
                 let (before, after) = (size(call), size(call + 1));
                 if after < before {
@@ -85,6 +86,16 @@ impl<'a> Window<'a> {
             }
         }
         seen
+    }
+
+    /// What call number `call` replaced in its transaction is as it was after it.
+    fn replace(&self, call: usize, seen: &mut [u8]) {
+        let ran = &self.run.ran[call];
+        let Some(blocks) = ran.replaced.as_ref().filter(|_| ran.written == Some(self.ino)) else { return };
+        let after = self.contents(call + 1);
+        let end = (blocks.end as usize * BLOCK_BYTES).min(seen.len()).min(after.len());
+        let start = (blocks.start as usize * BLOCK_BYTES).min(end);
+        seen[start..end].copy_from_slice(&after[start..end]);
     }
 
     fn contents(&self, calls: usize) -> &[u8] {

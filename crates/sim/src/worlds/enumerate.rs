@@ -73,6 +73,13 @@ const OPERATIONS: &[&str] = &[
     "copy foo A/bar",
     "copy A/foo A/bar",
     "copy B/bar A/bar",
+    "punch A/foo 10 40",
+    "punch A/bar 4096 4096",
+    "punch A/bar 1000 8000",
+    "punch B/bar 5000 1000000",
+    "zero A/foo 20 3000",
+    "zero A/bar 3000 20000",
+    "zero-inside B/bar 100 9000",
 ];
 
 /// All workloads of up to two operations.
@@ -185,9 +192,10 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
             }
             Step::Link(_, to) => below(to),
             Step::Rename(from, to, _) => (vec![to.clone()], vec![from.parent(), to.parent()]),
-            Step::Write(path, ..) | Step::Append(path, _) | Step::Truncate(path, _) => {
-                (vec![path.clone()], Vec::new())
-            }
+            Step::Write(path, ..)
+            | Step::Append(path, _)
+            | Step::Truncate(path, _)
+            | Step::Allocate(path, ..) => (vec![path.clone()], Vec::new()),
             Step::Copy(from, to) => (vec![from.clone(), to.clone()], Vec::new()),
             Step::SetXattr(path, ..) | Step::RemoveXattr(path, _) | Step::Chmod(path, _) => {
                 (vec![path.clone()], Vec::new())

@@ -170,7 +170,7 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
     let idle = run.idles.iter().filter(|(_, syncs)| *syncs <= index).map(|(steps, _)| *steps);
     let submitted = (1..=sync.steps).filter(|calls| {
         let ran = &run.ran[calls - 1];
-        truncates(run, calls - 1, ino) || ran.carried.contains(&ino) || ran.copied.contains(&ino)
+        ran.is_ordered_for(ino) || ran.carried.contains(&ino) || ran.copied.contains(&ino)
     });
     // A small file goes along with the sync of any other.
     let small = |steps: usize| {

@@ -9,21 +9,23 @@ use super::step::{Path, Persist, RenameKind, Step, Workload};
 use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation};
 use bytes::Bytes;
 use futures_lite::future::yield_now;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use syncline_device::{AlignedBuf, Device, Spawn};
+use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, Spawn};
 use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
 use syncline_fs::{AccessTime, Clock, Filesystem, FsError, Options};
 use syncline_store::{Canary, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+const BLOCK: u64 = BLOCK_BYTES as u64;
 /// After the last sync: long enough for the marker of an idle log, which is written after 200 ms.
 const IDLE: Duration = Duration::from_millis(250);
 /// An idle that is part of a workload: long enough for the write-back of old data too, which is due after 5 s.
 const LONG_IDLE: Duration = Duration::from_secs(7);
 
 /// One call that took place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ran {
     /// Newest transaction before and after it.
     pub(super) ops: (u64, u64),
@@ -35,12 +37,15 @@ pub(super) struct Ran {
     pub(super) truncation: bool,
     /// A copy: the two files, whose data it logs.
     pub(super) copied: Vec<Ino>,
+    /// Blocks of the written file that were replaced in the call's transaction, whatever was dirty of them.
+    pub(super) replaced: Option<Range<u64>>,
 }
 
 impl Ran {
     /// True for what changed this file's data in its transaction: it is there with that and not without.
     pub(super) fn is_ordered_for(&self, ino: Ino) -> bool {
-        self.written == Some(ino) && (self.truncation || self.carried.contains(&ino))
+        let ordered = self.truncation || self.replaced.is_some() || self.carried.contains(&ino);
+        self.written == Some(ino) && ordered
     }
 }
 
@@ -203,7 +208,7 @@ impl Runner {
             return Err(format!("{step} answered {answer:?}, not {expected:?}"));
         }
         let ops = (before, self.fs.store().last_op().0);
-        let mut ran = Ran { ops, carried: Vec::new(), written: None, truncation: false, copied: Vec::new() };
+        let mut ran = Ran { ops, ..Ran::default() };
         if expected.is_ok() {
             self.note(&step, self.fs.counters().reflinked_bytes - reflinked, &mut ran);
             if matches!(step, Step::Publish(..)) {
@@ -230,6 +235,10 @@ impl Runner {
             }
             Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
             Step::Truncate(at, _) => (ran.written, ran.truncation) = (self.now().find(at).ok(), true),
+            Step::Allocate(at, _, offset, len) => {
+                ran.written = self.now().find(at).ok();
+                ran.replaced = Some(offset / BLOCK..(offset + len).div_ceil(BLOCK));
+            }
             Step::Copy(from, to) => {
                 let [source, destination] = [from, to].map(|path| self.now().find(path).ok());
                 let size = source.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len);
@@ -402,6 +411,9 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
         Step::Chmod(at, mode) => {
             let set = SetAttributes { permissions: Some(*mode), ..SetAttributes::default() };
             fs.setattr(CALLER, state.find(at)?, set).await.map(drop)?
+        }
+        Step::Allocate(at, what, offset, len) => {
+            fs.allocate(state.find(at)?, *what, *offset, *len, false).await?
         }
         Step::Copy(from, to) => copy(fs, state.find(from)?, state.find(to)?).await?,
         Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Publish(..) | Step::Link(..) => {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
+use syncline_fs::Allocation;
 use syncline_fs::types::{Ino, ROOT, Timestamp};
 
 const ENOENT: i32 = 2;
@@ -183,6 +184,7 @@ impl State {
                 Ok(())
             }
             Step::Copy(from, to) => self.copy(from, to),
+            Step::Allocate(at, what, offset, len) => self.allocate(at, *what, *offset, *len),
         }
     }
 
@@ -324,6 +326,17 @@ impl State {
         }
         data.resize(data.len().max(copied.len()), 0);
         data[..copied.len()].copy_from_slice(&copied);
+        Ok(())
+    }
+
+    fn allocate(&mut self, at: &Path, what: Allocation, offset: u64, len: u64) -> Result<(), i32> {
+        let (_, data) = self.file(at)?;
+        let end = (offset + len) as usize;
+        if what == (Allocation::ZeroRange { keep_size: false }) {
+            data.resize(data.len().max(end), 0);
+        }
+        let end = end.min(data.len());
+        data[(offset as usize).min(end)..end].fill(0);
         Ok(())
     }
 

@@ -3,6 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use syncline_fs::Allocation;
+
+/// The forms of fallocate, by their names here.
+const ALLOCATIONS: &[(&str, Allocation)] = &[
+    ("punch", Allocation::PunchHole),
+    ("zero", Allocation::ZeroRange { keep_size: false }),
+    ("zero-inside", Allocation::ZeroRange { keep_size: true }),
+];
 
 /// A path of the little filesystem, without a leading slash; empty for the root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +94,8 @@ pub enum Step {
     Chmod(Path, u16),
     /// The whole of a file over the beginning of another, by copy_file_range.
     Copy(Path, Path),
+    /// A range is allocated otherwise, by fallocate: path, how, offset, length.
+    Allocate(Path, Allocation, u64, u64),
 }
 
 /// What a user asks for; some of it takes several calls.
@@ -179,6 +189,10 @@ impl fmt::Display for Step {
             Self::RemoveXattr(path, name) => write!(f, "removexattr {path} {name}"),
             Self::Chmod(path, mode) => write!(f, "chmod {path} {mode:o}"),
             Self::Copy(from, to) => write!(f, "copy-range {from} {to}"),
+            Self::Allocate(path, what, offset, len) => {
+                let name = ALLOCATIONS.iter().find(|(_, known)| known == what).map_or("?", |(name, _)| name);
+                write!(f, "{name} {path} {offset} {len}")
+            }
         }
     }
 }
@@ -260,6 +274,10 @@ fn parse_op(text: &str) -> Result<Op, String> {
             Step::Chmod(path(at), mode)
         }
         ["copy-range", from, to] => Step::Copy(path(from), path(to)),
+        [how, at, offset, len] if ALLOCATIONS.iter().any(|(name, _)| *name == how) => {
+            let (_, what) = ALLOCATIONS.iter().find(|(name, _)| *name == how).expect("was found just now");
+            Step::Allocate(path(at), *what, number(offset)?, number(len)?)
+        }
         ["copy", from, to] => return Ok(Op::Copy(path(from), path(to))),
         ["write", at, offset, len] => return Ok(Op::Put(path(at), number(offset)?, number(len)?)),
         ["replace", at, len] => return Ok(Op::ReplaceByRename(path(at), number(len)?)),

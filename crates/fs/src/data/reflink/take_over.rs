@@ -111,7 +111,7 @@ impl<'a> Span<'a> {
         }
         let source = self.source(fs, &mut blocks).await?;
         fs.drop_privileges(self.to, kill_privileges).await?;
-        let size = SizeChange::TakenOver { size: self.to_offset + blocks.bytes, now: fs.now() };
+        let size = SizeChange::Replaced { size: self.to_offset + blocks.bytes, now: fs.now() };
         if !self.commit(fs, &blocks, source, size).await? {
             return Ok(0);
         }

@@ -15,6 +15,7 @@ pub(super) enum Step {
     WriteBack { file: usize },
     Copy { from: (usize, u64), to: (usize, u64), len: u64 },
     Deduplicate { from: (usize, u64), to: (usize, u64), len: u64 },
+    Allocate { what: Allocation, place: (usize, u64), len: u64 },
     Reopen,
     Crash,
 }
@@ -31,6 +32,13 @@ fn size(max: u64) -> impl Strategy<Value = u64> {
 /// A place in a file, mostly at the beginning of a block.
 fn place(file: std::ops::Range<usize>) -> impl Strategy<Value = (usize, u64)> {
     (file, prop_oneof![1 => size(400_000), 3 => (0..100u64).prop_map(|block| block * 4096), 1 => Just(0)])
+}
+
+fn allocation() -> impl Strategy<Value = Allocation> {
+    prop_oneof![
+        Just(Allocation::PunchHole),
+        any::<bool>().prop_map(|keep_size| Allocation::ZeroRange { keep_size }),
+    ]
 }
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
@@ -50,6 +58,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(from, to, len)| Step::Copy { from, to, len }),
         1 => (place(file.clone()), place(file), size(300_000))
             .prop_map(|(from, to, len)| Step::Deduplicate { from, to, len }),
+        4 => (allocation(), place(0..3), size(300_000))
+            .prop_map(|(what, place, len)| Step::Allocate { what, place, len }),
         1 => Just(Step::Reopen),
         1 => Just(Step::Crash),
     ]
@@ -106,6 +116,7 @@ impl Pair {
             }
             Step::Copy { from, to, len } => self.copy(from, to, len),
             Step::Deduplicate { from, to, len } => self.deduplicate(from, to, len),
+            Step::Allocate { what, place: (file, offset), len } => self.allocate(what, file, offset, len),
             Step::Reopen => {
                 self.mount = self.mount.reopen();
                 self.find_again();
@@ -156,6 +167,24 @@ impl Pair {
             Ok(Deduplicated::Differ) | Err(FsError::Invalid("the ranges overlap")) => {}
             Err(error) => panic!("{error}"),
         }
+    }
+
+    fn allocate(&mut self, what: Allocation, file: usize, offset: u64, len: u64) {
+        let answer = self.mount.allocate(self.inos[file], what, offset, len);
+        let bytes = self.model.get_mut(&file).unwrap();
+        if len == 0 {
+            assert!(matches!(answer, Err(FsError::Invalid(_))));
+            return;
+        }
+        answer.unwrap();
+        let end = (offset + len) as usize;
+        match what {
+            Allocation::PunchHole | Allocation::ZeroRange { keep_size: true } => {}
+            Allocation::ZeroRange { keep_size: false } => bytes.resize(end.max(bytes.len()), 0),
+        }
+        let end = end.min(bytes.len());
+        bytes[(offset as usize).min(end)..end].fill(0);
+        self.mount.check_items(self.inos[file]);
     }
 
     fn write(&mut self, file: usize, offset: u64, data: &[u8]) {

@@ -1,0 +1,156 @@
+//! Clearing a range: whole blocks are given up, edges are written anew.
+//!
+//! The first transaction has the edges, the times and the first thousands of extents that go (rules.md: an unaligned punch
+//! logs its rewritten edge blocks in the same batch); more follow only for a range with more extents. A crash between
+//! them leaves each block as it was or as zeros. Dirty data in the range goes with the transaction that clears it.
+
+use super::edges::{Kept, Parts};
+use crate::FsError;
+use crate::data::dirty::Block;
+use crate::data::place::{self, Naming};
+use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::truncate::{self, DELETES_MAX};
+use crate::data::{lookup, plan, reflink};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_format::items::extent::Extent;
+use syncline_store::Admission;
+
+/// Makes `bytes` zeros and gives up the blocks that lie in them wholly. With `grows`, the file ends at their end at least.
+pub(super) async fn clear(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    bytes: Range<u64>,
+    grows: bool,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    // Whoever holds it has no blocks in flight: what is dirty, or named, is all there is.
+    let writeback = inode.state.lock().data.writeback.clone();
+    let _writeback = writeback.lock().await;
+    fs.store.admit(Admission::Shrink).await?;
+    let _lease = inode.lease.write().await;
+    fs.require_present(inode)?;
+    let size = inode.state.lock().attr.size;
+    let new_size = if grows { size.max(bytes.end) } else { size };
+    if new_size > size {
+        truncate::forget_stale_extents(fs, inode).await?;
+    }
+    let parts = Parts::new(&bytes, size);
+    let kept = parts.keep(fs, inode, new_size).await?;
+    fs.drop_privileges(inode, kill_privileges).await?;
+    let first = clear_first(fs, inode, &parts, kept, new_size).await?;
+    clear_rest(fs, inode, first..parts.whole.end).await
+}
+
+/// The first transaction: the edges, and the first blocks of the range. Returns where it ended.
+async fn clear_first(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    parts: &Parts,
+    mut kept: Kept,
+    size: u64,
+) -> Result<u64, FsError> {
+    let kept_blocks = || kept.blocks.iter().map(|(block, _)| *block).chain(kept.empty.iter().copied());
+    let first = kept_blocks().chain([parts.whole.start]).min().unwrap_or(parts.whole.start);
+    let found = extents(fs, inode, first..parts.whole.end).await?;
+    let end = end_of(&found, parts.whole.end);
+    let mut old = found.extents;
+    if let Some(tail) = parts.tail() {
+        let known_to = old.last().map_or(0, Extent::end);
+        old.extend(lookup::all(&fs.store, inode.ino, tail.max(known_to), tail + 1).await?);
+    }
+    let mut cleared: Vec<Range<u64>> = kept_blocks().map(|block| block..block + 1).collect();
+    cleared.extend((parts.whole.start < end).then_some(parts.whole.start..end));
+    cleared.sort_unstable_by_key(|range| range.start);
+    let shares = reflink::hold(fs, &old).await?;
+    // From here to the commit nothing waits.
+    let near = inode.state.lock().data.near;
+    let placements = place::place(fs, &mut kept.reservation, &kept.blocks, near)?;
+    let mut naming = Naming::default();
+    placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
+    let in_item = kept.inline.is_some();
+    let replaces_inline = naming.extents.first().is_some_and(|extent| extent.file_block == 0);
+    let inline = match kept.inline {
+        Some(inline) => InlineChange::Set(inline),
+        None if replaces_inline => InlineChange::Set(None),
+        None => InlineChange::Keep,
+    };
+    let change = FileChange {
+        inode,
+        extents: plan::replace(&old, &cleared, naming.extents),
+        named: naming.named,
+        inline,
+        size: SizeChange::Replaced { size, now: fs.now() },
+    };
+    if in_item {
+        // It has what is left of block 0.
+        cleared.insert(0, 0..1);
+    }
+    let result = commit(fs, inode, change, &cleared, shares);
+    if result.is_err() {
+        place::abandon(fs, &placements);
+    }
+    result.map(|()| end.max(parts.whole.start))
+}
+
+/// The other blocks, in bounded transactions.
+async fn clear_rest(fs: &Filesystem, inode: &Arc<Inode>, mut blocks: Range<u64>) -> Result<(), FsError> {
+    while !blocks.is_empty() {
+        fs.store.admit(Admission::Shrink).await?;
+        let found = extents(fs, inode, blocks.clone()).await?;
+        let end = end_of(&found, blocks.end);
+        let cleared_range = blocks.start..end;
+        let cleared = std::slice::from_ref(&cleared_range);
+        let shares = reflink::hold(fs, &found.extents).await?;
+        let change = FileChange {
+            inode,
+            extents: plan::replace(&found.extents, cleared, Vec::new()),
+            named: Vec::new(),
+            inline: InlineChange::Keep,
+            size: SizeChange::Keep,
+        };
+        commit(fs, inode, change, cleared, shares)?;
+        blocks.start = end;
+    }
+    Ok(())
+}
+
+/// The extents of a range that one transaction clears.
+async fn extents(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+) -> Result<lookup::Extents, FsError> {
+    let extent_end = inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+    lookup::some(&fs.store, inode.ino, blocks.start, blocks.end.min(extent_end), DELETES_MAX).await
+}
+
+fn end_of(found: &lookup::Extents, end: u64) -> u64 {
+    let known = found.extents.last().filter(|_| !found.complete).map(Extent::end);
+    known.map_or(end, |known| known.min(end))
+}
+
+/// Commits a change that clears blocks; what is dirty of them is forgotten with it.
+fn commit(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    change: FileChange<'_>,
+    cleared: &[Range<u64>],
+    shares: reflink::Shares<'_>,
+) -> Result<(), FsError> {
+    let forgotten: Vec<(u64, Block)> = {
+        let mut state = inode.state.lock();
+        cleared.iter().flat_map(|range| state.data.dirty.take(range.start, range.end, u64::MAX)).collect()
+    };
+    let result = transact::commit(fs, vec![change], shares);
+    let mut state = inode.state.lock();
+    if result.is_err() {
+        state.data.dirty.restore(forgotten);
+    }
+    state.data.add_reservation(None);
+    fs.data.account(&mut state.data);
+    state.attr.blocks = state.data.visible_units(state.attr.size);
+    result.map(drop)
+}

@@ -1,0 +1,32 @@
+//! FALLOCATE. (The kernel has seen to it that the file is open for writing, and to the caller's limits.)
+
+use super::{Answer, Refusal, files};
+use crate::abi::FAllocateIn;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::Allocation;
+
+/// What a mode of fallocate(2) means, if it is done here. ENOSYS would keep the kernel from asking ever again.
+fn meaning(mode: u32) -> Result<Allocation, Refusal> {
+    const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_RANGE_INSIDE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    match mode as i32 {
+        PUNCH_HOLE => Ok(Allocation::PunchHole),
+        ZERO_RANGE => Ok(Allocation::ZeroRange { keep_size: false }),
+        ZERO_RANGE_INSIDE => Ok(Allocation::ZeroRange { keep_size: true }),
+        _ => Err(Refusal::Errno(libc::EOPNOTSUPP)),
+    }
+}
+
+pub(super) async fn allocate(session: &Session, request: &Request) -> Answer {
+    let input: FAllocateIn = request.arguments().take()?;
+    let (ino, what) = (request.ino(), meaning(input.mode)?);
+    // Without CAP_FSETID, which root has, a change of contents takes setuid and setgid away.
+    let kill_privileges = request.caller().uid != 0;
+    let stale = files::would_lose_privileges(session, ino, kill_privileges).await?;
+    session.fs().allocate(ino, what, input.offset, input.len, kill_privileges).await?;
+    let reply = Reply::empty();
+    Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
+}
