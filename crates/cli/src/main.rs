@@ -88,6 +88,8 @@ enum Command {
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
+    /// Look into an image, structure by structure, without writing
+    Inspect(commands::inspect::Args),
     /// Show every path of an inode, without searching
     #[command(after_help = examples::PATH)]
     Path(commands::path::Args),
@@ -134,6 +136,7 @@ fn run(command: Command) -> Outcome {
         Command::Du(args) => commands::du::run(args),
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Info(args) => commands::info::run(args),
+        Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Metrics(args) => commands::metrics::run(args),

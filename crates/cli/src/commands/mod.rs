@@ -12,6 +12,7 @@ pub mod figures;
 mod files;
 pub mod image;
 pub mod info;
+pub mod inspect;
 mod interrupt;
 pub mod manual;
 pub mod metrics;

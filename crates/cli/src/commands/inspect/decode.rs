@@ -1,0 +1,110 @@
+//! Items and records as JSON. Whatever can't be decoded is told as an error beside the bytes.
+
+use serde_json::{Value, json};
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::extent::Extent;
+use syncline_format::items::inode::{InodeItem, Target, Time};
+use syncline_format::items::parent::Parent;
+use syncline_format::items::shared::SharedRun;
+use syncline_format::items::xattr::{Xattr, XattrValue};
+use syncline_format::{BlockRun, FormatError, Key, Kind};
+
+/// Bytes of a value that are shown.
+const SHOWN_MAX: usize = 64;
+
+/// Bytes as text, as far as they are.
+pub fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Bytes as hexadecimal digits, not all of many.
+pub fn hex(bytes: &[u8]) -> String {
+    let shown: String = bytes.iter().take(SHOWN_MAX).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > SHOWN_MAX { format!("{shown}... ({} bytes)", bytes.len()) } else { shown }
+}
+
+/// `100+4`: four blocks from block 100 on.
+pub fn run(run: BlockRun) -> String {
+    format!("{}+{}", run.start, run.blocks)
+}
+
+/// A checksum.
+pub fn crc(checksum: impl Into<u32>) -> String {
+    format!("{:08x}", checksum.into())
+}
+
+/// `17 inode 0`.
+pub fn key(key: Key) -> String {
+    let kind = Kind::from_u8(key.kind).map_or_else(|| key.kind.to_string(), |kind| kind.name().to_owned());
+    format!("{} {kind} {}", key.object, key.offset)
+}
+
+/// An item, decoded as its key says.
+pub fn item(of: Key, value: &[u8]) -> Value {
+    let decoded = match Kind::from_u8(of.kind) {
+        Some(Kind::Inode) => InodeItem::decode(value).map(|inode| inode_item(&inode)),
+        Some(Kind::Dirent) => Dirent::decode(value)
+            .map(|entry| json!({ "name": lossy(entry.name), "inode": entry.ino, "type": entry.file_type })),
+        Some(Kind::Extent) => Extent::decode(of.offset, value).map(|extent| self::extent(&extent)),
+        Some(Kind::Xattr) => Xattr::decode(value).map(|xattr| self::xattr(&xattr)),
+        Some(Kind::Parent) => Parent::decode(value).map(|parent| self::parent(&parent)),
+        Some(Kind::Shared) => SharedRun::decode(of.offset, value)
+            .map(|shared| json!({ "blocks": run(shared.run), "references": shared.count })),
+        Some(Kind::Orphan) => Ok(json!({ "inode": of.offset })),
+        Some(Kind::Chunk) | None => Ok(json!({ "bytes": hex(value) })),
+    };
+    let mut told = decoded.unwrap_or_else(|error| broken(&error, value));
+    told["key"] = key(of).into();
+    told
+}
+
+fn broken(error: &FormatError, value: &[u8]) -> Value {
+    json!({ "error": error.to_string(), "bytes": hex(value) })
+}
+
+/// An extent.
+pub fn extent(extent: &Extent) -> Value {
+    let checksums: Vec<String> = extent.checksums.iter().map(|&checksum| crc(checksum)).collect();
+    json!({ "file_block": extent.file_block, "blocks": run(extent.run()), "shared": extent.shared,
+        "checksums": checksums.join(" ") })
+}
+
+fn xattr(xattr: &Xattr<'_>) -> Value {
+    let value = match xattr.value {
+        XattrValue::Here(value) => lossy(&value[..value.len().min(SHOWN_MAX)]),
+        XattrValue::Chunks(chunks) => format!("in chunks: {chunks:?}"),
+    };
+    json!({ "name": lossy(xattr.name), "value": value })
+}
+
+fn parent(parent: &Parent<'_>) -> Value {
+    json!({ "directory": parent.parent, "name": lossy(parent.name) })
+}
+
+fn time(time: Time) -> String {
+    format!("{}.{:09}", time.seconds, time.nanoseconds)
+}
+
+/// An inode item.
+pub fn inode_item(inode: &InodeItem<'_>) -> Value {
+    let target = inode.target.map(|target| match target {
+        Target::Here(bytes) => lossy(bytes),
+        Target::Chunks(chunks) => format!("in chunks: {chunks:?}"),
+    });
+    let xattrs: Vec<Value> = inode
+        .xattrs
+        .iter()
+        .map(|(name, value)| json!({ "name": lossy(name), "value": lossy(&value[..value.len().min(SHOWN_MAX)]) }))
+        .collect();
+    json!({
+        "mode": format!("{:o}", inode.mode), "flags": inode.flags, "nlink": inode.nlink,
+        "uid": inode.uid, "gid": inode.gid, "rdev": inode.rdev,
+        "size": inode.size, "blocks_512": inode.blocks, "generation": inode.generation,
+        "directory_parent": inode.parent,
+        "atime": time(inode.atime), "mtime": time(inode.mtime), "ctime": time(inode.ctime),
+        "btime": time(inode.btime),
+        "inline_bytes": inode.data.map(<[u8]>::len), "target": target,
+        "xattrs": xattrs, "xattr_items": inode.xattr_items,
+        "parents": inode.parents.iter().map(parent).collect::<Vec<_>>(), "parent_items": inode.parent_items,
+    })
+}

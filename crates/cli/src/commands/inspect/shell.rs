@@ -1,0 +1,113 @@
+//! The commands of the shell.
+
+use super::image::Image;
+use super::{blocks, files, log, tree};
+use serde_json::{Value, json};
+
+/// Why a command could not be done, in a line.
+pub type Answer = Result<Value, String>;
+
+/// A command.
+struct Command {
+    name: &'static str,
+    arguments: &'static str,
+    help: &'static str,
+    run: fn(&Image, &[&str]) -> Answer,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "info",
+        arguments: "",
+        help: "what the newest superblock says, and what is damaged",
+        run: |image, _| blocks::info(image),
+    },
+    Command {
+        name: "super",
+        arguments: "",
+        help: "every copy of the superblocks",
+        run: |image, _| blocks::superblocks(image),
+    },
+    Command {
+        name: "tree",
+        arguments: "[MOST]",
+        help: "the nodes of the tree, parents first",
+        run: tree::tree,
+    },
+    Command {
+        name: "node",
+        arguments: "[BLOCK]",
+        help: "a node and its items; the root unless told otherwise",
+        run: tree::node,
+    },
+    Command {
+        name: "items",
+        arguments: "[OBJECT [MOST]]",
+        help: "items from an object on, log included",
+        run: tree::items,
+    },
+    Command { name: "item", arguments: "OBJECT KIND [OFFSET]", help: "one item by its key", run: tree::item },
+    Command {
+        name: "log",
+        arguments: "",
+        help: "the batches after the last checkpoint, and how they are chained",
+        run: |image, _| log::log(image),
+    },
+    Command { name: "batch", arguments: "NUMBER", help: "a batch's header and records", run: log::batch },
+    Command {
+        name: "inode",
+        arguments: "INODE",
+        help: "an inode: attributes, paths, extents, checksums compared with the data",
+        run: files::inode,
+    },
+    Command { name: "ls", arguments: "PATH", help: "a directory's entries", run: files::list },
+    Command { name: "path", arguments: "PATH", help: "the inode that a path names", run: files::path },
+    Command { name: "paths", arguments: "INODE", help: "the paths of an inode", run: files::paths },
+    Command {
+        name: "block",
+        arguments: "BLOCK",
+        help: "what lies at a block: space map, and what refers to it",
+        run: blocks::block,
+    },
+    Command {
+        name: "space",
+        arguments: "",
+        help: "what the space map says in all",
+        run: |image, _| blocks::space(image),
+    },
+    Command { name: "hex", arguments: "BLOCK", help: "the bytes of a block", run: blocks::hex },
+    Command { name: "help", arguments: "", help: "this list; 'quit' ends", run: |_, _| Ok(help()) },
+];
+
+/// Runs a command.
+pub fn answer(image: &Image, name: &str, arguments: &[&str]) -> Answer {
+    let known = COMMANDS.iter().find(|command| command.name == name);
+    let command = known.ok_or_else(|| format!("there is no command '{name}'; 'help' lists them"))?;
+    let required = command.arguments.split(['[']).next().unwrap_or_default().split_whitespace().count();
+    let most = command.arguments.split_whitespace().count();
+    if !(required..=most).contains(&arguments.len()) {
+        return Err(format!("call it so: {} {}", command.name, command.arguments).trim_end().to_owned());
+    }
+    (command.run)(image, arguments)
+}
+
+fn help() -> Value {
+    let lines = COMMANDS.iter().map(|command| {
+        json!({ "command": format!("{:5} {:20}", command.name, command.arguments), "shows": command.help })
+    });
+    lines.collect()
+}
+
+/// A number of the command line, decimal or with 0x.
+pub fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("'{text}' is no number"))
+}
+
+/// The number at a place, or what stands for none.
+pub fn number_or(arguments: &[&str], at: usize, default: u64) -> Result<u64, String> {
+    arguments.get(at).map_or(Ok(default), |text| number(text))
+}
