@@ -304,8 +304,12 @@ mod tests {
             change(&mut list.0);
             assert!(Acl::decode(&list.encode()).is_err(), "{list:?}");
         };
-        bad(|entries| drop(entries.remove(0)));
-        bad(|entries| drop(entries.remove(4)));
+        bad(|entries| {
+            entries.remove(0);
+        });
+        bad(|entries| {
+            entries.remove(4);
+        });
         bad(|entries| entries.swap(0, 1));
         bad(|entries| entries.push(entries[5]));
         bad(|entries| entries[1].permissions = 8);

@@ -79,7 +79,7 @@ fn large_files_go_through_pieces_and_holes_are_zeros() {
 #[test]
 fn ranges_are_given_up() {
     let (_, fs) = memory();
-    fs.write("file", &[7; 20_000]).unwrap();
+    fs.write("file", [7; 20_000]).unwrap();
     let file = OpenOptions::new().write(true).open(&fs, "file").unwrap();
     file.allocate(Allocation::PunchHole, 4096, 8192).unwrap();
     file.allocate(Allocation::ZeroRange { keep_size: false }, 19_000, 2000).unwrap();
