@@ -13,7 +13,8 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::{
-    EngineOptions, Filesystem, FormatOptions, ImageOptions, StoreOptions, Timestamp, format_device,
+    Allocation, EngineOptions, Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, Timestamp,
+    format_device,
 };
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::extent::Extent;
@@ -30,9 +31,10 @@ const BORN_NS: u64 = 1_700_000_000_123_456_789;
 enum Feature {
     None,
     ParentPointers,
+    Preallocation,
 }
 
-const FEATURES: [Feature; 2] = [Feature::None, Feature::ParentPointers];
+const FEATURES: [Feature; 3] = [Feature::None, Feature::ParentPointers, Feature::Preallocation];
 /// Names that one inode has beside those of every golden image, where it knows its names: some fit its item, some do not.
 const MORE_NAMES: u32 = 60;
 
@@ -40,6 +42,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
     let feature = match feature {
         Feature::None => "",
         Feature::ParentPointers => "parents-",
+        Feature::Preallocation => "preallocation-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -95,6 +98,14 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
             fs.hard_link("directory/inline", format!("directory/below/{index}")).unwrap();
         }
     }
+    if feature == Feature::Preallocation {
+        let file = fs.create_file("preallocated").unwrap();
+        file.allocate(Allocation::Preallocate { keep_size: false }, 0, 1 << 20).unwrap();
+        file.write_all_at(&pattern(9_000), 100_000).unwrap();
+        file.sync_all().unwrap();
+        let inline = OpenOptions::new().write(true).open(&fs, "directory/inline").unwrap();
+        inline.allocate(Allocation::Preallocate { keep_size: true }, 0, 50_000).unwrap();
+    }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
 }
@@ -137,8 +148,15 @@ fn compare(fs: &Filesystem, feature: Feature) {
     }
     let inline = fs.metadata("directory/inline").unwrap();
     assert_eq!((inline.permissions(), inline.uid(), inline.gid()), (0o4750, 1000, 100));
+    if feature == Feature::Preallocation {
+        let mut expected = vec![0; 1 << 20];
+        expected[100_000..109_000].copy_from_slice(&pattern(9_000));
+        assert_eq!(fs.read("preallocated").unwrap(), expected);
+        assert_eq!(fs.open_file("preallocated").unwrap().usage().unwrap().total_bytes, 1 << 20);
+        assert_eq!(fs.open_file("directory/inline").unwrap().usage().unwrap().total_bytes, 13 * 4096 + 512);
+    }
     match feature {
-        Feature::None => {
+        Feature::None | Feature::Preallocation => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }

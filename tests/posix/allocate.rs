@@ -5,7 +5,7 @@ use crate::support::{no_fuse, not_root};
 use crate::{Ground, errno};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -87,5 +87,45 @@ fn privileges_are_lost_as_with_a_write() {
     assert_eq!(ask(&file, PUNCH, 0, 4096), Ok(()));
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o4777, "root keeps it");
     drop(file);
+    ground.end();
+}
+
+/// Room that was set aside is there when everything else is full, after a remount too.
+#[test]
+fn preallocated_room_is_there_when_the_image_is_full() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    let path = ground.path("file");
+    let len = 20 << 20;
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    assert_eq!(ask(&file, FallocateFlags::empty(), 0, len), Ok(()));
+    assert_eq!((file.metadata().unwrap().len(), file.metadata().unwrap().blocks()), (len, len / 512));
+    assert_eq!(ask(&file, FallocateFlags::KEEP_SIZE, len, 1 << 20), Ok(()));
+    assert_eq!(file.metadata().unwrap().len(), len);
+    assert_eq!(ask(&file, FallocateFlags::empty(), 0, 1 << 30), Err(28));
+    assert_eq!(file.metadata().unwrap().len(), len);
+    file.sync_all().unwrap();
+    drop(file);
+    ground.remount();
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), (len + (1 << 20)) / 512);
+    let rest = File::create(ground.path("rest")).unwrap();
+    let mut at = 0;
+    for piece in [1 << 20, 4096] {
+        let data = vec![7; piece];
+        // Written back as it comes, or the kernel's cache would take it all.
+        while rest.write_all_at(&data, at).and_then(|()| rest.sync_data()).is_ok() {
+            at += piece as u64;
+        }
+    }
+    drop(rest);
+    let expected: Vec<u8> = (0..len).map(|index| (index % 251) as u8).collect();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    for (index, piece) in expected.chunks(100_000).enumerate() {
+        file.write_all_at(piece, index as u64 * 100_000).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    ground.remount();
+    assert!(fs::read(&path).unwrap() == expected);
     ground.end();
 }

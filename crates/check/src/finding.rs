@@ -112,6 +112,10 @@ kinds! {
     ParentDangling = "0037" "parent-dangling",
     /// An inode's count of parent pointers with items of their own is wrong.
     ParentCount = "0038" "parent-count",
+    /// A preallocated block has an extent, or is preallocated twice.
+    PreallocationOverlap = "0039" "preallocation-overlap",
+    /// An inode's sum of preallocated blocks is not what its items say.
+    PreallocationSum = "0040" "preallocation-sum",
 }
 
 impl Serialize for FindingKind {

@@ -6,6 +6,7 @@ use crate::data::DataReader;
 use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
 use crate::object::Object;
+use crate::preallocation::Sums;
 use crate::references::References;
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
@@ -26,6 +27,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) data: DataReader,
     pub(crate) facts: Facts,
     pub(crate) references: References,
+    pub(crate) sums: Sums,
 }
 
 impl Shared<'_> {
@@ -65,6 +67,7 @@ impl<'a> ItemCheck<'a> {
             data: DataReader::new(store.device().clone()),
             facts: Facts::default(),
             references: References::default(),
+            sums: Sums::default(),
         };
         Self { store, shared, tell, object: None, next_object: store.new_object() }
     }
@@ -99,6 +102,12 @@ impl<'a> ItemCheck<'a> {
         self.end_object();
         self.shared.data.finish(self.shared.report).await;
         self.references();
+        if !self.shared.report.incomplete {
+            for (inode, blocks) in self.shared.sums.rest() {
+                let text = format!("{blocks} preallocated blocks of what is not there");
+                self.shared.report.object(FindingKind::PreallocationSum, inode, text);
+            }
+        }
         self.shared.facts
     }
 
@@ -180,6 +189,7 @@ impl<'a> ItemCheck<'a> {
             Some(Kind::Xattr) => object.xattr(key, value, &mut self.shared),
             Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
             Some(Kind::Parent) => object.parent(key, value, &mut self.shared),
+            Some(Kind::Preallocation) => object.preallocation(key, value, &mut self.shared),
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 self.shared.report.object(FindingKind::ItemMalformed, key.object, text);
@@ -187,13 +197,19 @@ impl<'a> ItemCheck<'a> {
         }
     }
 
-    /// Items of object 0: marks of inodes to be removed, and reference counts.
+    /// Items of object 0: marks of inodes to be removed, reference counts, and sums of preallocated blocks.
     fn mark(&mut self, key: Key, value: &Bytes) {
         if key.kind == Kind::Orphan as u8 && value.is_empty() {
             self.shared.facts.mark_orphan(key.offset);
-        } else if key.kind != Kind::Shared as u8
-            || !self.shared.references.item(self.shared.geometry, key, value)
-        {
+            return;
+        }
+        let shared = &mut self.shared;
+        let fits = match Kind::from_u8(key.kind) {
+            Some(Kind::Shared) => shared.references.item(shared.geometry, key, value),
+            Some(Kind::Preallocation) => shared.sums.item(key, value),
+            _ => false,
+        };
+        if !fits {
             let text =
                 format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
             self.shared.report.object(FindingKind::ItemMalformed, 0, text);

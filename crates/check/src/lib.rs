@@ -21,6 +21,7 @@ mod items;
 mod names;
 mod object;
 mod parents;
+mod preallocation;
 mod references;
 mod repair;
 mod scrub;

@@ -4,6 +4,7 @@ use crate::finding::FindingKind;
 use crate::items::Shared;
 use crate::names::InodeFacts;
 use crate::parents::NameFacts;
+use crate::preallocation::Covered;
 use crate::xattrs::Xattrs;
 use bytes::Bytes;
 use syncline_format::Key;
@@ -14,6 +15,7 @@ use syncline_format::items::inode::{
     FLAG_CAPABILITY, FLAGS, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::parent::{Parent, parent_bytes_max};
+use syncline_format::items::preallocation::Preallocation;
 
 pub(crate) const REGULAR: u8 = 0o10;
 pub(crate) const DIRECTORY: u8 = 0o04;
@@ -32,6 +34,7 @@ pub(crate) struct Object {
     /// First file block after the last extent.
     extent_end: u64,
     extent_blocks: u64,
+    covered: Covered,
     xattrs: Xattrs,
     /// Parent pointers with items of their own.
     parent_items: u32,
@@ -69,6 +72,7 @@ impl Object {
             entries: Entries::default(),
             extent_end: 0,
             extent_blocks: 0,
+            covered: Covered::default(),
             xattrs: Xattrs::default(),
             parent_items: 0,
         }
@@ -212,6 +216,7 @@ impl Object {
         }
         self.extent_end = self.extent_end.max(extent.end());
         self.extent_blocks += extent.blocks();
+        self.covered.extent(extent.file_block..extent.end());
         let run = extent.run();
         if !shared.geometry.contains(run) {
             let text =
@@ -272,6 +277,25 @@ impl Object {
         self.point(&pointer, shared);
     }
 
+    /// Room that is set aside.
+    pub(crate) fn preallocation(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        let item = match Preallocation::decode(key.offset, value) {
+            Ok(item) if self.inode.as_ref().is_none_or(|inode| inode.file_type == REGULAR) => item,
+            Ok(_) => {
+                let text = "preallocated blocks of what is no regular file";
+                return shared.report.object(FindingKind::ItemMalformed, self.number, text);
+            }
+            Err(error) => {
+                let text = format!("preallocation at file block {}: {error}", key.offset);
+                return shared.report.object(FindingKind::ItemMalformed, self.number, text);
+            }
+        };
+        if !self.covered.preallocation(item) {
+            let text = format!("file blocks {}..{} have something else, too", item.file_block, item.end());
+            shared.report.object(FindingKind::PreallocationOverlap, self.number, text);
+        }
+    }
+
     /// Remembers a parent pointer.
     fn point(&self, pointer: &Parent<'_>, shared: &mut Shared<'_>) {
         // Without an inode item there is nothing to compare with.
@@ -292,6 +316,12 @@ impl Object {
             shared.facts.unknown(self.number);
             return;
         };
+        let (said, found) = (shared.sums.take(self.number), self.covered.blocks);
+        // What could not be read may be the other.
+        if said != found && !report.incomplete {
+            let text = format!("{said} preallocated blocks, there are {found}");
+            report.object(FindingKind::PreallocationSum, self.number, text);
+        }
         report.inodes += 1;
         report.directories += u64::from(inode.file_type == DIRECTORY);
         // The removal of an inode without names proceeds in steps, which a crash may have cut short. It looks for items only
@@ -307,7 +337,8 @@ impl Object {
                 report.object(FindingKind::DirectorySize, self.number, text);
             }
             let inline_units = inode.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
-            let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
+            let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
+            let units = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
             if inode.file_type == REGULAR && inode.blocks != units {
                 let text = format!("it says {} units of 512 bytes, there are {units}", inode.blocks);
                 report.object(FindingKind::BlockCount, self.number, text);

@@ -53,6 +53,8 @@ fn simple_damage_gives_one_finding() {
         FindingKind::ParentMissing,
         FindingKind::ParentDangling,
         FindingKind::ParentCount,
+        FindingKind::PreallocationOverlap,
+        FindingKind::PreallocationSum,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

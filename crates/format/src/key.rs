@@ -26,6 +26,8 @@ pub enum Kind {
     Parent = 7,
     /// Reference count of blocks that several extents lie on; object id 0, offset is the first block.
     Shared = 8,
+    /// Room set aside for a file's blocks; offset is the first file block, or of object 0 the object id, whose sum it is.
+    Preallocation = 9,
 }
 
 impl Kind {
@@ -40,6 +42,7 @@ impl Kind {
             6 => Self::Orphan,
             7 => Self::Parent,
             8 => Self::Shared,
+            9 => Self::Preallocation,
             _ => return None,
         })
     }
@@ -55,6 +58,7 @@ impl Kind {
             Self::Orphan => "orphan",
             Self::Parent => "parent",
             Self::Shared => "shared",
+            Self::Preallocation => "preallocation",
         }
     }
 }

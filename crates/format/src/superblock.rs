@@ -6,8 +6,10 @@ use crate::{
 
 /// Feature flag: every inode knows its names (parent pointers).
 pub const FEATURE_PARENT_POINTERS: u32 = 1;
+/// Feature flag: there may be preallocated blocks. Set when the first are made.
+pub const FEATURE_PREALLOCATION: u32 = 2;
 /// The feature flags that this program knows. An image with others is refused.
-pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS;
+pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
@@ -71,7 +73,7 @@ pub struct Superblock {
     pub space: SpaceRoot,
     /// Where replay starts.
     pub log: LogStart,
-    /// `FEATURE_*`: what the image has that not every image has. Fixed at mkfs.
+    /// `FEATURE_*`: what the image has that not every image has.
     pub features: u32,
     /// Least object id never handed out.
     pub next_object: ObjectId,

@@ -7,7 +7,7 @@ use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
 use crate::receipt::Receipts;
-use crate::types::{Ino, ROOT, Timestamp};
+use crate::types::{FileType, Ino, ROOT, Timestamp};
 use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
 use syncline_device::Spawn;
@@ -94,6 +94,7 @@ impl Filesystem {
             me: me.clone(),
             options,
         });
+        fs.data.room.load(&fs.store).await?;
         // An image without a usable root is refused here, not by the first caller.
         fs.directory(ROOT).await?;
         fs.find_orphans().await?;
@@ -144,8 +145,11 @@ impl Filesystem {
     async fn load(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.counters.inode_loads.add(1);
         let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
-        let state = InodeState::decode(ino, &value, self.limits, self.store.last_op())
+        let mut state = InodeState::decode(ino, &value, self.limits, self.store.last_op())
             .map_err(|detail| FsError::Corrupt { ino, detail })?;
+        if state.attr.file_type == FileType::Regular {
+            state.data = state.data.with_preallocated(self.data.room.of(&self.store, ino).await?);
+        }
         Ok(Inode::new(state))
     }
 

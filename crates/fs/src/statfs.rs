@@ -7,12 +7,14 @@ use crate::types::Statfs;
 const OBJECTS_PER_BLOCK: u64 = 8;
 
 impl Filesystem {
-    /// Blocks and objects, used and free. Dirty data in memory counts as free, but not as available.
+    /// Blocks and objects, used and free. Dirty data in memory counts as free, but not as available; what is
+    /// preallocated as used.
     pub fn statfs(&self) -> Statfs {
         let geometry = self.store.geometry();
         let space = self.store.space();
         // What was freed can be had again after the next checkpoint.
         let free = space.free.saturating_add(space.pending_free).min(geometry.total_blocks);
+        let free = free.saturating_sub(self.data.room.blocks());
         let available = self.store.available_blocks().min(free);
         Statfs {
             blocks: geometry.total_blocks,

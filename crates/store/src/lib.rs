@@ -13,6 +13,7 @@ mod checkpoint;
 mod commit;
 mod counters;
 mod error;
+mod features;
 mod figures;
 mod format;
 mod group;

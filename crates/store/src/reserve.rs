@@ -174,6 +174,14 @@ impl Store {
         Some(Reservation { store: Some(self.clone()), blocks })
     }
 
+    /// What was set aside before the image was unmounted, or the power went: whether or not there is room. (Where there is none,
+    /// which is damage, as much as there is.)
+    pub fn reserve_again(self: &Arc<Self>, blocks: u64) -> Reservation {
+        let blocks = blocks.min(self.space.free_blocks());
+        self.reserved.fetch_add(blocks, Ordering::AcqRel);
+        Reservation { store: Some(self.clone()), blocks }
+    }
+
     /// The same as [`Store::try_reserve`], forcing a checkpoint before it answers `NoSpace`.
     pub async fn reserve(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
         loop {

@@ -2,6 +2,7 @@
 
 use crate::finding::FindingKind;
 use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
+use crate::preallocation::Covered;
 use crate::repair::parents::Pointers;
 use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
 use crate::repair::xattrs::Xattrs;
@@ -12,6 +13,7 @@ use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
     FLAG_CAPABILITY, FLAGS, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
 };
+use syncline_format::items::preallocation::{Preallocation, encode_sum};
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 
@@ -44,6 +46,7 @@ pub(crate) struct Object {
     /// First file block after the last extent.
     extent_end: u64,
     extent_blocks: u64,
+    covered: Covered,
     inline_bytes: Option<u64>,
     xattrs: Xattrs,
     parents: Pointers,
@@ -71,6 +74,7 @@ impl Object {
             names: (0, Vec::new()),
             extent_end: 0,
             extent_blocks: 0,
+            covered: Covered::default(),
             inline_bytes: None,
             xattrs: Xattrs::default(),
             parents: Pointers::default(),
@@ -195,6 +199,7 @@ impl Object {
                 let being_removed = self.is_being_removed();
                 self.parents.item(planner, key, value, being_removed);
             }
+            Some(Kind::Preallocation) => self.preallocation(planner, key, value),
             Some(Kind::Orphan | Kind::Shared) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
@@ -283,12 +288,44 @@ impl Object {
         let Some(extent) = self.trim(planner, key, extent, first, why) else { return };
         self.extent_end = extent.end();
         self.extent_blocks += extent.blocks();
+        self.covered.extent(extent.file_block..extent.end());
         if extent.shared {
             // Which of them can stay is known when those are known that share with nobody.
             planner.sharing.push((self.number, extent));
         } else if !planner.kept.add_all_or_none(extent.run()) {
             planner.copy(self.number, extent);
         }
+    }
+
+    /// Room that is set aside: given up where anything contradicts it.
+    fn preallocation(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        let at = format!("the preallocation at file block {}", key.offset);
+        match Preallocation::decode(key.offset, value) {
+            Ok(_) if self.facts.file_type != REGULAR => {
+                planner.remove(FindingKind::ItemMalformed, key, format!("{at} in what is no file"));
+            }
+            Ok(item) if self.covered.preallocation(item) => {}
+            Ok(_) => {
+                let why = format!("{at}, where something else is");
+                planner.remove(FindingKind::PreallocationOverlap, key, why);
+            }
+            Err(error) => planner.remove(FindingKind::ItemMalformed, key, format!("{at}: {error}")),
+        }
+    }
+
+    /// Makes the sum of preallocated blocks what was met.
+    fn sum(&self, planner: &mut Planner) {
+        let (said, found) = (planner.sums.take(self.number), self.covered.blocks);
+        if said == found {
+            return;
+        }
+        let key = Key::new(0, Kind::Preallocation, self.number);
+        match found {
+            0 => planner.view.delete(key),
+            _ => planner.view.put(key, encode_sum(found)),
+        }
+        let text = format!("{said} preallocated blocks → {found}");
+        planner.object(FindingKind::PreallocationSum, self.number, text);
     }
 
     /// Takes away what of an extent lies before file block `first`.
@@ -332,6 +369,7 @@ impl Object {
         if self.xattrs.target_lost {
             return self.remove_all(planner).await;
         }
+        self.sum(planner);
         planner.next_object = planner.next_object.max(self.number + 1);
         let key = Key::new(self.number, Kind::Inode, 0);
         match (self.nature, self.inode.take()) {
@@ -363,7 +401,8 @@ impl Object {
         self.parents.end(planner, self.number, item.parent_items, self.is_being_removed());
         if !self.is_being_removed() {
             let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
-            let units = self.extent_blocks * UNITS_PER_BLOCK + inline_units;
+            let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
+            let units = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
             if self.facts.file_type == REGULAR && item.blocks != units {
                 item.blocks = units;
                 let text = format!("{} units of 512 bytes → {units}", before.blocks);
@@ -396,7 +435,7 @@ impl Object {
             mode: (u16::from(file_type) << 12) | permissions,
             nlink: 1,
             size: size.min(syncline_format::items::inode::SIZE_MAX),
-            blocks: self.extent_blocks * UNITS_PER_BLOCK,
+            blocks: self.extent_blocks.saturating_add(self.covered.blocks).saturating_mul(UNITS_PER_BLOCK),
             parent: if directory { ROOT } else { 0 },
             atime: now,
             mtime: now,

@@ -40,15 +40,27 @@ pub(crate) async fn pass(planner: &mut Planner) {
     if let Some(done) = object {
         done.end(planner).await;
     }
+    for (inode, blocks) in planner.sums.rest() {
+        planner.view.delete(Key::new(0, Kind::Preallocation, inode));
+        let text = format!("{blocks} preallocated blocks of what is not there → removed");
+        planner.object(FindingKind::PreallocationSum, inode, text);
+    }
     shared::resolve(planner);
     lost_nodes(planner);
 }
 
-/// An item of object 0: a mark of an inode to be removed, or a reference count.
+/// An item of object 0: a mark of an inode to be removed, a reference count, or a sum of preallocated blocks.
 fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     if key.kind == Kind::Orphan as u8 && value.is_empty() {
         planner.orphans.push(key.offset);
-    } else if key.kind != Kind::Shared as u8 || !planner.references.item(planner.geometry, key, value) {
+        return;
+    }
+    let fits = match Kind::from_u8(key.kind) {
+        Some(Kind::Shared) => planner.references.item(planner.geometry, key, value),
+        Some(Kind::Preallocation) => planner.sums.item(key, value),
+        _ => false,
+    };
+    if !fits {
         let why = format!("an item of kind {} at offset {} that belongs to nothing", key.kind, key.offset);
         planner.remove(FindingKind::ItemMalformed, key, why);
     }

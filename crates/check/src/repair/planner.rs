@@ -4,6 +4,7 @@ use crate::blocks::BlockSet;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::DIRECTORY;
 use crate::parents::NameFacts;
+use crate::preallocation::Sums;
 use crate::references::References;
 use crate::repair::view::View;
 use std::sync::Arc;
@@ -85,6 +86,8 @@ pub(crate) struct Planner {
     pub(crate) sharing: Vec<(u64, Extent)>,
     /// The same, and the reference counts that were met.
     pub(crate) references: References,
+    /// Sums of preallocated blocks that were met.
+    pub(crate) sums: Sums,
     /// Blocks of all extents that were met.
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
@@ -121,6 +124,7 @@ impl Planner {
             copies: Vec::new(),
             sharing: Vec::new(),
             references: References::default(),
+            sums: Sums::default(),
             seen: BlockSet::new(geometry.total_blocks),
             kept: BlockSet::new(geometry.total_blocks),
             leaks: false,

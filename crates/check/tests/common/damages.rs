@@ -9,6 +9,7 @@ use syncline_check::FindingKind;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::parent::Parent;
+use syncline_format::items::preallocation::{Preallocation, encode_sum};
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::ChunkRef;
 use syncline_format::items::{HASH_MAX, hash_offsets};
@@ -261,6 +262,19 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
     }),
     (FindingKind::ParentCount, |device, inodes| {
         edit_inode(device, inodes.small, |inode| inode.parent_items += 1);
+        None
+    }),
+    (FindingKind::PreallocationOverlap, |device, inodes| {
+        plant(device, |_, transaction| {
+            let twice = Preallocation { file_block: 10, blocks: 1 };
+            transaction.put(Key::new(inodes.second, Kind::Preallocation, 10), twice.encode());
+        });
+        None
+    }),
+    (FindingKind::PreallocationSum, |device, inodes| {
+        plant(device, |_, transaction| {
+            transaction.put(Key::new(0, Kind::Preallocation, inodes.large), encode_sum(5));
+        });
         None
     }),
 ];

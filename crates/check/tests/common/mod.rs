@@ -10,7 +10,7 @@ use syncline::device::{
     AlignedBuf, Background, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, Spawn,
     WorkerOptions, block_on,
 };
-use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
+use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
 use syncline_check::{FindingKind, Report, check};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::InodeItem;
@@ -53,6 +53,8 @@ pub fn fill(fs: &Filesystem) -> Inodes {
     fs.write("small", "fits the inode").unwrap();
     fs.write("large", vec![1; 300_000]).unwrap();
     fs.write("second", vec![2; 100_000]).unwrap();
+    let second = OpenOptions::new().write(true).open(fs, "second").unwrap();
+    second.allocate(Allocation::Preallocate { keep_size: true }, 0, 200_000).unwrap();
     fs.write("directory/linked", "twice").unwrap();
     fs.hard_link("directory/linked", "directory/below/again").unwrap();
     fs.symlink("short", "short link").unwrap();

@@ -8,6 +8,7 @@ pub mod dirent;
 pub mod extent;
 pub mod inode;
 pub mod parent;
+pub mod preallocation;
 pub mod shared;
 pub mod xattr;
 

@@ -17,6 +17,8 @@ mod join;
 mod lookup;
 mod place;
 mod plan;
+mod preallocated;
+mod ranges;
 mod read;
 mod reflink;
 mod seek;
@@ -44,6 +46,7 @@ use crate::inode::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
 use dirty::BlockMap;
+use preallocated::Preallocated;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_store::{OpSeq, Reservation};
@@ -63,6 +66,8 @@ pub(crate) struct DataState {
     disk_blocks: u64,
     /// Inline contents as logged: the beginning of block 0, zeros follow.
     pub inline: Option<Bytes>,
+    /// Preallocated blocks.
+    preallocated: Preallocated,
     /// Written and not yet submitted.
     dirty: BlockMap,
     /// Being written by background write-back and not yet named. Older than what `dirty` has.
@@ -118,6 +123,7 @@ impl DataState {
             disk_mtime: attr.mtime,
             disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
             inline,
+            preallocated: Preallocated::default(),
             dirty: BlockMap::default(),
             in_flight: BlockMap::default(),
             reservation: None,
@@ -133,6 +139,13 @@ impl DataState {
             accounted: 0,
             writeback: Arc::default(),
         }
+    }
+
+    /// The preallocated blocks of an inode that was loaded; the item's count of blocks has them, too.
+    pub(crate) fn with_preallocated(mut self, preallocated: Preallocated) -> Self {
+        self.disk_blocks = self.disk_blocks.saturating_sub(preallocated.blocks());
+        self.preallocated = preallocated;
+        self
     }
 
     /// What the inode item must carry now.
@@ -162,14 +175,17 @@ impl DataState {
 
     /// 512-byte units that the inode item shows.
     fn disk_units(&self) -> u64 {
-        (self.disk_blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
+        let blocks = self.disk_blocks.saturating_add(self.preallocated.blocks());
+        (blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
     }
 
     /// 512-byte units that stat shows: what is on disk and what will be. How many of the waiting blocks replace others is
     /// not known before they are placed; a file without holes never shows more than its size needs.
     fn visible_units(&self, size: u64) -> u64 {
         let disk = self.disk_units();
-        let waiting = (self.dirty.len() + self.in_flight.len()) * UNITS;
+        let waiting = self.dirty.len() + self.in_flight.len();
+        // Those that were preallocated count already.
+        let waiting = waiting.saturating_sub(self.preallocated.taken_blocks()) * UNITS;
         (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
     }
 

@@ -16,6 +16,10 @@ pub(crate) struct ExtentChanges {
     pub freed: Vec<BlockRun>,
     /// Device blocks that the file no longer uses, and that other extents may lie on.
     pub released: Vec<BlockRun>,
+    /// File blocks that were cleared before the new extents came.
+    pub cleared: Vec<Range<u64>>,
+    /// File blocks that are preallocated from now on.
+    pub preallocated: Vec<Range<u64>>,
     /// Blocks in the new extents.
     pub added_blocks: u64,
     /// Blocks in `freed` and `released`.
@@ -40,7 +44,7 @@ impl ExtentChanges {
 /// Empties the file blocks in `cleared` (in order, disjoint), then puts the extents `new` there. `old` are the extents that
 /// overlap what is cleared; others do no harm.
 pub(crate) fn replace(old: &[Extent], cleared: &[Range<u64>], new: Vec<Extent>) -> ExtentChanges {
-    let mut changes = ExtentChanges::default();
+    let mut changes = ExtentChanges { cleared: cleared.to_vec(), ..ExtentChanges::default() };
     for extent in old {
         clear(extent, cleared, &mut changes);
     }
@@ -213,7 +217,9 @@ mod tests {
     #[test]
     fn extents_outside_are_left_alone() {
         let old = fresh(0, 64, 100);
-        assert_eq!(replace(&old, std::slice::from_ref(&(70..80)), Vec::new()), ExtentChanges::default());
+        let changes = replace(&old, std::slice::from_ref(&(70..80)), Vec::new());
+        let cleared = std::iter::once(70..80).collect();
+        assert_eq!(changes, ExtentChanges { cleared, ..ExtentChanges::default() });
     }
 
     #[test]

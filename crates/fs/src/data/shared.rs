@@ -2,6 +2,7 @@
 
 use super::along::SmallDirty;
 use super::gauge::Gauge;
+use super::preallocated::Room;
 use super::{DataState, writeback};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -38,6 +39,8 @@ pub(crate) struct DataShared {
     tails: Mutex<VecDeque<Weak<Inode>>>,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
+    /// Room for preallocated blocks.
+    pub(crate) room: Room,
     /// Held while reference counts of shared blocks are read and changed.
     pub(crate) shared_counts: async_lock::Mutex<()>,
 }

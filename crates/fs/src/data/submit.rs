@@ -296,7 +296,8 @@ impl Started<'_> {
     /// Committed: from now on the store serves these blocks, from memory until they are durable.
     fn done(&mut self, fs: &Filesystem) {
         let counters = &fs.counters;
-        if self.placements.is_empty() && !self.taken.is_empty() {
+        let in_item = self.placements.is_empty() && !self.taken.is_empty();
+        if in_item {
             counters.inline_writes.add(1);
         }
         let placed: u64 = self.placements.iter().map(|placement| placement.write.run().len_bytes()).sum();
@@ -309,6 +310,9 @@ impl Started<'_> {
         let added = new_tail.is_some() && data.tail.is_none();
         if new_tail.is_some() {
             data.tail = new_tail;
+        }
+        if in_item {
+            data.keep_room_of_first(fs);
         }
         data.add_reservation(None);
         fs.data.account(data);
@@ -326,6 +330,16 @@ impl Started<'_> {
         state.data.dirty.restore(std::mem::take(&mut self.taken));
         // Write-back may have found the inode clean meanwhile and taken it off its list.
         fs.data.note_dirty(fs, self.inode, &mut state.data);
+    }
+}
+
+impl DataState {
+    /// Block 0 lies in the inode item: what it took of preallocated room is for later.
+    pub(crate) fn keep_room_of_first(&mut self, fs: &Filesystem) {
+        if self.preallocated.untake(0) {
+            let room = self.reservation.as_mut().map(|mine| mine.split(1));
+            fs.data.room.put_back(1, room);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::items::shared::SharedRun;
 use syncline_format::{Key, Kind};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
@@ -138,13 +139,39 @@ impl Mount {
             extents.iter().filter(|extent| !extent.shared).map(|extent| extent.run()).collect();
         runs.sort_unstable();
         assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].start), "two extents share a block");
+        let (first, last) =
+            (Key::new(ino, Kind::Preallocation, 0), Key::new(ino, Kind::Preallocation, u64::MAX));
+        let items = block_on(store.scan(first, last, usize::MAX)).unwrap().items;
+        let items = items.iter().map(|(key, value)| Preallocation::decode(key.offset, value).unwrap());
+        let preallocated: Vec<_> = items.map(|item| item.file_block..item.end()).collect();
+        let sum = block_on(store.get(Key::new(0, Kind::Preallocation, ino))).unwrap();
+        let sum = sum.map_or(0, |value| decode_sum(&value).unwrap());
         let state = inode.state.lock();
+        assert_eq!(preallocated, state.data.preallocated.ranges().iter().collect::<Vec<_>>());
+        assert_eq!(sum, state.data.preallocated.blocks(), "the sum of preallocated blocks is wrong");
+        for extent in &extents {
+            let range = extent.file_block..extent.end();
+            assert!(state.data.preallocated.ranges().within(&range).is_empty(), "an extent has room besides");
+        }
         assert_eq!(state.data.disk_blocks, blocks, "the block count is wrong");
         assert!(state.data.disk_size <= state.attr.size);
     }
 }
 
 impl Mount {
+    /// Fails unless as much room is set aside as these files, which are all there are, have preallocated and not dirty.
+    fn check_room(&self, inos: &[Ino]) {
+        let mut blocks = 0;
+        for &ino in inos {
+            let inode = block_on(self.fs.inode(ino)).unwrap();
+            let _lease = block_on(inode.lease.read());
+            let preallocated = &inode.state.lock().data.preallocated;
+            blocks += preallocated.blocks() - preallocated.taken_blocks();
+        }
+        assert_eq!(self.fs.data.room.blocks(), blocks, "the room is wrong");
+        self.fs.data.room.check();
+    }
+
     /// Fails unless the reference counts are those of these files, which are all there are.
     fn check_counts(&self, inos: &[Ino]) {
         let mut references: BTreeMap<u64, (u32, bool)> = BTreeMap::new();

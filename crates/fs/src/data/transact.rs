@@ -1,6 +1,7 @@
 //! Committing changes of files' data: extents, logged size and inline data in one transaction.
 
 use super::plan::ExtentChanges;
+use super::preallocated;
 use super::reflink::Shares;
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -59,6 +60,7 @@ struct Saved {
     disk_mtime: Timestamp,
     disk_blocks: u64,
     inline: Option<Bytes>,
+    preallocated: preallocated::Change,
 }
 
 /// Commits one transaction with these changes, each of another file. `shares` holds the counts of what they release. Nothing
@@ -87,7 +89,9 @@ pub(crate) fn commit_noting(
             transaction.name_data(write, *part);
         }
         let mut state = change.inode.state.lock();
-        saved.push(change.apply(&mut state));
+        let before = change.apply(&mut state);
+        state.data.preallocated.put(change.inode.ino, &before.preallocated, &mut transaction);
+        saved.push(before);
         if fs.store.breaks(Canary::SizeAhead) {
             state.data.disk_size = state.attr.size;
         }
@@ -98,7 +102,11 @@ pub(crate) fn commit_noting(
         Ok((op, log_bytes)) => {
             note.log_bytes += log_bytes;
             changes.iter().for_each(|change| change.note(note));
-            changes.iter().for_each(|change| change.committed(op));
+            changes.iter().zip(saved).for_each(|(change, saved)| {
+                change.committed(op);
+                let state = change.inode.state.lock();
+                fs.data.room.committed(change.inode.ino, &state.data.preallocated, &saved.preallocated);
+            });
             Ok(op)
         }
         Err(error) => {
@@ -122,6 +130,7 @@ impl FileChange<'_> {
             disk_mtime: data.disk_mtime,
             disk_blocks: data.disk_blocks,
             inline: data.inline.clone(),
+            preallocated: data.preallocated.change(&self.extents.cleared, &self.extents.preallocated),
         };
         // The count of a damaged image may be too small.
         data.disk_blocks =
@@ -199,5 +208,6 @@ impl Saved {
         state.data.disk_mtime = self.disk_mtime;
         state.data.disk_blocks = self.disk_blocks;
         state.data.inline = self.inline;
+        state.data.preallocated.undo(self.preallocated);
     }
 }

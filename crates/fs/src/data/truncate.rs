@@ -67,8 +67,13 @@ async fn grow(
     }
     fs.drop_privileges(inode, kill_privileges).await?;
     let logged = if size > old { size } else { inode.state.lock().data.disk_size };
+    let mut extents = ExtentChanges::default();
+    if size == old {
+        // What is preallocated past the end goes, as on other filesystems.
+        extents.cleared.push(size.div_ceil(BLOCK)..FILE_BLOCKS_MAX);
+    }
     let size = SizeChange::Truncated { size, logged, now };
-    transact::commit(fs, vec![change(inode, ExtentChanges::default(), size)], Shares::default())?;
+    transact::commit(fs, vec![change(inode, extents, size)], Shares::default())?;
     Ok(())
 }
 
@@ -214,7 +219,7 @@ async fn shrink(
     }
     forget_from(fs, inode, size, &edge, first.complete);
     if !first.complete {
-        delete_from(fs, inode, keep_end).await?;
+        delete_from(fs, inode, keep_end, false).await?;
     }
     Ok(())
 }
@@ -303,15 +308,25 @@ pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) ->
         }
         state.attr.size.div_ceil(BLOCK)
     };
-    delete_from(fs, inode, first).await
+    delete_from(fs, inode, first, true).await
 }
 
-/// Deletes all extents from block `first` on, in bounded transactions. The lease is held for writing.
-async fn delete_from(fs: &Filesystem, inode: &Arc<Inode>, first: u64) -> Result<(), FsError> {
+/// Deletes all extents from block `first` on, in bounded transactions; with `keep_preallocated`, nothing else. The lease is held
+/// for writing.
+async fn delete_from(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    first: u64,
+    keep_preallocated: bool,
+) -> Result<(), FsError> {
     loop {
         let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
-        let extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
-        if !extents.items.is_empty() {
+        let mut extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
+        if keep_preallocated {
+            extents.cleared.clear();
+        }
+        let preallocated = !extents.cleared.is_empty() && inode.state.lock().data.preallocated.blocks() > 0;
+        if preallocated || !extents.items.is_empty() {
             let shares = reflink::hold(fs, &found.extents).await?;
             transact::commit(fs, vec![change(inode, extents, SizeChange::Keep)], shares)?;
         }
@@ -329,11 +344,14 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     fs.store.admit(Admission::Shrink).await?;
     let _lease = fs.lease_of_orphan(inode).await;
     drop_dirty(fs, inode);
-    let no_extents = inode.state.lock().data.extent_end == Some(0);
-    if no_extents {
+    let nothing = {
+        let state = inode.state.lock();
+        state.data.extent_end == Some(0) && state.data.preallocated.blocks() == 0
+    };
+    if nothing {
         return Ok(());
     }
-    delete_from(fs, inode, 0).await
+    delete_from(fs, inode, 0, false).await
 }
 
 /// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left.

@@ -1,5 +1,6 @@
 //! Writing into memory: whole or nothing.
 
+use super::ranges::count;
 use super::{BLOCK, DataState, MemoryBlock, read, throttle, truncate};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -80,7 +81,8 @@ async fn write_leased(
         truncate::forget_stale_extents(fs, inode).await?;
     }
     let plan = WritePlan::new(fs, inode, offset, end);
-    let reservation = reserve(fs, plan.new_blocks).await?;
+    // What has room already needs no more.
+    let reservation = reserve(fs, plan.new_blocks.saturating_sub(plan.preallocated)).await?;
     let bases = plan.read_bases(fs, inode).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
     apply(fs, inode, &plan, data, &bases, reservation);
@@ -111,6 +113,8 @@ struct WritePlan {
     end: u64,
     /// Blocks that are not dirty yet.
     new_blocks: u64,
+    /// Those of them that have room.
+    preallocated: u64,
     /// Partly written blocks whose rest is on the device: at most the first and the last.
     to_read: Vec<u64>,
     /// The file outgrows its inode item: block 0 becomes dirty too.
@@ -130,6 +134,8 @@ impl WritePlan {
         let spill_inline = data.has_inline() && outgrown && !in_block_0;
         let new_blocks =
             (blocks.end - blocks.start) - data.dirty.count(blocks.clone()) + u64::from(spill_inline);
+        let first = if spill_inline { 0..1 } else { 0..0 };
+        let preallocated = [&first, &blocks].map(|range| count(&data.preallocated.untaken(range)));
         let mut to_read = Vec::new();
         for block in [blocks.start, blocks.end - 1] {
             let whole = span(block, offset, end).len() == BLOCK_BYTES;
@@ -140,7 +146,8 @@ impl WritePlan {
                 to_read.push(block);
             }
         }
-        Self { offset, end, new_blocks, to_read, spill_inline }
+        let preallocated = preallocated.iter().sum();
+        Self { offset, end, new_blocks, preallocated, to_read, spill_inline }
     }
 
     async fn read_bases(&self, fs: &Filesystem, inode: &Inode) -> Result<Bases, FsError> {
@@ -199,7 +206,12 @@ fn apply(
     {
         state.data.tail = None;
     }
-    state.data.add_reservation(reservation);
+    let first = if plan.spill_inline { 0..1 } else { 0..0 };
+    let blocks = plan.offset / BLOCK..plan.end.div_ceil(BLOCK);
+    let preallocated = state.data.preallocated.take(&first) + state.data.preallocated.take(&blocks);
+    let mut reservation = reservation.unwrap_or_default();
+    reservation.merge(fs.data.room.take(preallocated).unwrap_or_default());
+    state.data.add_reservation(Some(reservation));
     state.attr.size = state.attr.size.max(plan.end);
     state.attr.mtime = now;
     state.attr.ctime = now;

@@ -13,6 +13,8 @@ fn meaning(mode: u32) -> Result<Allocation, Refusal> {
     const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
     const ZERO_RANGE_INSIDE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
     match mode as i32 {
+        0 => Ok(Allocation::Preallocate { keep_size: false }),
+        libc::FALLOC_FL_KEEP_SIZE => Ok(Allocation::Preallocate { keep_size: true }),
         PUNCH_HOLE => Ok(Allocation::PunchHole),
         ZERO_RANGE => Ok(Allocation::ZeroRange { keep_size: false }),
         ZERO_RANGE_INSIDE => Ok(Allocation::ZeroRange { keep_size: true }),

@@ -352,6 +352,8 @@ fn fallocate_does_what_it_knows_and_never_stops_the_kernel_from_asking() {
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     assert_eq!(ask(ino, punch, 0, 4096), 0);
     assert_eq!(ask(ino, libc::FALLOC_FL_ZERO_RANGE, 8000, 4192), 0);
+    assert_eq!(ask(ino, libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 20), 0);
+    assert_eq!(ask(ino, 0, 0, 12_192), 0);
     assert_eq!(bench.read(ino, 0, 20_000), [vec![0; 4096], vec![7; 8000 - 4096], vec![0; 4192]].concat());
     for (mode, offset, len, errno) in [
         (libc::FALLOC_FL_PUNCH_HOLE, 0, 4096, libc::EOPNOTSUPP),

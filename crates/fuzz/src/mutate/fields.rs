@@ -114,7 +114,7 @@ pub fn of_item(kind: u8) -> &'static [Field] {
         Some(Kind::Xattr) => &XATTR,
         Some(Kind::Shared) => &SHARED,
         Some(Kind::Parent) => &PARENT,
-        Some(Kind::Chunk | Kind::Orphan) | None => &OTHER,
+        Some(Kind::Chunk | Kind::Orphan | Kind::Preallocation) | None => &OTHER,
     }
 }
 

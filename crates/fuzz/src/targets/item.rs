@@ -4,6 +4,7 @@ use syncline_format::items::dirent::{Dirent, is_name};
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::{InodeItem, SIZE_MAX, Target};
 use syncline_format::items::parent::Parent;
+use syncline_format::items::preallocation::{Preallocation, decode_sum, encode_sum};
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
 use syncline_format::items::{SLOT_BITS, hash_offsets};
@@ -18,13 +19,14 @@ use syncline_format::{KEY_BYTES, Key, Kind};
 /// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
 pub fn item(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match Kind::from_u8(kind % 9) {
+    match Kind::from_u8(kind % 10) {
         Some(Kind::Inode) => inode(value),
         Some(Kind::Dirent) => dirent(value),
         Some(Kind::Extent) => extent(value),
         Some(Kind::Xattr) => xattr(value),
         Some(Kind::Shared) => shared(value),
         Some(Kind::Parent) => parent(value),
+        Some(Kind::Preallocation) => preallocation(value),
         Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
     }
 }
@@ -89,6 +91,15 @@ fn parent(value: &[u8]) {
     let Ok(pointer) = Parent::decode(value) else { return };
     assert_eq!(pointer.encode(), value);
     assert!(is_name(pointer.name) && pointer.parent != 0 && pointer.parent <= i64::MAX as u64);
+}
+
+fn preallocation(value: &[u8]) {
+    let Some((block, value)) = value.split_first_chunk() else { return };
+    let file_block = u64::from_le_bytes(*block);
+    let Ok(item) = Preallocation::decode(file_block, value) else { return };
+    assert_eq!(item.encode(), value);
+    assert!(item.blocks > 0 && item.end() > item.file_block && item.end() <= FILE_BLOCKS_MAX);
+    assert_eq!(decode_sum(value).map(encode_sum).as_deref(), Ok(value));
 }
 
 fn keys(value: &[u8]) {

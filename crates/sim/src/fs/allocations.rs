@@ -2,10 +2,12 @@
 
 use super::tracked::tracked;
 use super::tree::Change;
-use super::workload::{Done, Failure, Task};
+use super::workload::{Done, Failure, Task, finds_room};
+use crate::content::block_of;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::Allocation;
+use syncline_fs::types::Ino;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -20,11 +22,17 @@ impl Task {
         if self.rng.random() {
             (offset, len) = (offset / BLOCK * BLOCK, len.next_multiple_of(BLOCK));
         }
-        let what = match self.rng.random_range(0..4) {
+        let what = match self.rng.random_range(0..7) {
+            4 => Allocation::Preallocate { keep_size: true },
+            5 | 6 => Allocation::Preallocate { keep_size: false },
             0 => Allocation::ZeroRange { keep_size: false },
             1 => Allocation::ZeroRange { keep_size: true },
             _ => Allocation::PunchHole,
         };
+        let past_end = matches!(what, Allocation::Preallocate { .. }) && self.rng.random();
+        if past_end {
+            offset = size.next_multiple_of(BLOCK);
+        }
         let fs = self.fs.clone();
         let allocating = async move { fs.allocate(ino, what, offset, len, false).await };
         let (answer, did) = tracked(&self.fs, allocating).await;
@@ -34,10 +42,25 @@ impl Task {
             return Err(Failure::Wrong(format!("{what:?} said that it was done and committed nothing")));
         };
         let end = offset + len;
-        let new_size = if what == (Allocation::ZeroRange { keep_size: false }) { end } else { 0 };
+        let (cleared, new_size) = match what {
+            Allocation::Preallocate { keep_size } => (0..0, if keep_size { 0 } else { end }),
+            Allocation::ZeroRange { keep_size } => (offset..end, if keep_size { 0 } else { end }),
+            Allocation::PunchHole => (offset..end, 0),
+        };
         let time = self.history.tick();
-        self.history.with_file(ino, |file| file.cleared(time, op, offset..end, new_size));
+        self.history.with_file(ino, |file| file.cleared(time, op, cleared, new_size));
         self.history.changed(op, Change::Truncate);
+        if past_end { self.write_to_room(ino, offset, len).await } else { Ok(()) }
+    }
+
+    /// Writes where nothing was and room is: there is room then, however full the image.
+    async fn write_to_room(&mut self, ino: Ino, offset: u64, len: u64) -> Done {
+        let tag = self.history.new_tag();
+        let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len as usize).collect();
+        let payload = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..data.len());
+        finds_room(self.fs.write(ino, offset, payload, false).await)?;
+        let time = self.history.tick();
+        self.history.with_file(ino, |file| file.write(time, offset, &data));
         Ok(())
     }
 }

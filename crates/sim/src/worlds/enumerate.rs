@@ -80,6 +80,9 @@ const OPERATIONS: &[&str] = &[
     "zero A/foo 20 3000",
     "zero A/bar 3000 20000",
     "zero-inside B/bar 100 9000",
+    "preallocate A/foo 0 9000",
+    "preallocate A/bar 8192 20000",
+    "preallocate-beyond B/bar 0 40000",
 ];
 
 /// All workloads of up to two operations.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, Spawn};
 use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
-use syncline_fs::{AccessTime, Clock, Filesystem, FsError, Options};
+use syncline_fs::{AccessTime, Allocation, Clock, Filesystem, FsError, Options};
 use syncline_store::{Canary, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
@@ -235,9 +235,17 @@ impl Runner {
             }
             Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
             Step::Truncate(at, _) => (ran.written, ran.truncation) = (self.now().find(at).ok(), true),
-            Step::Allocate(at, _, offset, len) => {
+            Step::Allocate(at, what, offset, len) => {
                 ran.written = self.now().find(at).ok();
-                ran.replaced = Some(offset / BLOCK..(offset + len).div_ceil(BLOCK));
+                let size =
+                    ran.written.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len) as u64;
+                // Past the end of a file its last block is zeros already, and stays what it is.
+                let first = if *offset < size { offset / BLOCK } else { offset.div_ceil(BLOCK) };
+                ran.replaced = match what {
+                    // The size comes with the transaction, as far as nothing is dirty below it.
+                    Allocation::Preallocate { .. } => Some(0..0),
+                    _ => Some(first..(offset + len).div_ceil(BLOCK)),
+                };
             }
             Step::Copy(from, to) => {
                 let [source, destination] = [from, to].map(|path| self.now().find(path).ok());

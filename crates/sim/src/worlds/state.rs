@@ -332,8 +332,15 @@ impl State {
     fn allocate(&mut self, at: &Path, what: Allocation, offset: u64, len: u64) -> Result<(), i32> {
         let (_, data) = self.file(at)?;
         let end = (offset + len) as usize;
-        if what == (Allocation::ZeroRange { keep_size: false }) {
+        let keep_size = match what {
+            Allocation::ZeroRange { keep_size } | Allocation::Preallocate { keep_size } => keep_size,
+            Allocation::PunchHole => true,
+        };
+        if !keep_size {
             data.resize(data.len().max(end), 0);
+        }
+        if matches!(what, Allocation::Preallocate { .. }) {
+            return Ok(());
         }
         let end = end.min(data.len());
         data[(offset as usize).min(end)..end].fill(0);

@@ -7,6 +7,8 @@ use syncline_fs::Allocation;
 
 /// The forms of fallocate, by their names here.
 const ALLOCATIONS: &[(&str, Allocation)] = &[
+    ("preallocate", Allocation::Preallocate { keep_size: false }),
+    ("preallocate-beyond", Allocation::Preallocate { keep_size: true }),
     ("punch", Allocation::PunchHole),
     ("zero", Allocation::ZeroRange { keep_size: false }),
     ("zero-inside", Allocation::ZeroRange { keep_size: true }),

@@ -5,27 +5,43 @@
 //! them leaves each block as it was or as zeros. Dirty data in the range goes with the transaction that clears it.
 
 use super::edges::{Kept, Parts};
+use super::preallocate::enable;
 use crate::FsError;
 use crate::data::dirty::Block;
 use crate::data::place::{self, Naming};
+use crate::data::preallocated::with_share;
+use crate::data::ranges::{Ranges, count};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::truncate::{self, DELETES_MAX};
+use crate::data::write::reserve;
 use crate::data::{lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
-use syncline_store::Admission;
+use syncline_store::{Admission, Reservation};
 
-/// Makes `bytes` zeros and gives up the blocks that lie in them wholly. With `grows`, the file ends at their end at least.
+/// What becomes of cleared blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clearing {
+    /// They are holes.
+    Punch,
+    /// They are preallocated. With `grows`, the file ends at their end at least.
+    Zero { grows: bool },
+}
+
+/// Makes `bytes` zeros and gives up the blocks that lie in them wholly.
 pub(super) async fn clear(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     bytes: Range<u64>,
-    grows: bool,
+    clearing: Clearing,
     kill_privileges: bool,
 ) -> Result<(), FsError> {
+    if clearing != Clearing::Punch {
+        enable(fs).await?;
+    }
     // Whoever holds it has no blocks in flight: what is dirty, or named, is all there is.
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
@@ -33,15 +49,19 @@ pub(super) async fn clear(
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     let size = inode.state.lock().attr.size;
-    let new_size = if grows { size.max(bytes.end) } else { size };
+    let new_size = if clearing == (Clearing::Zero { grows: true }) { size.max(bytes.end) } else { size };
     if new_size > size {
         truncate::forget_stale_extents(fs, inode).await?;
     }
     let parts = Parts::new(&bytes, size);
     let kept = parts.keep(fs, inode, new_size).await?;
+    let mut room = match clearing {
+        Clearing::Punch => None,
+        Clearing::Zero { .. } => reserve(fs, with_share(parts.blocks())).await?,
+    };
     fs.drop_privileges(inode, kill_privileges).await?;
-    let first = clear_first(fs, inode, &parts, kept, new_size).await?;
-    clear_rest(fs, inode, first..parts.whole.end).await
+    let first = clear_first(fs, inode, &parts, kept, new_size, &mut room).await?;
+    clear_rest(fs, inode, first..parts.whole.end, &mut room).await
 }
 
 /// The first transaction: the edges, and the first blocks of the range. Returns where it ended.
@@ -51,6 +71,7 @@ async fn clear_first(
     parts: &Parts,
     mut kept: Kept,
     size: u64,
+    room: &mut Option<Reservation>,
 ) -> Result<u64, FsError> {
     let kept_blocks = || kept.blocks.iter().map(|(block, _)| *block).chain(kept.empty.iter().copied());
     let first = kept_blocks().chain([parts.whole.start]).min().unwrap_or(parts.whole.start);
@@ -77,9 +98,22 @@ async fn clear_first(
         None if replaces_inline => InlineChange::Set(None),
         None => InlineChange::Keep,
     };
+    let mut extents = plan::replace(&old, &cleared, naming.extents);
+    if room.is_some() {
+        let kept_blocks = kept.blocks.iter().map(|(block, _)| *block);
+        let mut empty = Ranges::default();
+        cleared.iter().for_each(|range| empty.insert(range.clone()));
+        // A hole that has room keeps it.
+        let state = inode.state.lock();
+        let preallocated = state.data.preallocated.ranges();
+        let holes = kept.holes.iter().flat_map(|&block| preallocated.gaps(&(block..block + 1)));
+        holes.for_each(|hole| empty.insert(hole));
+        kept_blocks.for_each(|block| empty.remove(&(block..block + 1)));
+        extents.preallocated = empty.iter().collect();
+    }
     let change = FileChange {
         inode,
-        extents: plan::replace(&old, &cleared, naming.extents),
+        extents,
         named: naming.named,
         inline,
         size: SizeChange::Replaced { size, now: fs.now() },
@@ -88,7 +122,7 @@ async fn clear_first(
         // It has what is left of block 0.
         cleared.insert(0, 0..1);
     }
-    let result = commit(fs, inode, change, &cleared, shares);
+    let result = commit(fs, inode, change, &cleared, shares, room);
     if result.is_err() {
         place::abandon(fs, &placements);
     }
@@ -96,7 +130,12 @@ async fn clear_first(
 }
 
 /// The other blocks, in bounded transactions.
-async fn clear_rest(fs: &Filesystem, inode: &Arc<Inode>, mut blocks: Range<u64>) -> Result<(), FsError> {
+async fn clear_rest(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    mut blocks: Range<u64>,
+    room: &mut Option<Reservation>,
+) -> Result<(), FsError> {
     while !blocks.is_empty() {
         fs.store.admit(Admission::Shrink).await?;
         let found = extents(fs, inode, blocks.clone()).await?;
@@ -104,14 +143,18 @@ async fn clear_rest(fs: &Filesystem, inode: &Arc<Inode>, mut blocks: Range<u64>)
         let cleared_range = blocks.start..end;
         let cleared = std::slice::from_ref(&cleared_range);
         let shares = reflink::hold(fs, &found.extents).await?;
+        let mut extents = plan::replace(&found.extents, cleared, Vec::new());
+        if room.is_some() {
+            extents.preallocated = cleared.to_vec();
+        }
         let change = FileChange {
             inode,
-            extents: plan::replace(&found.extents, cleared, Vec::new()),
+            extents,
             named: Vec::new(),
             inline: InlineChange::Keep,
             size: SizeChange::Keep,
         };
-        commit(fs, inode, change, cleared, shares)?;
+        commit(fs, inode, change, cleared, shares, room)?;
         blocks.start = end;
     }
     Ok(())
@@ -139,7 +182,13 @@ fn commit(
     change: FileChange<'_>,
     cleared: &[Range<u64>],
     shares: reflink::Shares<'_>,
+    room: &mut Option<Reservation>,
 ) -> Result<(), FsError> {
+    let (in_item, added) =
+        (matches!(change.inline, InlineChange::Set(_)), count(&change.extents.preallocated));
+    if let Some(room) = room {
+        fs.data.room.put_back(added, Some(room.split(with_share(added))));
+    }
     let forgotten: Vec<(u64, Block)> = {
         let mut state = inode.state.lock();
         cleared.iter().flat_map(|range| state.data.dirty.take(range.start, range.end, u64::MAX)).collect()
@@ -148,6 +197,9 @@ fn commit(
     let mut state = inode.state.lock();
     if result.is_err() {
         state.data.dirty.restore(forgotten);
+        drop(fs.data.room.take(added));
+    } else if in_item {
+        state.data.keep_room_of_first(fs);
     }
     state.data.add_reservation(None);
     fs.data.account(&mut state.data);

@@ -33,6 +33,8 @@ pub(super) struct Kept {
     pub reservation: Reservation,
     /// Blocks that have nothing but zeros now and go, too.
     pub empty: Vec<u64>,
+    /// Blocks that there are none of.
+    pub holes: Vec<u64>,
     /// What the inline data becomes, if it changes.
     pub inline: Option<Option<Bytes>>,
 }
@@ -69,7 +71,11 @@ impl Parts {
                 kept.inline = Some(inline);
                 continue;
             }
-            match edge.contents(fs, inode).await? {
+            let Some(contents) = edge.contents(fs, inode).await? else {
+                kept.holes.push(edge.block);
+                continue;
+            };
+            match contents {
                 Some(contents) => {
                     kept.reservation.merge(truncate::room_for_edge(fs, inode, edge.block).await?);
                     kept.blocks.push((edge.block, contents));
@@ -78,6 +84,11 @@ impl Parts {
             }
         }
         Ok(kept)
+    }
+
+    /// The most blocks that can be empty afterwards.
+    pub(super) fn blocks(&self) -> u64 {
+        self.whole.end.saturating_sub(self.whole.start) + self.edges.len() as u64
     }
 
     /// The block of an edge that lies behind all that is cleared wholly.
@@ -102,8 +113,8 @@ impl Edge {
         Some(contents.iter().any(|&byte| byte != 0).then(|| contents.into()))
     }
 
-    /// The block without what is cleared; `None` if nothing is left of it.
-    async fn contents(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Option<Block>, FsError> {
+    /// The block without what is cleared, `Some(None)` if nothing is left of it; `None` if there is none.
+    async fn contents(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Option<Option<Block>>, FsError> {
         let in_memory = inode.state.lock().data.block_in_memory(self.block).map(|known| match known {
             MemoryBlock::Whole(contents) => contents.to_bytes(),
             MemoryBlock::Beginning(bytes) => bytes.clone(),
@@ -117,7 +128,7 @@ impl Edge {
         contents[..known.len()].copy_from_slice(&known);
         self.clear(&mut contents);
         let left = contents.iter().any(|&byte| byte != 0);
-        Ok(left.then(|| Block::Owned(AlignedBuf::copy_from(&contents)).freeze()))
+        Ok(Some(left.then(|| Block::Owned(AlignedBuf::copy_from(&contents)).freeze())))
     }
 
     fn clear(&self, contents: &mut [u8]) {

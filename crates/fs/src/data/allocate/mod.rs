@@ -1,19 +1,26 @@
-//! fallocate: giving up ranges of a file's blocks.
+//! fallocate: setting room aside for ranges of a file's blocks, and giving them up.
 
 mod clear;
 mod edges;
+mod preallocate;
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
+use clear::Clearing;
 use syncline_format::items::inode::SIZE_MAX;
 
 /// What is to become of a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
+    /// Room is set aside for what has no blocks: writing there can't fail for lack of it, once for each block (mode 0).
+    Preallocate {
+        /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
+        keep_size: bool,
+    },
     /// It reads as zeros and its blocks are given up. The size stays (FALLOC_FL_PUNCH_HOLE).
     PunchHole,
-    /// It reads as zeros (FALLOC_FL_ZERO_RANGE).
+    /// It reads as zeros, and is preallocated (FALLOC_FL_ZERO_RANGE).
     ZeroRange {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
@@ -36,10 +43,18 @@ impl Filesystem {
         }
         let end = offset.checked_add(len).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
         self.store.writable()?;
-        let grows = match what {
-            Allocation::PunchHole => false,
-            Allocation::ZeroRange { keep_size } => !keep_size,
-        };
-        clear::clear(self, &inode, offset..end, grows, kill_privileges).await
+        let bytes = offset..end;
+        match what {
+            Allocation::Preallocate { keep_size } => {
+                preallocate::preallocate(self, &inode, bytes, !keep_size, kill_privileges).await
+            }
+            Allocation::PunchHole => {
+                clear::clear(self, &inode, bytes, Clearing::Punch, kill_privileges).await
+            }
+            Allocation::ZeroRange { keep_size } => {
+                let clearing = Clearing::Zero { grows: !keep_size };
+                clear::clear(self, &inode, bytes, clearing, kill_privileges).await
+            }
+        }
     }
 }

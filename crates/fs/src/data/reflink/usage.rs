@@ -2,7 +2,7 @@
 
 use super::hold::counted;
 use crate::FsError;
-use crate::data::{inline_units, lookup};
+use crate::data::{BLOCK, inline_units, lookup};
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use syncline_format::BlockRun;
@@ -14,7 +14,7 @@ const EXTENTS_EACH: usize = 1024;
 /// What a file uses on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Usage {
-    /// Bytes of all its blocks, and of contents in its inode item.
+    /// Bytes of all its blocks, preallocated ones too, and of contents in its inode item.
     pub total_bytes: u64,
     /// Bytes of blocks that other files, or other places of this one, use too: removing the file does not free them.
     pub shared_bytes: u64,
@@ -25,7 +25,11 @@ impl Filesystem {
     pub async fn usage(&self, ino: Ino) -> Result<Usage, FsError> {
         let inode = self.inode(ino).await?;
         let mut usage = Usage::default();
-        usage.total_bytes += 512 * inline_units(inode.state.lock().data.inline.as_deref());
+        {
+            let data = &inode.state.lock().data;
+            usage.total_bytes += 512 * inline_units(data.inline.as_deref());
+            usage.total_bytes += BLOCK * data.preallocated.blocks();
+        }
         let mut first = 0;
         loop {
             let found = lookup::some(&self.store, ino, first, FILE_BLOCKS_MAX, EXTENTS_EACH).await?;

@@ -139,7 +139,8 @@ fn shared_blocks_are_given_back_once() {
     assert_eq!(mount.read(one, 0, contents.len()), first);
     mount.allocate(other, ZERO, 0, 40 * BLOCK).unwrap();
     mount.check_counts(&[one, other]);
-    assert_eq!(mount.blocks(other), 0);
+    assert_eq!(mount.blocks(other), 40 * 8, "what is zeroed is preallocated");
+    assert_eq!(mount.fs.data.room.blocks(), 40);
     mount.fsync(other);
     let mount = mount.crash();
     mount.check_counts(&[mount.find("one"), mount.find("other")]);
@@ -193,4 +194,194 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(errno(ROOT, 0, 1), Err(21));
     assert_eq!(errno(ino, 1 << 40, 1 << 50), Ok(()));
     assert_eq!(mount.size(ino), 0);
+}
+
+const FILL: Allocation = Allocation::Preallocate { keep_size: false };
+const FILL_BEYOND: Allocation = Allocation::Preallocate { keep_size: true };
+
+impl Mount {
+    /// Writes a file until nothing goes in any more.
+    fn fill(&self, name: &str) {
+        let ino = self.create(name);
+        for blocks in [64, 1] {
+            let data = pattern(blocks, blocks as usize * BLOCK_BYTES);
+            while self.try_write(ino, self.size(ino), &data).is_ok() {}
+        }
+        self.fsync(ino);
+    }
+}
+
+#[test]
+fn room_is_kept_when_the_image_is_full() {
+    let mut mount = Mount::sized(32 << 20, options());
+    let ino = mount.create("file");
+    mount.allocate(ino, FILL, 0, 1000 * BLOCK).unwrap();
+    assert_eq!((mount.size(ino), mount.blocks(ino)), (1000 * BLOCK, 8000));
+    assert_eq!(mount.read(ino, 0, 5 * BLOCK_BYTES), vec![0; 5 * BLOCK_BYTES]);
+    assert_eq!(block_on(mount.fs.seek_data(ino, 0)).map_err(|error| error.errno()), Err(6), "it is a hole");
+    mount.fsync(ino);
+    mount.fill("other");
+    // Every second block, through write-back, fsync, a crash and a remount.
+    let block = |number: u64| pattern(number, BLOCK_BYTES);
+    for number in (0..300).step_by(2) {
+        mount.write(ino, number * BLOCK, &block(number));
+    }
+    mount.fsync(ino);
+    mount.check_items(ino);
+    mount = mount.crash();
+    let ino = mount.find("file");
+    for number in (300..600).step_by(2) {
+        mount.write(ino, number * BLOCK, &block(number));
+    }
+    mount = mount.reopen();
+    let ino = mount.find("file");
+    for number in (600..1000).step_by(2) {
+        mount.write(ino, number * BLOCK, &block(number));
+    }
+    for number in (1..1000).step_by(2) {
+        mount.write(ino, number * BLOCK, &block(number));
+    }
+    mount.fsync(ino);
+    assert_eq!(mount.blocks(ino), 8000);
+    assert_eq!(mount.fs.data.room.blocks(), 0);
+    mount.check_items(ino);
+    for number in 0..1000 {
+        assert_eq!(mount.read(ino, number * BLOCK, BLOCK_BYTES), block(number), "block {number}");
+    }
+}
+
+#[test]
+fn too_much_is_refused_and_changes_nothing() {
+    let mount = Mount::sized(32 << 20, options());
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 10_000));
+    let available = mount.fs.statfs().available;
+    for what in [FILL, FILL_BEYOND, ZERO, ZERO_INSIDE] {
+        let error = mount.allocate(ino, what, 5000, 1 << 30).unwrap_err();
+        assert_eq!(error.errno(), 28);
+    }
+    assert_eq!(mount.size(ino), 10_000);
+    assert_eq!(mount.read(ino, 0, 20_000), pattern(1, 10_000));
+    assert_eq!(mount.fs.data.room.blocks(), 0);
+    assert!(mount.fs.statfs().available + 100 > available);
+}
+
+#[test]
+fn only_holes_get_room_and_statfs_tells_of_it() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 8 * BLOCK_BYTES));
+    mount.fsync(ino);
+    mount.write(ino, 20 * BLOCK, &pattern(2, 4 * BLOCK_BYTES));
+    let before = mount.fs.statfs();
+    mount.allocate(ino, FILL_BEYOND, 4 * BLOCK + 1, 26 * BLOCK).unwrap();
+    assert_eq!(mount.size(ino), 24 * BLOCK);
+    let after = mount.fs.statfs();
+    assert_eq!(before.free - after.free, 19, "of 27 blocks 4 are there and 4 are dirty");
+    assert!(before.available - after.available >= 19);
+    mount.allocate(ino, FILL_BEYOND, 0, 31 * BLOCK).unwrap();
+    assert_eq!(mount.fs.statfs().free, after.free, "again changes nothing");
+    mount.fsync(ino);
+    mount.check_items(ino);
+    assert_eq!(mount.blocks(ino), (8 + 4 + 19) * 8);
+    assert_eq!(mount.fs.data.room.blocks(), 19);
+}
+
+#[test]
+fn room_past_the_end_stays_until_the_file_is_truncated() {
+    let mut mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, b"small");
+    mount.allocate(ino, FILL_BEYOND, 0, 100 * BLOCK).unwrap();
+    mount.fsync(ino);
+    for reopen in [true, false] {
+        mount = if reopen { mount.reopen() } else { mount.crash() };
+        let ino = mount.find("file");
+        assert_eq!((mount.size(ino), mount.blocks(ino)), (5, 801));
+        assert_eq!(mount.fs.data.room.blocks(), 100);
+        // Growing by a write or a truncation takes nothing away, shrinking does.
+        mount.truncate(ino, 3000).unwrap();
+        assert_eq!(mount.fs.data.room.blocks(), 100);
+        mount.truncate(ino, 5).unwrap();
+        assert_eq!(mount.fs.data.room.blocks(), 0);
+        mount.allocate(ino, FILL_BEYOND, 0, 100 * BLOCK).unwrap();
+        mount.fsync(ino);
+    }
+    let ino = mount.find("file");
+    mount.truncate(ino, 5).unwrap();
+    assert_eq!((mount.blocks(ino), mount.fs.data.room.blocks()), (9, 1), "to the size it has: block 0 stays");
+    mount.check_items(ino);
+}
+
+#[test]
+fn punching_truncating_and_unlinking_give_room_back() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    let available = mount.fs.statfs().available;
+    mount.allocate(ino, FILL, 0, 1000 * BLOCK).unwrap();
+    mount.allocate(ino, PUNCH, 10 * BLOCK + 1, 100 * BLOCK).unwrap();
+    assert_eq!(mount.fs.data.room.blocks(), 901, "of a block that is cleared in part it stays");
+    mount.write(ino, 500 * BLOCK, &pattern(1, 10 * BLOCK_BYTES));
+    mount.allocate(ino, PUNCH, 505 * BLOCK, 10 * BLOCK).unwrap();
+    assert_eq!(mount.fs.data.room.blocks(), 886);
+    mount.check_room(&[ino]);
+    mount.truncate(ino, 503 * BLOCK).unwrap();
+    assert_eq!(mount.fs.data.room.blocks(), 401);
+    mount.check_room(&[ino]);
+    mount.fsync(ino);
+    mount.check_items(ino);
+    mount.unlink("file");
+    mount.fs.clone().forget(ino, 2);
+    block_on(mount.fs.wait_for_orphans());
+    assert_eq!(mount.fs.data.room.blocks(), 0);
+    assert!(mount.fs.statfs().available + 50 > available);
+    let crashed = mount.crash();
+    assert_eq!(crashed.fs.data.room.blocks(), 0);
+}
+
+/// What was logged of a small file's block 0 needs room once more when the file outgrows its item.
+#[test]
+fn small_files_have_room_for_when_they_grow() {
+    let mount = Mount::sized(32 << 20, options());
+    let ino = mount.create("file");
+    mount.write(ino, 0, b"small");
+    mount.allocate(ino, FILL_BEYOND, 0, 2 * BLOCK).unwrap();
+    mount.write(ino, 5, b" still");
+    mount.fsync(ino);
+    mount.fill("other");
+    assert_eq!(mount.fs.data.room.blocks(), 2);
+    mount.write(ino, 11, &pattern(1, 5000));
+    mount.fsync(ino);
+    assert_eq!(mount.fs.data.room.blocks(), 0);
+    assert_eq!(mount.read(ino, 0, 6000), [&b"small still"[..], &pattern(1, 5000)].concat());
+    mount.check_items(ino);
+}
+
+/// Of data that was not synced zeros are left, and the room for it.
+#[test]
+fn a_crash_leaves_zeros_and_the_room() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.allocate(ino, FILL, 0, 100 * BLOCK).unwrap();
+    mount.fsync(ino);
+    mount.write(ino, 0, &pattern(1, 50 * BLOCK_BYTES));
+    mount.check_room(&[ino]);
+    let crashed = mount.crash();
+    let ino = crashed.find("file");
+    assert_eq!(crashed.read(ino, 0, 50 * BLOCK_BYTES), vec![0; 50 * BLOCK_BYTES]);
+    assert_eq!(crashed.fs.data.room.blocks(), 100);
+    crashed.check_items(ino);
+}
+
+/// The flag comes with the first preallocation and before any item of it.
+#[test]
+fn an_image_tells_of_preallocation_once_there_was_some() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 20_000));
+    mount.allocate(ino, PUNCH, 0, 10_000).unwrap();
+    assert_eq!(mount.fs.store().superblock().features & 2, 0);
+    mount.allocate(ino, FILL, 0, 10_000).unwrap();
+    let crashed = mount.crash();
+    assert_eq!(crashed.fs.store().superblock().features & 2, 2);
 }

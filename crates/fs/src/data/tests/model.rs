@@ -37,6 +37,7 @@ fn place(file: std::ops::Range<usize>) -> impl Strategy<Value = (usize, u64)> {
 fn allocation() -> impl Strategy<Value = Allocation> {
     prop_oneof![
         Just(Allocation::PunchHole),
+        any::<bool>().prop_map(|keep_size| Allocation::Preallocate { keep_size }),
         any::<bool>().prop_map(|keep_size| Allocation::ZeroRange { keep_size }),
     ]
 }
@@ -179,11 +180,15 @@ impl Pair {
         answer.unwrap();
         let end = (offset + len) as usize;
         match what {
-            Allocation::PunchHole | Allocation::ZeroRange { keep_size: true } => {}
-            Allocation::ZeroRange { keep_size: false } => bytes.resize(end.max(bytes.len()), 0),
+            Allocation::ZeroRange { keep_size: false } | Allocation::Preallocate { keep_size: false } => {
+                bytes.resize(end.max(bytes.len()), 0);
+            }
+            _ => {}
         }
         let end = end.min(bytes.len());
-        bytes[(offset as usize).min(end)..end].fill(0);
+        if !matches!(what, Allocation::Preallocate { .. }) {
+            bytes[(offset as usize).min(end)..end].fill(0);
+        }
         self.mount.check_items(self.inos[file]);
     }
 
@@ -215,6 +220,7 @@ impl Pair {
             self.mount.check_items(ino);
         }
         self.mount.check_counts(&self.inos);
+        self.mount.check_room(&self.inos);
     }
 }
 

@@ -1,0 +1,80 @@
+//! Preallocated blocks: ranges of a file without extents, and their sum by inode.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use syncline_format::Key;
+use syncline_format::items::preallocation::{Preallocation, decode_sum};
+
+/// The sums that the image tells of, by inode.
+#[derive(Default)]
+pub(crate) struct Sums(BTreeMap<u64, u64>);
+
+impl Sums {
+    /// An item of object 0; false if it can't be a sum.
+    pub(crate) fn item(&mut self, key: Key, value: &[u8]) -> bool {
+        let Ok(blocks) = decode_sum(value) else { return false };
+        key.offset > 0 && self.0.insert(key.offset, blocks).is_none()
+    }
+
+    /// What is said of an inode, which is asked for once.
+    pub(crate) fn take(&mut self, inode: u64) -> u64 {
+        self.0.remove(&inode).unwrap_or(0)
+    }
+
+    /// Inodes that nobody asked for.
+    pub(crate) fn rest(&mut self) -> BTreeMap<u64, u64> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// What of a file has extents or room, as its items are read.
+#[derive(Default)]
+pub(crate) struct Covered {
+    /// Of the extents, neighbours joined.
+    extents: Vec<Range<u64>>,
+    /// First file block after the last preallocation.
+    end: u64,
+    /// Preallocated blocks.
+    pub(crate) blocks: u64,
+}
+
+impl Covered {
+    /// An extent covers these file blocks.
+    pub(crate) fn extent(&mut self, blocks: Range<u64>) {
+        match self.extents.last_mut() {
+            Some(last) if last.end == blocks.start => last.end = blocks.end,
+            _ => self.extents.push(blocks),
+        }
+    }
+
+    /// A preallocation, after all extents; false if something else lies on it.
+    pub(crate) fn preallocation(&mut self, item: Preallocation) -> bool {
+        let apart = item.file_block >= self.end
+            && !self.extents.iter().any(|it| it.start < item.end() && item.file_block < it.end);
+        if apart {
+            self.end = item.end();
+            self.blocks += item.blocks;
+        }
+        apart
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_lies_on_a_preallocated_block() {
+        let mut covered = Covered::default();
+        covered.extent(0..32);
+        covered.extent(32..40);
+        covered.extent(100..101);
+        let mut add = |file_block, blocks| covered.preallocation(Preallocation { file_block, blocks });
+        assert!(add(40, 60));
+        assert!(!add(99, 1), "there is one already");
+        assert!(!add(100, 1), "there is an extent");
+        assert!(add(101, 9));
+        assert!(!add(50, 1));
+        assert_eq!(covered.blocks, 69);
+    }
+}

@@ -1,0 +1,116 @@
+//! Preallocation: room for blocks that a file does not have yet.
+//!
+//! Nothing is allocated: a copy-on-write filesystem places data when it is written. What is promised is room, which
+//! `data/preallocated.rs` keeps, and items say so ever after.
+
+use crate::FsError;
+use crate::data::preallocated::with_share;
+use crate::data::ranges::Ranges;
+use crate::data::submit::{self, Submission};
+use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::{BLOCK, lookup, plan, reflink, truncate, write};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::receipt::Submitted;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::items::extent::FILE_BLOCKS_MAX;
+use syncline_format::superblock::FEATURE_PREALLOCATION;
+
+/// Extents looked at together.
+const EXTENTS_EACH: usize = 1024;
+/// Most items of one transaction.
+const ITEMS_MAX: usize = 8192;
+
+/// Makes sure that a durable superblock tells of preallocation before any item of it is logged: a program that does not know
+/// it refuses such an image, and one that never preallocates stays readable to it.
+pub(super) async fn enable(fs: &Filesystem) -> Result<(), FsError> {
+    if !fs.data.room.is_enabled() {
+        fs.store.add_features(FEATURE_PREALLOCATION).await?;
+        fs.data.room.enabled.store(true, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Sets room aside for those blocks of a range that have none. With `grows`, the file ends at the range's end at least.
+pub(super) async fn preallocate(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    bytes: Range<u64>,
+    grows: bool,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    enable(fs).await?;
+    // Whoever holds it has no blocks in flight.
+    let writeback = inode.state.lock().data.writeback.clone();
+    let _writeback = writeback.lock().await;
+    fs.admit_growth().await?;
+    let _lease = inode.lease.write().await;
+    fs.require_present(inode)?;
+    let size = inode.state.lock().attr.size;
+    let new_size = if grows { size.max(bytes.end) } else { size };
+    // Extents past the end may be a crash's: over them there would be no room, and then they go.
+    truncate::forget_stale_extents(fs, inode).await?;
+    submit_small(fs, inode).await?;
+    let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
+    let holes = holes(fs, inode, blocks).await?;
+    let mut room = write::reserve(fs, with_share(holes.blocks())).await?.unwrap_or_default();
+    fs.drop_privileges(inode, kill_privileges).await?;
+    let holes: Vec<Range<u64>> = holes.iter().collect();
+    let mut rest = &holes[..];
+    loop {
+        let (now, later) = rest.split_at(rest.len().min(ITEMS_MAX));
+        // The last one says that it is done: until then a crash leaves room, which nobody sees but statfs.
+        let size = match later.is_empty() {
+            true => SizeChange::Replaced { size: new_size, now: fs.now() },
+            false => SizeChange::Keep,
+        };
+        let extents = plan::ExtentChanges { preallocated: now.to_vec(), ..Default::default() };
+        let change = FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, size };
+        let added = crate::data::ranges::count(now);
+        fs.data.room.put_back(added, Some(room.split(with_share(added))));
+        if let Err(error) = transact::commit(fs, vec![change], reflink::Shares::default()) {
+            drop(fs.data.room.take(added));
+            return Err(error);
+        }
+        if later.is_empty() {
+            return Ok(());
+        }
+        rest = later;
+    }
+}
+
+/// A small file's data goes into its inode item, so that block 0 has nothing dirty and gets room for when the file grows.
+async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    let small = {
+        let state = inode.state.lock();
+        let small = submit::inlines(&state.data, fs.limits.inline_bytes as u64, state.attr.size);
+        small && !submit::is_clean(&state)
+    };
+    if small {
+        submit::begin(&mut inode.state.lock());
+        submit::submit_leased(fs, &[Submission { inode, blocks: 0..1 }], &mut Submitted::default()).await?;
+    }
+    Ok(())
+}
+
+/// The blocks of a range that have no extent, no room and nothing dirty, which has room of its own.
+async fn holes(fs: &Filesystem, inode: &Arc<Inode>, blocks: Range<u64>) -> Result<Ranges, FsError> {
+    let mut holes = Ranges::default();
+    holes.insert(blocks.clone());
+    let mut first = blocks.start;
+    loop {
+        let found = lookup::some(&fs.store, inode.ino, first, blocks.end, EXTENTS_EACH).await?;
+        found.extents.iter().for_each(|extent| holes.remove(&(extent.file_block..extent.end())));
+        match found.extents.last() {
+            Some(last) if !found.complete => first = last.end(),
+            _ => break,
+        }
+    }
+    let state = inode.state.lock();
+    state.data.preallocated.ranges().iter().for_each(|range| holes.remove(&range));
+    let dirty = submit::number_ranges(state.data.dirty.numbers(blocks));
+    dirty.iter().for_each(|range| holes.remove(range));
+    Ok(holes)
+}

@@ -1,0 +1,298 @@
+//! Preallocated blocks: room that is set aside for ranges of a file that have no extents, through remounts and crashes.
+//!
+//! A preallocated block has no address. Whoever writes to it takes its room instead of asking for some, and places the data
+//! like any other, on fresh blocks: nothing is ever written in place, and a crash between the data and its batch leaves
+//! zeros, since no item ever named a block there. The transaction that names the extent takes the block out of the item.
+//!
+//! What is set aside is counted in memory as a reservation of the store's, made anew at mount from the items.
+
+use super::ranges::{Ranges, count};
+use crate::FsError;
+use crate::types::Ino;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, btree_map::Entry};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_format::items::preallocation::{Preallocation, decode_sum, encode_sum};
+use syncline_format::{FormatError, Key, Kind};
+use syncline_store::{Reservation, Store, Transaction};
+
+/// Items read at a time.
+const ITEMS_EACH: usize = 1024;
+
+/// The preallocated blocks of a file.
+#[derive(Default)]
+pub(crate) struct Preallocated {
+    /// As logged.
+    ranges: Ranges,
+    /// Of those, the blocks whose room a dirty block has taken.
+    taken: Ranges,
+}
+
+/// What a transaction does to a file's preallocated blocks.
+#[derive(Default)]
+pub(crate) struct Change {
+    gone: Vec<Range<u64>>,
+    gone_taken: Vec<Range<u64>>,
+    added: Vec<Range<u64>>,
+    /// By first block: the new item's length, or `None` where an item goes.
+    items: BTreeMap<u64, Option<u64>>,
+}
+
+impl Preallocated {
+    pub(crate) fn blocks(&self) -> u64 {
+        self.ranges.blocks()
+    }
+
+    /// Blocks whose room dirty ones have taken.
+    pub(crate) fn taken_blocks(&self) -> u64 {
+        self.taken.blocks()
+    }
+
+    pub(crate) fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// Of blocks that become dirty, those that have room to take.
+    pub(crate) fn untaken(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+        if self.ranges.is_empty() {
+            return Vec::new();
+        }
+        self.ranges.within(blocks).iter().flat_map(|part| self.taken.gaps(part)).collect()
+    }
+
+    /// Notes that dirty blocks take the room of these; how many it was of.
+    pub(crate) fn take(&mut self, blocks: &Range<u64>) -> u64 {
+        let untaken = self.untaken(blocks);
+        let number = count(&untaken);
+        untaken.into_iter().for_each(|part| self.taken.insert(part));
+        number
+    }
+
+    /// The room of a block that is dirty no more and was not named either; true if it had been taken.
+    pub(crate) fn untake(&mut self, block: u64) -> bool {
+        let blocks = block..block + 1;
+        let taken = !self.taken.within(&blocks).is_empty();
+        self.taken.remove(&blocks);
+        taken
+    }
+
+    /// Clears blocks, then adds others.
+    pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
+        let mut change = Change::default();
+        if self.ranges.is_empty() && added.is_empty() {
+            return change;
+        }
+        for range in cleared {
+            self.note(
+                range,
+                &mut change,
+                |ranges| ranges.remove(range),
+                |this, change| {
+                    change.gone.extend(this.ranges.within(range));
+                    change.gone_taken.extend(this.taken.within(range));
+                },
+            );
+            self.taken.remove(range);
+        }
+        for range in added {
+            self.note(
+                range,
+                &mut change,
+                |ranges| ranges.insert(range.clone()),
+                |this, change| {
+                    change.added.extend(this.ranges.gaps(range));
+                },
+            );
+        }
+        change
+    }
+
+    /// Makes one change to the ranges and notes what becomes of the items around.
+    fn note(
+        &mut self,
+        range: &Range<u64>,
+        change: &mut Change,
+        make: impl FnOnce(&mut Ranges),
+        before: impl FnOnce(&Self, &mut Change),
+    ) {
+        before(self, change);
+        let old = self.ranges.around(range);
+        make(&mut self.ranges);
+        let new = self.ranges.around(range);
+        for gone in old.iter().filter(|old| !new.contains(old)) {
+            change.items.insert(gone.start, None);
+        }
+        for put in new.iter().filter(|new| !old.contains(new)) {
+            change.items.insert(put.start, Some(put.end - put.start));
+        }
+    }
+
+    /// Takes a change back that was not committed.
+    pub(crate) fn undo(&mut self, change: Change) {
+        change.added.iter().for_each(|range| self.ranges.remove(range));
+        change.gone.into_iter().for_each(|range| self.ranges.insert(range));
+        change.gone_taken.into_iter().for_each(|range| self.taken.insert(range));
+    }
+
+    /// Puts a change into a transaction.
+    pub(crate) fn put(&self, ino: Ino, change: &Change, transaction: &mut Transaction) {
+        for (&file_block, &item) in &change.items {
+            let key = Key::new(ino, Kind::Preallocation, file_block);
+            match item {
+                Some(blocks) => transaction.put(key, Preallocation { file_block, blocks }.encode()),
+                None => transaction.delete(key),
+            }
+        }
+        if change.items.is_empty() {
+            return;
+        }
+        let sum = Key::new(0, Kind::Preallocation, ino);
+        match self.blocks() {
+            0 => transaction.delete(sum),
+            blocks => transaction.put(sum, encode_sum(blocks)),
+        }
+    }
+}
+
+/// Room of all files' preallocated blocks that no dirty block has taken.
+#[derive(Default)]
+pub(crate) struct Room {
+    inner: Mutex<Inner>,
+    /// The superblock says that there may be such items.
+    pub(crate) enabled: AtomicBool,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Blocks that it is for.
+    blocks: u64,
+    /// That many, and a share for what naming them will cost.
+    reservation: Reservation,
+    /// Preallocated blocks of each file that has some.
+    files: BTreeMap<Ino, u64>,
+}
+
+/// Blocks with what it costs to name each by itself.
+pub(crate) fn with_share(blocks: u64) -> u64 {
+    blocks + blocks.div_ceil(16)
+}
+
+impl Inner {
+    /// Gives back what is more than needed.
+    fn trim(&mut self) {
+        let excess = self.reservation.blocks().saturating_sub(with_share(self.blocks));
+        drop(self.reservation.split(excess));
+    }
+}
+
+impl Room {
+    /// Sets aside what the items of an image say, at mount.
+    pub(crate) async fn load(&self, store: &Arc<Store>) -> Result<(), FsError> {
+        let mut files = BTreeMap::new();
+        let (mut from, to) =
+            (Key::new(0, Kind::Preallocation, 0), Key::new(0, Kind::Preallocation, u64::MAX));
+        loop {
+            let chunk = store.scan(from, to, ITEMS_EACH).await?;
+            for (key, value) in &chunk.items {
+                let blocks =
+                    decode_sum(value).map_err(|detail| FsError::Corrupt { ino: key.offset, detail })?;
+                files.insert(key.offset, blocks);
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => break,
+            }
+        }
+        // There can't be more than the image has blocks, whatever it says.
+        let most = store.geometry().total_blocks;
+        let blocks = files.values().fold(0, |sum: u64, &blocks| sum.saturating_add(blocks).min(most));
+        let mut inner = self.inner.lock();
+        inner.reservation = store.reserve_again(with_share(blocks));
+        inner.blocks = blocks;
+        inner.files = files;
+        Ok(())
+    }
+
+    /// The preallocated blocks of an inode that is loaded.
+    pub(crate) async fn of(&self, store: &Store, ino: Ino) -> Result<Preallocated, FsError> {
+        let mut preallocated = Preallocated::default();
+        if !self.inner.lock().files.contains_key(&ino) {
+            return Ok(preallocated);
+        }
+        let (mut from, to) =
+            (Key::new(ino, Kind::Preallocation, 0), Key::new(ino, Kind::Preallocation, u64::MAX));
+        loop {
+            let chunk = store.scan(from, to, ITEMS_EACH).await?;
+            for (key, value) in &chunk.items {
+                let item = Preallocation::decode(key.offset, value)
+                    .map_err(|detail| FsError::Corrupt { ino, detail })?;
+                let range = item.file_block..item.end();
+                if !preallocated.ranges.around(&range).is_empty() {
+                    let detail = FormatError::Field { structure: "preallocation", field: "overlap" };
+                    return Err(FsError::Corrupt { ino, detail });
+                }
+                preallocated.ranges.insert(range);
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => return Ok(preallocated),
+            }
+        }
+    }
+
+    /// Room that is set aside, in blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.inner.lock().blocks
+    }
+
+    /// Takes room for blocks that become dirty.
+    pub(crate) fn take(&self, blocks: u64) -> Option<Reservation> {
+        if blocks == 0 {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        inner.blocks = inner.blocks.saturating_sub(blocks);
+        let taken = inner.reservation.split(blocks);
+        inner.trim();
+        Some(taken)
+    }
+
+    /// Takes back the room of blocks that are dirty no more, or takes that of new ones.
+    pub(crate) fn put_back(&self, blocks: u64, room: Option<Reservation>) {
+        let mut inner = self.inner.lock();
+        inner.blocks += blocks;
+        if let Some(room) = room {
+            inner.reservation.merge(room);
+        }
+    }
+
+    /// Gives back the room of what a committed change cleared. (What it added came before, with [`Room::put_back`].)
+    pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &Change) {
+        if change.items.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let untaken = count(&change.gone) - count(&change.gone_taken);
+        inner.blocks = inner.blocks.saturating_sub(untaken);
+        inner.trim();
+        match inner.files.entry(ino) {
+            Entry::Occupied(file) if now.blocks() == 0 => drop(file.remove()),
+            Entry::Occupied(mut file) => drop(file.insert(now.blocks())),
+            Entry::Vacant(file) => drop((now.blocks() > 0).then(|| *file.insert(now.blocks()))),
+        }
+    }
+
+    /// Fails unless as much is set aside as is told.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let inner = self.inner.lock();
+        assert_eq!(inner.reservation.blocks(), with_share(inner.blocks), "the reservation is wrong");
+    }
+
+    /// True when items of this sort may be made.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Acquire)
+    }
+}
