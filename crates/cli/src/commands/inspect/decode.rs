@@ -5,6 +5,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::{InodeItem, Target, Time};
 use syncline_format::items::parent::Parent;
+use syncline_format::items::preallocation::{self, Preallocation};
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BlockRun, FormatError, Key, Kind};
@@ -50,6 +51,11 @@ pub fn item(of: Key, value: &[u8]) -> Value {
         Some(Kind::Parent) => Parent::decode(value).map(|parent| self::parent(&parent)),
         Some(Kind::Shared) => SharedRun::decode(of.offset, value)
             .map(|shared| json!({ "blocks": run(shared.run), "references": shared.count })),
+        Some(Kind::Preallocation) if of.object == 0 => {
+            preallocation::decode_sum(value).map(|blocks| json!({ "inode": of.offset, "blocks": blocks }))
+        }
+        Some(Kind::Preallocation) => Preallocation::decode(of.offset, value)
+            .map(|room| json!({ "file_block": room.file_block, "blocks": room.blocks })),
         Some(Kind::Orphan) => Ok(json!({ "inode": of.offset })),
         Some(Kind::Chunk) | None => Ok(json!({ "bytes": hex(value) })),
     };

@@ -135,10 +135,8 @@ pub fn item(image: &Image, arguments: &[&str]) -> Answer {
         Err(_) => (0..=u8::MAX)
             .find(|&number| Kind::from_u8(number).is_some_and(|kind| kind.name() == arguments[1]))
             .ok_or_else(|| {
-                format!(
-                    "there is no kind '{}': inode, dirent, extent, xattr, chunk, orphan, parent, shared",
-                    arguments[1]
-                )
+                let known = (0..=u8::MAX).filter_map(Kind::from_u8).map(Kind::name);
+                format!("there is no kind '{}': {}", arguments[1], known.collect::<Vec<_>>().join(", "))
             })?,
     };
     let wanted = Key { object: number(arguments[0])?, kind, offset: number_or(arguments, 2, 0)? };
