@@ -16,6 +16,7 @@ use crate::data::truncate::{self, DELETES_MAX};
 use crate::data::write::reserve;
 use crate::data::{lookup, plan, reflink};
 use crate::filesystem::Filesystem;
+use crate::flags::require_changeable;
 use crate::inode::Inode;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub(super) async fn clear(
     fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
+    require_changeable(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if clearing == (Clearing::Zero { grows: true }) { size.max(bytes.end) } else { size };
     if new_size > size {

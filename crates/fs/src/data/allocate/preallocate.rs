@@ -10,6 +10,7 @@ use crate::data::submit::{self, Submission};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, lookup, plan, reflink, truncate, write};
 use crate::filesystem::Filesystem;
+use crate::flags::require_growable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
 use std::ops::Range;
@@ -48,6 +49,8 @@ pub(super) async fn preallocate(
     fs.admit_growth().await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
+    // Room is no data: a file that may only grow can have it anywhere.
+    require_growable(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if grows { size.max(bytes.end) } else { size };
     // Extents past the end may be a crash's: over them there would be no room, and then they go.

@@ -1,6 +1,7 @@
 //! fallocate: what reads as zeros, what is given up, and what a crash leaves.
 
 use super::*;
+use crate::types::FileFlags;
 use syncline_format::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -181,6 +182,23 @@ fn a_large_range_is_cleared_piece_by_piece() {
     let last = mount.read(ino, end - 10, BLOCK_BYTES);
     assert_eq!(last, cleared(&pattern(1, BLOCK_BYTES), 0..10));
     assert_eq!(block_on(mount.fs.seek_data(ino, BLOCK)).unwrap(), end - 10);
+}
+
+/// As Linux does for files with the flags of chattr, where it knows of them.
+#[test]
+fn flags_are_respected() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 10_000));
+    let all = [PUNCH, ZERO, ZERO_INSIDE, FILL, FILL_BEYOND];
+    let answers = |flags| {
+        block_on(mount.fs.set_file_flags(ino, flags)).unwrap();
+        all.map(|what| mount.allocate(ino, what, 0, 50_000).map_err(|error| error.errno()))
+    };
+    assert_eq!(answers(FileFlags { immutable: true, ..FileFlags::default() }), [Err(1); 5]);
+    let append_only = answers(FileFlags { append_only: true, ..FileFlags::default() });
+    assert_eq!(append_only, [Err(1), Err(1), Err(1), Ok(()), Ok(())]);
+    assert_eq!(answers(FileFlags::default()), [Ok(()); 5]);
 }
 
 #[test]
