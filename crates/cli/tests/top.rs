@@ -191,6 +191,19 @@ fn a_signal_ends_it_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn it_does_not_outlive_its_terminal() {
+    skip_if!(no_fuse());
+    let (_place, mount) = ground();
+    let mut top = Terminal::start(&[], &mount.path);
+    top.shows("a page", |text| text.contains("syncs and flushes"));
+    let Terminal { pty, mut child, output, .. } = top;
+    // The terminal is closed when nobody has it open: the thread that reads holds on until the program writes once more.
+    (drop(pty), drop(output));
+    assert!(wait(&mut child, LIMIT).is_some(), "it ends by itself");
+    mount.unmount().ok();
+}
+
+#[test]
 fn an_unmount_ends_it_with_a_word() {
     skip_if!(no_fuse());
     let (_place, mount) = ground();

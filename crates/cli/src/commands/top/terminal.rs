@@ -6,24 +6,41 @@ use crate::failure::Failure;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(100);
+/// How long a signal waits for an end in good order.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Shows pages until somebody has seen enough, a signal comes or the mount is gone. The terminal is given back at the end
 /// of this function, and by a hook when something panics.
 pub fn watch(state: &mut State) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    end_by_signal(stop.clone())?;
     let taken = ratatui::try_init();
     let outcome = taken.map_err(Failure::from).and_then(|terminal| renew_until(terminal, state, &stop));
-    ratatui::restore();
+    // Where there is no terminal any more this fails, and nobody can be told.
+    let _ = ratatui::try_restore();
     outcome
+}
+
+/// Signals end it in good order. Where the terminal is gone, a read from it may never return: then the process ends without.
+fn end_by_signal(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {
+        if signals.forever().next().is_some() {
+            stop.store(true, Ordering::Relaxed);
+            std::thread::sleep(PATIENCE);
+            // Where there is no terminal any more this fails.
+            let _ = ratatui::try_restore();
+            std::process::exit(0);
+        }
+    })?;
+    Ok(())
 }
 
 fn renew_until(mut terminal: DefaultTerminal, state: &mut State, stop: &AtomicBool) -> Result<(), Failure> {
