@@ -1,0 +1,149 @@
+//! The examples do what they say.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{Place, no_fuse, program, run, tool, wait};
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
+}
+
+/// A script of the examples that finds the program under test, and nothing that is installed elsewhere than in the system.
+fn script(name: &str) -> Command {
+    let mut command = Command::new(example(name));
+    let program = Path::new(env!("CARGO_BIN_EXE_syncline")).parent().unwrap();
+    command.env("PATH", format!("{}:/usr/bin:/bin", program.display()));
+    command
+}
+
+fn is_clean(image: &Path) -> bool {
+    let mut command = program();
+    command.arg("check").arg(image);
+    run(command).ok().out.contains("clean")
+}
+
+#[test]
+fn a_cache_for_ci_keeps_what_a_job_left_and_starts_anew_when_damaged() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let directory = place.path().join("cache");
+    let cache = |line: &str| {
+        let mut command = script("ci/cache");
+        command
+            .arg(place.image())
+            .arg("32MiB")
+            .arg(&directory)
+            .args(["sh", "-c", line])
+            .current_dir(place.path());
+        run(command)
+    };
+    cache("echo warm > cache/state; exit 3").code.eq(&3).then_some(()).expect("the job's exit code");
+    assert!(is_clean(&place.image()) && fs::read_dir(&directory).unwrap().count() == 0, "unmounted");
+    assert_eq!(cache("cat cache/state").ok().out, "warm\n");
+    // Both copies of both superblocks.
+    for block in [16u64, 32, 8192 - 16, 8192 - 8] {
+        support::edit(&place.image(), block * 4096, 4096, |bytes| bytes.fill(0xee));
+    }
+    let answer = cache("ls cache").ok();
+    assert!(answer.err.contains("begins anew") && !answer.out.contains("state"), "{answer:?}");
+    let mut command = script("ci/cache");
+    command.arg("only");
+    assert_eq!(run(command).code, 2);
+}
+
+#[test]
+fn the_entry_point_of_a_container_mounts_runs_and_unmounts() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let directory = place.path().join("data");
+    let entry = |line: &str| {
+        let mut command = script("docker/entrypoint");
+        command
+            .env("SYNCLINE_IMAGE", place.image())
+            .env("SYNCLINE_SIZE", "32MiB")
+            .env("SYNCLINE_DIR", &directory);
+        command.args(["sh", "-c", line]);
+        command
+    };
+    assert_eq!(run(entry("pwd; echo kept > file; exit 5")).code, 5);
+    assert!(is_clean(&place.image()));
+    assert_eq!(run(entry("cat file")).ok().out, "kept\n");
+    // A signal reaches the program, and the image is left clean.
+    let mut child = entry("trap 'echo told > signal; exit 7' TERM; touch ready; while :; do sleep 0.1; done")
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while !directory.join("ready").exists() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it does not start");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(wait(&mut child, Duration::from_secs(60)), Some(7));
+    assert!(is_clean(&place.image()));
+    assert_eq!(run(entry("cat signal")).ok().out, "told\n");
+}
+
+#[test]
+fn a_volume_for_postgresql_is_made_and_kept() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let directory = place.path().join("volume");
+    let mut command = script("postgresql/volume");
+    command.arg(place.image()).arg("64MiB").arg(&directory);
+    let answer = run(command).ok();
+    let mount = support::Mount::of(&directory);
+    let settings = fs::read_to_string(directory.join("data.conf")).unwrap();
+    assert!(settings.contains("wal_recycle = off") && !settings.contains("full_page_writes"), "{settings}");
+    assert!(directory.join("data").is_dir() || answer.err.contains("initdb"), "{answer:?}");
+    mount.unmount().ok();
+    assert!(is_clean(&place.image()));
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    if tool("systemd-analyze", &["--version".as_ref()]).is_none() {
+        eprintln!("skipped: systemd-analyze is not installed");
+        return;
+    }
+    let place = Place::new();
+    for name in ["syncline@.service", "syncline-metrics@.service"] {
+        let text = fs::read_to_string(example("systemd").join(name)).unwrap();
+        let here = text.replace("/usr/bin/syncline", env!("CARGO_BIN_EXE_syncline"));
+        // It looks whether the manual is installed.
+        let here: String = here
+            .lines()
+            .filter(|line| !line.starts_with("Documentation=man:"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        fs::write(place.path().join(name.replace('@', "@data")), &here).unwrap();
+        fs::write(place.path().join(name), here).unwrap();
+    }
+    for name in ["syncline@data.service", "syncline-metrics@data.service"] {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).arg(place.path().join(name));
+        let answer = run(command);
+        let about_ours = answer.err.lines().any(|line| line.contains("syncline"));
+        assert!(answer.code == 0 && !about_ours, "{answer:?}");
+    }
+    // Every option that the units use is one.
+    for name in ["syncline@.service", "syncline-metrics@.service"] {
+        let text = fs::read_to_string(example("systemd").join(name)).unwrap();
+        for line in
+            text.lines().filter_map(|line| line.split_once("=/usr/bin/syncline ").map(|(_, words)| words))
+        {
+            let command = line.split(' ').next().unwrap();
+            let mut help = program();
+            help.args([command, "--help"]);
+            let help = run(help).ok().out;
+            for option in line.split(' ').filter(|word| word.starts_with("--")) {
+                assert!(help.contains(option), "{option} is no option of {command}");
+            }
+        }
+    }
+}
