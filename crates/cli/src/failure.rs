@@ -284,6 +284,9 @@ impl From<ControlError> for Failure {
             ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
                 Self::of(Cause::MountPoint, error).next(next)
             }
+            ControlError::Unknown { .. } => {
+                Self::new(error).next("unmount, and mount again with this version of the program")
+            }
             error => Self::new(error),
         }
     }

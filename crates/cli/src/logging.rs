@@ -1,28 +1,99 @@
 //! Log lines on standard error. A command tells its outcome in one line of its own, so only a daemon logs, once it serves;
-//! `SYNCLINE_LOG=debug` shows everything from the start.
+//! `-v` and `SYNCLINE_LOG` show more, from the start.
 
+use clap::{ArgAction, ValueEnum};
 use std::sync::OnceLock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+/// The variable with levels: one for all, or some for parts, as `debug,syncline_store=trace`.
+const LEVELS: &str = "SYNCLINE_LOG";
+/// The variable with the format.
+const FORMAT: &str = "SYNCLINE_LOG_FORMAT";
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static CHOSEN: OnceLock<Choices> = OnceLock::new();
 
-/// Starts logging as the environment says, else without a word.
-pub fn start() {
-    let filter = EnvFilter::try_from_env("SYNCLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
-    let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    let _ = FILTER.set(handle);
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// An object in each line.
+    Json,
 }
 
-/// From now on warnings and errors are logged, unless the environment says something else.
+/// Choices that every command knows.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Choices {
+    /// Log more on standard error: information, with -vv what helps to find errors, with -vvv everything
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Log errors only; progress is not shown
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// What log lines look like: text, or json with an object in each
+    #[arg(long, global = true, value_name = "FORMAT", value_enum)]
+    log_format: Option<Format>,
+}
+
+impl Choices {
+    /// The level that the command line asks for.
+    fn level(&self) -> Option<&'static str> {
+        match (self.quiet, self.verbose) {
+            (true, _) => Some("error"),
+            (_, 0) => None,
+            (_, 1) => Some("info"),
+            (_, 2) => Some("debug"),
+            _ => Some("trace"),
+        }
+    }
+
+    /// The levels: what the command line says, else the environment.
+    fn levels(&self) -> Option<String> {
+        self.level().map(str::to_owned).or_else(|| std::env::var(LEVELS).ok())
+    }
+
+    fn format(&self) -> Format {
+        let of_environment = || Format::from_str(&std::env::var(FORMAT).ok()?, true).ok();
+        self.log_format.or_else(of_environment).unwrap_or(Format::Text)
+    }
+}
+
+/// Starts logging as was chosen, else without a word.
+pub fn start(choices: Choices) {
+    let levels = choices.levels().and_then(|levels| EnvFilter::try_new(levels).ok());
+    let (filter, handle) = reload::Layer::new(levels.unwrap_or_else(|| EnvFilter::new("off")));
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let lines = match choices.format() {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    let _ = FILTER.set(handle);
+    let _ = CHOSEN.set(choices);
+}
+
+/// From now on warnings and errors are logged, unless something else was chosen.
 pub fn serve() {
-    if std::env::var_os("SYNCLINE_LOG").is_none()
+    let chosen = CHOSEN.get().and_then(Choices::levels);
+    if chosen.is_none()
         && let Some(handle) = FILTER.get()
     {
         // Fails only after the subscriber is gone.
         let _ = handle.reload(EnvFilter::new("warn"));
     }
+}
+
+/// Nobody wants to see progress.
+pub fn is_quiet() -> bool {
+    CHOSEN.get().is_some_and(|choices| choices.quiet)
+}
+
+/// What a daemon has to find in its environment to log as was chosen.
+pub fn environment() -> Vec<(&'static str, String)> {
+    let Some(choices) = CHOSEN.get() else { return Vec::new() };
+    let format = choices.format().to_possible_value().map(|value| (FORMAT, value.get_name().to_owned()));
+    choices.level().map(|level| (LEVELS, level.to_owned())).into_iter().chain(format).collect()
 }

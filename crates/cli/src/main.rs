@@ -40,7 +40,7 @@ Exit codes:
 'check' has those of fsck(8): 0 nothing wrong, 1 errors mended, 4 errors left, 8 not done, 16 wrong usage.
 
 'crashlab record' has that of the recorded command, or 127; 'crashlab explore' has 1 if a state fails.
-SYNCLINE_LOG=debug shows more of what happens.";
+-v, or SYNCLINE_LOG=debug, shows more of what happens.";
 
 #[derive(Parser)]
 #[command(
@@ -52,6 +52,8 @@ SYNCLINE_LOG=debug shows more of what happens.";
     after_help = EXIT_CODES
 )]
 struct Cli {
+    #[command(flatten)]
+    logging: logging::Choices,
     #[command(subcommand)]
     command: Command,
 }
@@ -173,7 +175,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, role),
     };
-    logging::start();
+    logging::start(cli.logging);
     run(cli.command).unwrap_or_else(failed)
 }
 

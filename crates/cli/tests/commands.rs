@@ -29,6 +29,13 @@ fn what_mkfs_was_told_is_what_info_tells() {
     assert_eq!((info["label"].as_str(), info["uuid"].as_str()), (Some("a label"), Some(uuid)));
     assert_eq!((info["clean"].as_bool(), info["objects"].as_u64()), (Some(true), Some(1)));
     let mut command = program();
+    command.arg("mkfs").arg(place.image()).args(["--force", "--json", "--label", "other"]);
+    let made = json(run(command));
+    assert_eq!((made["label"].as_str(), made["size_bytes"].as_u64()), (Some("other"), Some(24 << 20)));
+    let mut command = program();
+    command.arg("mkfs").arg(place.image()).args(["--force", "--label", "a label", "--uuid", uuid]);
+    run(command).ok();
+    let mut command = program();
     command.arg("info").arg(place.image());
     let text = run(command).ok().out;
     for word in ["a label", uuid, "24.00 MiB", "clean: it was unmounted"] {
@@ -61,6 +68,35 @@ fn a_report_is_printed_for_people_and_for_programs() {
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
     assert_eq!(report["inodes"], 1);
     assert_eq!(report["clean_unmount"], true);
+}
+
+/// What a daemon logs that is mounted with these words, and unmounted.
+fn logged(words: &[&str]) -> String {
+    let place = Place::with_image("32MiB");
+    let (directory, log) = (place.directory("mount"), place.path().join("log"));
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(&directory).arg("--log").arg(&log).args(words);
+    run(command).ok();
+    let mount = support::Mount::of(&directory);
+    mount.unmount().ok();
+    fs::read_to_string(log).unwrap()
+}
+
+#[test]
+fn a_daemon_logs_as_its_mount_was_told() {
+    skip_if!(no_fuse());
+    assert_eq!(logged(&[]), "", "nothing is wrong");
+    assert_eq!(logged(&["--quiet"]), "");
+    let text = logged(&["-v"]);
+    assert!(text.contains("INFO") && text.contains("unmounted"), "{text}");
+    let lines = logged(&["-vv", "--log-format", "json"]);
+    assert!(lines.lines().count() > 0);
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        for field in ["timestamp", "level", "target", "message"] {
+            assert!(line[field].is_string(), "{field}: {line}");
+        }
+    }
 }
 
 #[test]

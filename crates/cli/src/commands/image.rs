@@ -29,7 +29,7 @@ pub fn open_read_only(path: &Path) -> Result<Arc<FileDevice>, Failure> {
 
 /// A progress bar in bytes; silent when standard error is not a terminal.
 pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
+    let target = if std::io::stderr().is_terminal() && !crate::logging::is_quiet() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()

@@ -5,8 +5,9 @@ use crate::failure::{Failure, Outcome};
 use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use syncline::FormatOptions;
-use syncline_device::Device;
+use syncline_device::{Device, block_on};
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -28,6 +29,9 @@ pub struct Args {
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// UUID of the filesystem; random unless given. With it the seed of the hash of names is the UUID too, so that the same
     /// commands make the same tree
     #[arg(long, hide = true)]
@@ -65,6 +69,13 @@ pub fn run(args: Args) -> Outcome {
         ..FormatOptions::default()
     };
     let device = image::make(&args.image, size, args.force, &options)?;
-    println!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
+    if args.json {
+        let device: Arc<dyn Device> = device;
+        let info = block_on(syncline_check::info(&device))
+            .map_err(|error| Failure::from(error).about(&args.image))?;
+        println!("{:#}", serde_json::to_value(&info).expect("numbers and texts are JSON"));
+    } else {
+        println!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
+    }
     Ok(ExitCode::SUCCESS)
 }

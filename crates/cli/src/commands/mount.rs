@@ -89,7 +89,8 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
 
 /// Starts a daemon; returns when the mount is usable or the daemon has given up.
 pub(super) fn start_daemon(mut command: Command) -> Outcome {
-    let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut daemon =
+        command.envs(crate::logging::environment()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = daemon.stdout.take().expect("it was asked for");
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
@@ -118,7 +119,10 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         detach_from_terminal(&log)?;
     }
     crate::logging::serve();
+    let (image, directory) = (args.image.display(), args.directory.display());
+    tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
+    tracing::info!(%image, "unmounted; writing everything back");
     signals.close();
     scrub.cancel();
     close(&fs)?;
