@@ -198,7 +198,8 @@ fn it_does_not_outlive_its_terminal() {
     top.shows("a page", |text| text.contains("syncs and flushes"));
     let Terminal { pty, mut child, output, .. } = top;
     // The terminal is closed when nobody has it open: the thread that reads holds on until the program writes once more.
-    (drop(pty), drop(output));
+    drop(pty);
+    drop(output);
     assert!(wait(&mut child, LIMIT).is_some(), "it ends by itself");
     mount.unmount().ok();
 }
