@@ -66,3 +66,12 @@ install prefix="/usr/local":
     target/release/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
     install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h
     find examples -type f -printf '%P\n' | while read -r file; do install -D -m 644 "examples/$file" "{{prefix}}/share/doc/syncline/examples/$file"; done
+
+# A package for Debian, in target/debian (needs cargo-deb: cargo install cargo-deb)
+deb:
+    cargo build --release
+    mkdir -p target/completions
+    target/release/syncline completions bash > target/completions/syncline.bash
+    target/release/syncline completions zsh > target/completions/_syncline
+    target/release/syncline completions fish > target/completions/syncline.fish
+    cargo deb -p syncline-cli --no-build
