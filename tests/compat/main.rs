@@ -103,7 +103,7 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         file.allocate(Allocation::Preallocate { keep_size: false }, 0, 1 << 20).unwrap();
         file.write_all_at(&pattern(9_000), 100_000).unwrap();
         file.sync_all().unwrap();
-        let inline = OpenOptions::new().write(true).open(&fs, "directory/inline").unwrap();
+        let inline = OpenOptions::new().write(true).open(&fs, "directory/7").unwrap();
         inline.allocate(Allocation::Preallocate { keep_size: true }, 0, 50_000).unwrap();
     }
     fs.open_file("empty").unwrap().sync_all().unwrap();
@@ -153,7 +153,7 @@ fn compare(fs: &Filesystem, feature: Feature) {
         expected[100_000..109_000].copy_from_slice(&pattern(9_000));
         assert_eq!(fs.read("preallocated").unwrap(), expected);
         assert_eq!(fs.open_file("preallocated").unwrap().usage().unwrap().total_bytes, 1 << 20);
-        assert_eq!(fs.open_file("directory/inline").unwrap().usage().unwrap().total_bytes, 13 * 4096 + 512);
+        assert_eq!(fs.open_file("directory/7").unwrap().usage().unwrap().total_bytes, 13 * 4096 + 512);
     }
     match feature {
         Feature::None | Feature::Preallocation => {
