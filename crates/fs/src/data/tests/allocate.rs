@@ -353,6 +353,7 @@ fn punching_truncating_and_unlinking_give_room_back() {
     block_on(mount.fs.wait_for_orphans());
     assert_eq!(mount.fs.data.room.blocks(), 0);
     assert!(mount.fs.statfs().available + 50 > available);
+    block_on(mount.fs.syncfs()).unwrap();
     let crashed = mount.crash();
     assert_eq!(crashed.fs.data.room.blocks(), 0);
 }
