@@ -80,7 +80,13 @@ impl Parts {
                     kept.reservation.merge(truncate::room_for_edge(fs, inode, edge.block).await?);
                     kept.blocks.push((edge.block, contents));
                 }
-                None => kept.empty.push(edge.block),
+                None => {
+                    kept.empty.push(edge.block);
+                    if edge.block == 0 && inode.state.lock().data.has_inline() {
+                        // Or what the dirty block has replaced would show again.
+                        kept.inline = Some(None);
+                    }
+                }
             }
         }
         Ok(kept)

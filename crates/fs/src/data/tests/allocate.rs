@@ -110,6 +110,22 @@ fn small_files_stay_in_their_inode_item() {
     assert_eq!(mount.read(mount.find("file"), 0, 20_000), expected);
 }
 
+/// Its block 0 is dirty, and older in the inode item.
+#[test]
+fn what_a_dirty_block_has_replaced_does_not_show_again() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &[7; 2000]);
+    mount.fsync(ino);
+    mount.write(ino, 4096, b"x");
+    mount.allocate(ino, PUNCH, 0, 2000).unwrap();
+    let expected = [vec![0; 4096], vec![b'x']].concat();
+    assert_eq!(mount.read(ino, 0, 5000), expected);
+    mount.fsync(ino);
+    let mount = mount.crash();
+    assert_eq!(mount.read(mount.find("file"), 0, 5000), expected);
+}
+
 #[test]
 fn zeroing_may_make_the_file_longer() {
     let mount = Mount::new();
