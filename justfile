@@ -59,6 +59,8 @@ man:
 install prefix="/usr/local":
     cargo build --release
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
+    install -d {{prefix}}/sbin
+    for name in mount.syncline mount.fuse.syncline fsck.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
     target/release/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline

@@ -1,6 +1,7 @@
 //! Access control lists and flags.
 
 use super::{CALLER, Mount, Setup, errno};
+use crate::Allocation;
 use crate::types::{FileFlags, FileType, Ino, NewMode, ROOT, SetAttributes, XattrMode};
 use bytes::Bytes;
 use syncline_device::block_on;
@@ -84,12 +85,17 @@ fn flags_forbid_and_are_kept() {
     let shorter = SetAttributes { size: Some(1), ..SetAttributes::default() };
     assert_eq!(errno(block_on(mount.fs.setattr(CALLER, file, shorter))), 1);
     assert_eq!(errno(mount.rename((ROOT, "file"), (ROOT, "other"))), 1);
+    for what in [Allocation::PunchHole, Allocation::ZeroRange { keep_size: true }] {
+        assert_eq!(errno(block_on(mount.fs.allocate(file, what, 0, 2, false))), 1, "{what:?}");
+    }
     let mount = mount.reopen();
     assert_eq!(block_on(mount.fs.file_flags(file)).unwrap(), append_only);
     assert_eq!(errno(block_on(mount.fs.unlink(ROOT, b"file"))), 1);
     let immutable = FileFlags { immutable: true, ..FileFlags::default() };
     block_on(mount.fs.set_file_flags(file, immutable)).unwrap();
     assert_eq!(errno(block_on(mount.fs.append(file, Bytes::from_static(b"x"), false))), 1);
+    let preallocate = Allocation::Preallocate { keep_size: true };
+    assert_eq!(errno(block_on(mount.fs.allocate(file, preallocate, 0, 2, false))), 1);
     let source = mount.create(ROOT, "source");
     block_on(mount.fs.write(source, 0, Bytes::from(vec![1; 8192]), false)).unwrap();
     assert_eq!(errno(block_on(mount.fs.copy_range((source, 0), (file, 0), 8192, false))), 1);

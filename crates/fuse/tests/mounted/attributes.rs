@@ -109,7 +109,10 @@ fn extended_attributes_are_kept() {
     assert_eq!(errno(getxattr(&path, "user.b/with slash", 2999)), libc::ERANGE);
     assert_eq!(getxattr(&path, "trusted.t", 10).unwrap(), b"");
     assert_eq!(listxattr(&path), ["trusted.t", "user.a", "user.b/with slash"]);
-    assert_eq!(errno(setxattr(&path, "system.posix_acl_access", &[2, 0, 0, 0], 0)), libc::EOPNOTSUPP);
+    assert_eq!(errno(setxattr(&path, "system.other", b"", 0)), libc::EOPNOTSUPP);
+    // An access control list without entries is none.
+    setxattr(&path, "system.posix_acl_access", &[2, 0, 0, 0], 0).unwrap();
+    assert_eq!(errno(getxattr(&path, "system.posix_acl_access", 100)), libc::ENODATA);
     let (c_path, c_name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), c"user.a");
     // SAFETY: both strings are NUL-terminated.
     assert_eq!(unsafe { libc::removexattr(c_path.as_ptr(), c_name.as_ptr()) }, 0);
