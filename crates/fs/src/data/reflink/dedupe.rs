@@ -69,7 +69,11 @@ impl Filesystem {
         let _settled = span.settle(self).await?;
         // Only what is there already, and no more than that.
         let ends = to.1.checked_add(len).is_some_and(|end| end <= destination.state.lock().attr.size);
-        let Some(mut blocks) = span.blocks().filter(|_| ends) else { return Ok(Deduplicated::Shared(0)) };
+        // Contents in the inode item are in no block that could be compared.
+        let inline = destination.state.lock().data.has_inline();
+        let Some(mut blocks) = span.blocks().filter(|_| ends && !inline) else {
+            return Ok(Deduplicated::Shared(0));
+        };
         let extents = span.source(self, &mut blocks).await?;
         let old = lookup::all(&self.store, to.0, blocks.to, blocks.to + blocks.count).await?;
         if places(&extents, blocks.from, blocks.count) == places(&old, blocks.to, blocks.count) {

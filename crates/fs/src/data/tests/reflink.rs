@@ -216,3 +216,17 @@ fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
     assert!(told > 0, "there was room for some");
     assert_eq!(mount.read(other, 0, MIB), mount.read(one, 1, told as usize));
 }
+
+/// A small file that was made longer keeps its contents in the inode item, where no block of it is zeros.
+#[test]
+fn contents_in_the_inode_item_are_not_taken_for_zeros() {
+    let mount = Mount::new();
+    let (zeros, small) = (mount.create("zeros"), mount.create("small"));
+    mount.write(zeros, 0, &[0; 2 * BLOCK_BYTES]);
+    mount.write(small, 0, b"in the inode item");
+    mount.fsync(small);
+    mount.truncate(small, 2 * BLOCK_BYTES as u64).unwrap();
+    let answer = block_on(mount.fs.dedupe_range((zeros, 0), (small, 0), BLOCK_BYTES as u64)).unwrap();
+    assert_eq!(answer, Deduplicated::Shared(0));
+    assert_eq!(mount.read(small, 0, 17), b"in the inode item");
+}
