@@ -266,6 +266,7 @@ impl Room {
         if let Some(room) = room {
             inner.reservation.merge(room);
         }
+        inner.trim();
     }
 
     /// Gives back the room of what a committed change cleared. (What it added came before, with [`Room::put_back`].)

@@ -6,6 +6,7 @@
 
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
+use super::preallocated::with_share;
 use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
@@ -337,8 +338,10 @@ impl DataState {
     /// Block 0 lies in the inode item: what it took of preallocated room is for later.
     pub(crate) fn keep_room_of_first(&mut self, fs: &Filesystem) {
         if self.preallocated.untake(0) {
-            let room = self.reservation.as_mut().map(|mine| mine.split(1));
-            fs.data.room.put_back(1, room);
+            let mut room = self.reservation.as_mut().map(|mine| mine.split(1)).unwrap_or_default();
+            // Its share was given up when it was taken.
+            room.merge(fs.store.reserve_again(with_share(1) - room.blocks()));
+            fs.data.room.put_back(1, Some(room));
         }
     }
 }
