@@ -34,6 +34,11 @@ pjdfstest:
     cargo build --release
     tests/apps/pjdfstest target/release/syncline
 
+# Mount and recovery time, a device of 1 TiB, many open files, a million extents, and the memory they take (root)
+scale:
+    cargo build --release
+    tests/apps/scale target/release/syncline --full
+
 # Everything that is measured, beside ext4, xfs and btrfs on a loop device (root); `just bench k5 --quick` for a part
 bench *options="all":
     cargo build --release
