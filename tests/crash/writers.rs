@@ -25,7 +25,7 @@ fn contents(writer: u64, place: u64, version: u64) -> Vec<u8> {
 }
 
 fn create(directory: &File, name: &str) -> std::io::Result<File> {
-    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o644))?.into())
 }
 

@@ -99,7 +99,7 @@ fn directories_hand_their_default_list_down() {
         "umask 077; : >file; mkdir below; mkfifo pipe; ln -s file link; mkdir -m 700 strict; cp file copy",
     ).status();
     assert!(made.unwrap().success());
-    let tmpfile = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+    let tmpfile = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let nameless = rustix::fs::open(&dir, tmpfile, rustix::fs::Mode::from_raw_mode(0o666)).unwrap();
     let mut value = [0; 256];
     let len = rustix::fs::fgetxattr(&nameless, ACCESS, &mut value[..]).unwrap();

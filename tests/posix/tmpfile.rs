@@ -10,7 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 fn tmpfile(directory: &Path, flags: OFlags) -> std::io::Result<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | flags;
+    // Closed in programs that other tests start meanwhile: a daemon that held it would keep the mount busy.
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | flags;
     Ok(File::from(open(directory, flags, Mode::from_raw_mode(0o640))?))
 }
 

@@ -35,7 +35,11 @@ fn open(mount: &File, handle: &Handle) -> Result<File> {
     let mut handle = handle.clone();
     // SAFETY: the handle outlives the call.
     let fd = unsafe {
-        libc::open_by_handle_at(mount.as_raw_fd(), std::ptr::from_mut(&mut handle).cast(), libc::O_RDONLY)
+        libc::open_by_handle_at(
+            mount.as_raw_fd(),
+            std::ptr::from_mut(&mut handle).cast(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
     };
     if fd < 0 {
         return Err(Error::last_os_error());
