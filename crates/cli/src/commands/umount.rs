@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use syncline_device::{Device, block_on};
 use syncline_fuse::{FILESYSTEM_TYPE, control, daemon_has_gone, mounts};
 
+/// How long a mount may be busy until it is taken for in use.
+const BUSY_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Arguments of `umount`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -50,26 +53,36 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Unmounts as root, or through fusermount3.
+/// Unmounts as root, or through fusermount3. Somebody like `syncline top`, who asks the daemon now and then, holds the mount for a
+/// moment each time, so one that is busy is tried again before it counts as that.
 fn unmount(directory: &Path) -> Result<(), Failure> {
     let program = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3" };
     let mut command = Command::new(program);
     if program == "fusermount3" {
         command.arg("-u");
     }
-    let output = command.arg("--").arg(directory).output();
-    let output =
-        output.map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
-    if output.status.success() {
-        return Ok(());
+    command.arg("--").arg(directory);
+    let started = Instant::now();
+    loop {
+        let output = command
+            .output()
+            .map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if !said.contains("busy") {
+            return Err(
+                Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root")
+            );
+        }
+        if started.elapsed() > BUSY_PATIENCE {
+            let text = format!("{} is in use", directory.display());
+            return Err(Failure::of(Cause::InUse, text)
+                .next("close the files that are open there ('fuser -vm' lists who holds them)"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if said.contains("busy") {
-        let text = format!("{} is in use", directory.display());
-        return Err(Failure::of(Cause::InUse, text)
-            .next("close the files that are open there ('fuser -vm' lists who holds them)"));
-    }
-    Err(Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root"))
 }
 
 fn wait_for_exit(pid: i64, timeout: Duration) -> Result<(), Failure> {
