@@ -40,6 +40,13 @@ pub(crate) struct Change {
     items: BTreeMap<u64, Option<u64>>,
 }
 
+impl Change {
+    /// True when no item changes: that of every file without preallocated blocks.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
 impl Preallocated {
     pub(crate) fn blocks(&self) -> u64 {
         self.ranges.blocks()
@@ -145,7 +152,7 @@ impl Preallocated {
                 None => transaction.delete(key),
             }
         }
-        if change.items.is_empty() {
+        if change.is_empty() {
             return;
         }
         let sum = Key::new(0, Kind::Preallocation, ino);
@@ -269,11 +276,8 @@ impl Room {
         inner.trim();
     }
 
-    /// Gives back the room of what a committed change cleared. (What it added came before, with [`Room::put_back`].)
+    /// Gives back the room of what a committed change, which is not empty, cleared. (What it added came before, with [`Room::put_back`].)
     pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &Change) {
-        if change.items.is_empty() {
-            return;
-        }
         let mut inner = self.inner.lock();
         let untaken = count(&change.gone) - count(&change.gone_taken);
         inner.blocks = inner.blocks.saturating_sub(untaken);

@@ -104,8 +104,10 @@ pub(crate) fn commit_noting(
             changes.iter().for_each(|change| change.note(note));
             changes.iter().zip(saved).for_each(|(change, saved)| {
                 change.committed(op);
-                let state = change.inode.state.lock();
-                fs.data.room.committed(change.inode.ino, &state.data.preallocated, &saved.preallocated);
+                if !saved.preallocated.is_empty() {
+                    let state = change.inode.state.lock();
+                    fs.data.room.committed(change.inode.ino, &state.data.preallocated, &saved.preallocated);
+                }
             });
             Ok(op)
         }
