@@ -15,6 +15,7 @@ mod paths;
 mod privileges;
 mod reflink;
 mod scrub;
+mod snapshots;
 mod sync_many;
 mod synced;
 mod tmpfile;

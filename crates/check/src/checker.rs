@@ -4,13 +4,13 @@ use crate::blocks::BlockSet;
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use crate::items::ItemCheck;
-use crate::{names, parents, space, start};
+use crate::{names, parents, snapshots, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::BlockRun;
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
-use syncline_store::{Store, StoreError, StoreOptions};
+use syncline_store::{Snapshot, Store, StoreError, StoreOptions};
 use syncline_tree::{Tree, TreeError};
 
 /// What a check is doing.
@@ -59,12 +59,12 @@ pub async fn check(
     let space_map = start::space_map(&tracker, &superblock, &mut report).await;
     let log = start::log(&device, &superblock, &mut report).await?;
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
-    if !space_map || !log.sound {
+    let table = snapshots::table(&tracker, &superblock, &log.segments, &mut report).await;
+    if !space_map || !log.sound || !table {
         report.incomplete = true;
         return Ok(report);
     }
-    let options = StoreOptions { read_only: true, node_cache_bytes: 32 << 20, ..StoreOptions::default() };
-    let (store, recovery) = match Store::open(device.clone(), options, spawn).await {
+    let (store, recovery) = match Store::open(device.clone(), options(), spawn.clone()).await {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { addr, detail }) => {
             report.block(FindingKind::LogDamaged, addr, detail.to_string());
@@ -80,15 +80,64 @@ pub async fn check(
     };
     report.batches_replayed = recovery.batches;
     report.batches_discarded = recovery.discarded_batches;
-    let mut facts = ItemCheck::new(&store, &mut reachable, &mut report, tell).run().await;
-    let total = superblock.used_blocks;
+    contents(&store, reachable, &log.segments, &mut report, tell).await;
+    for snapshot in store.snapshots().await {
+        let found = check_snapshot(&device, &spawn, &snapshot, tell).await;
+        report.adopt(&snapshot.name, found?);
+    }
+    Ok(report)
+}
+
+/// How stores are opened here.
+fn options() -> StoreOptions {
+    StoreOptions { read_only: true, node_cache_bytes: 32 << 20, ..StoreOptions::default() }
+}
+
+/// Reads all items and the data of files, and compares everything with everything.
+async fn contents(
+    store: &Arc<Store>,
+    mut reachable: BlockSet,
+    log: &[BlockRun],
+    report: &mut Report,
+    tell: Teller<'_>,
+) {
+    let mut facts = ItemCheck::new(store, &mut reachable, report, tell).run().await;
+    let total = store.superblock().used_blocks;
     tell(Progress { stage: Stage::Comparison, done: total, total });
     if !report.incomplete {
-        parents::compare(&store, &mut facts, &mut report).await;
-        names::compare(facts, &mut report);
-        counters(&store, &mut report);
+        parents::compare(store, &mut facts, report).await;
+        names::compare(facts, report);
+        counters(store, report);
     }
-    space::compare(&store, reachable, &log.segments, &mut report);
+    space::compare(store, reachable, log, report);
+}
+
+/// A snapshot is checked like an image that has no log.
+async fn check_snapshot(
+    device: &Arc<dyn Device>,
+    spawn: &Arc<dyn Spawn>,
+    snapshot: &Snapshot,
+    tell: Teller<'_>,
+) -> Result<Report, CheckError> {
+    let mut report = Report::default();
+    let opened = Store::open_snapshot(device.clone(), options(), spawn.clone(), &snapshot.name).await;
+    let (store, _) = match opened {
+        Ok(opened) => opened,
+        Err(StoreError::Corrupt { addr, detail }) => {
+            report.block(FindingKind::SpaceMapDamaged, addr, detail.to_string());
+            return Ok(report);
+        }
+        Err(StoreError::Unusable(text)) => {
+            report.add(FindingKind::SpaceMapDamaged, None, None, text.to_string());
+            return Ok(report);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let superblock = store.superblock();
+    let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
+    let tracker = FlushTracker::new(device.clone());
+    nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
+    contents(&store, reachable, &[], &mut report, tell).await;
     Ok(report)
 }
 

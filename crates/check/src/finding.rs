@@ -116,6 +116,10 @@ kinds! {
     PreallocationOverlap = "0039" "preallocation-overlap",
     /// An inode's sum of preallocated blocks is not what its items say.
     PreallocationSum = "0040" "preallocation-sum",
+    /// The table of snapshots is damaged or can't be read.
+    SnapshotTable = "0041" "snapshot-table",
+    /// Something in a snapshot is damaged. It can be deleted, but not mended.
+    SnapshotDamaged = "0042" "snapshot-damaged",
 }
 
 impl Serialize for FindingKind {
@@ -219,6 +223,18 @@ impl Report {
             self.findings.push(Finding { kind, object, block, text: text.into() });
         } else {
             self.findings_dropped += 1;
+        }
+    }
+
+    /// Takes over what was found in a snapshot.
+    pub(crate) fn adopt(&mut self, snapshot: &str, found: Report) {
+        self.findings_dropped += found.findings_dropped;
+        self.nodes += found.nodes;
+        self.items += found.items;
+        self.data_blocks += found.data_blocks;
+        for finding in found.findings {
+            let text = format!("snapshot {snapshot:?}: {finding}");
+            self.add(FindingKind::SnapshotDamaged, finding.object, finding.block, text);
         }
     }
 

@@ -25,6 +25,7 @@ mod preallocation;
 mod references;
 mod repair;
 mod scrub;
+mod snapshots;
 mod space;
 mod start;
 mod xattrs;

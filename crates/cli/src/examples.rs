@@ -53,6 +53,16 @@ Examples:
   syncline dedupe /mnt/data/images
   syncline dedupe old.img new.img --json";
 
+pub const SNAPSHOT: &str = "\
+Examples:
+  syncline snapshot create /mnt/data before-upgrade
+  syncline snapshot list /mnt/data
+  syncline snapshot mount /mnt/data before-upgrade /mnt/old    and copy from there
+  syncline snapshot create /mnt/data after
+  syncline snapshot diff /mnt/data before-upgrade after        + added, - removed, R renamed, M contents, A attributes
+  syncline snapshot rollback disk.img before-upgrade --keep failed-upgrade
+  syncline snapshot delete /mnt/data after";
+
 pub const INFO: &str = "\
 Examples:
   syncline info disk.img

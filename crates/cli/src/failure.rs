@@ -11,7 +11,7 @@ use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::MountError;
 use syncline_fuse::control::ControlError;
-use syncline_store::StoreError;
+use syncline_store::{SnapshotError, StoreError};
 
 /// What every command returns.
 pub type Outcome = Result<ExitCode, Failure>;
@@ -173,6 +173,8 @@ impl From<StoreError> for Failure {
                 Self::of(Cause::NoSpace, error).next("delete something, or use a larger image")
             }
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
+            StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
+            StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
             StoreError::Unusable(_) => Self::of(Cause::NotAnImage, error),
         }

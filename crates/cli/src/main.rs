@@ -87,6 +87,9 @@ enum Command {
     /// Find equal blocks in files and share them
     #[command(after_help = examples::DEDUPE)]
     Dedupe(commands::dedupe::Args),
+    /// Keep states of the whole filesystem, look at them, compare them, and go back to them
+    #[command(after_help = examples::SNAPSHOT)]
+    Snapshot(commands::snapshot::Args),
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
@@ -137,6 +140,7 @@ fn run(command: Command) -> Outcome {
         Command::Barrier(args) => commands::sync::barrier(args),
         Command::Du(args) => commands::du::run(args),
         Command::Dedupe(args) => commands::dedupe::run(args),
+        Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args),

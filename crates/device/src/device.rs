@@ -37,8 +37,26 @@ pub trait Device: Send + Sync + 'static {
     /// call where the thread goes on computing while a write could be under way. Only about time: nothing depends on it.
     fn submit(&self) {}
 
+    /// Claims snapshot `number` of what is on the device against everybody who has opened the same device; false if others have
+    /// it. Lasts until the device is dropped or the claim is replaced. What only one can open has no others.
+    fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
+        let _ = (number, claim);
+        Ok(true)
+    }
+
     /// Tells the device that the range holds nothing of use. The contents are undefined afterwards.
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>);
+}
+
+/// Whether others may have the same at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// Others that claim it as shared may.
+    Shared,
+    /// Nobody else may.
+    Exclusive,
+    /// It is let go of.
+    Released,
 }
 
 /// A device operation somebody waits for.

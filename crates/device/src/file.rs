@@ -7,7 +7,7 @@ mod tests;
 
 use crate::device::{check_range, check_write};
 use crate::request::{OpenFile, Request};
-use crate::{AlignedBuf, Completion, Device, DeviceError, Operation, reactor};
+use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor};
 use bytes::Bytes;
 use std::io;
 use std::path::Path;
@@ -28,6 +28,8 @@ pub enum Use {
 pub struct OpenOptions {
     /// Refuse to change anything. Others may read the image at the same time.
     pub read_only: bool,
+    /// Read-only beside somebody who may be writing: for what has been promised not to change, as a snapshot is.
+    pub beside_writer: bool,
     /// Whether to bypass the page cache.
     pub direct: Use,
     /// Whether to use io_uring rather than threads.
@@ -48,6 +50,7 @@ impl FileDevice {
     /// Opens an existing image file or block device.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let path = path.as_ref();
+        let options = OpenOptions { read_only: options.read_only || options.beside_writer, ..options };
         let opened = open::open_existing(path, options)?;
         Self::new(path, opened, options)
     }
@@ -137,6 +140,11 @@ impl Device for FileDevice {
 
     fn submit(&self) {
         reactor::submit();
+    }
+
+    fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
+        open::claim(&self.file.file, number, claim)
+            .map_err(|source| DeviceError::io(Operation::Read, 0, 0, source))
     }
 
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {

@@ -30,7 +30,7 @@ mod worker;
 
 pub use async_executor::Task;
 pub use buffer::AlignedBuf;
-pub use device::{Completion, Device, DeviceExt, DeviceFuture};
+pub use device::{Claim, Completion, Device, DeviceExt, DeviceFuture};
 pub use error::{DeviceError, Operation};
 pub use file::{FileDevice, OpenOptions, Use};
 pub use io_uring;

@@ -11,6 +11,7 @@ pub mod items;
 mod key;
 mod layout;
 pub mod node;
+pub mod snapshots;
 pub mod space;
 pub mod superblock;
 

@@ -8,8 +8,10 @@ use crate::{
 pub const FEATURE_PARENT_POINTERS: u32 = 1;
 /// Feature flag: there may be preallocated blocks. Set when the first are made.
 pub const FEATURE_PREALLOCATION: u32 = 2;
+/// Feature flag: there are snapshots. Set exactly when the superblock points to a table of them.
+pub const FEATURE_SNAPSHOTS: u32 = 4;
 /// The feature flags that this program knows. An image with others is refused.
-pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION;
+pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION | FEATURE_SNAPSHOTS;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
@@ -89,6 +91,8 @@ pub struct Superblock {
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since the epoch.
     pub created_ns: u64,
+    /// The first block of the table of snapshots; all zero when there are none.
+    pub snapshots: Pointer,
     /// 1 when the log was empty and no orphan existed as this was written by an unmount.
     pub clean: bool,
 }
@@ -129,6 +133,8 @@ impl Superblock {
         out.u64(self.objects);
         out.bytes(&self.hash_seed);
         out.u64(self.created_ns);
+        out.u64(self.snapshots.addr);
+        out.u32(self.snapshots.checksum);
         debug_assert!(out.at <= FIXED_END);
         let checksum = crc(&block[VERSION..]);
         block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
@@ -185,6 +191,7 @@ impl Superblock {
             objects: input.u64(),
             hash_seed: input.bytes(),
             created_ns: input.u64(),
+            snapshots: Pointer { addr: input.u64(), checksum: input.u32() },
             clean,
         };
         superblock.check()
@@ -193,6 +200,11 @@ impl Superblock {
     /// True when every inode knows its names.
     pub fn has_parent_pointers(&self) -> bool {
         self.features & FEATURE_PARENT_POINTERS != 0
+    }
+
+    /// The same without snapshots.
+    pub fn without_snapshots(self) -> Self {
+        Self { snapshots: Pointer::default(), features: self.features & !FEATURE_SNAPSHOTS, ..self }
     }
 
     /// Refuses values that a superblock with a right checksum can't have.
@@ -213,6 +225,12 @@ impl Superblock {
         }
         if self.generation > u64::MAX / 2 || self.log.seq > u64::MAX / 2 || self.op_seq > u64::MAX / 2 {
             return Err(field("generation"));
+        }
+        let has_table = self.snapshots != Pointer::default();
+        if has_table != (self.features & FEATURE_SNAPSHOTS != 0)
+            || has_table && !geometry.contains(BlockRun::new(self.snapshots.addr, 1))
+        {
+            return Err(field("table of snapshots"));
         }
         // Batches count from 1: the one before the next has a number too.
         if self.log.seq == 0 {
@@ -295,6 +313,7 @@ mod tests {
             objects: 3,
             hash_seed: [1; 16],
             created_ns: 1,
+            snapshots: Pointer::default(),
             clean: true,
         }
     }
@@ -322,6 +341,22 @@ mod tests {
         let checksum = crc(&block[VERSION..]);
         block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(Superblock::decode(&block), Err(FormatError::Version { found: 9, supported: 1 }));
+    }
+
+    #[test]
+    fn the_table_of_snapshots_and_its_flag_go_together() {
+        let table = Pointer { addr: 300, checksum: 8 };
+        let features = FEATURE_SNAPSHOTS;
+        let both = Superblock { snapshots: table, features, ..sample() };
+        assert_eq!(Superblock::decode(&both.encode()), Ok(both));
+        let outside = Pointer { addr: 4095, ..table };
+        for wrong in [
+            Superblock { snapshots: table, ..sample() },
+            Superblock { features, ..sample() },
+            Superblock { snapshots: outside, features, ..sample() },
+        ] {
+            assert!(Superblock::decode(&wrong.encode()).is_err());
+        }
     }
 
     #[test]

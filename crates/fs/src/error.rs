@@ -1,7 +1,7 @@
 //! What can go wrong in the filesystem, and the one table that turns it into an errno.
 
 use syncline_format::FormatError;
-use syncline_store::StoreError;
+use syncline_store::{SnapshotError, StoreError};
 
 /// Why an operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -118,6 +118,13 @@ impl FsError {
             Self::Stale => 116,
             Self::Store(StoreError::NoSpace) => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
+            Self::Store(StoreError::Snapshot(error)) => match error {
+                SnapshotError::NotFound { .. } => 2,
+                SnapshotError::InUse { .. } => 16,
+                SnapshotError::Exists { .. } => 17,
+                SnapshotError::Name { .. } => 22,
+                SnapshotError::TooMany => 31,
+            },
             Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } => 5,
         }
     }

@@ -9,6 +9,7 @@ mod acl;
 mod attributes;
 mod cache;
 mod change;
+mod changes;
 mod clock;
 mod counters;
 mod create;
@@ -28,6 +29,7 @@ mod readdir;
 mod receipt;
 mod rename;
 mod scan;
+mod snapshot;
 mod statfs;
 mod symlink;
 #[cfg(test)]
@@ -38,6 +40,7 @@ mod unlink;
 mod xattr;
 mod xattr_place;
 
+pub use changes::{Change, ChangeKind};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
 pub use data::{Allocation, Deduplicated, LoggedBlock, Usage};

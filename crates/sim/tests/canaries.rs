@@ -46,6 +46,8 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         OverlookName => (Engine::Fs, false, 400),
         ShareWithoutCount => (Engine::Fs, false, 50),
         CountInOwnTransaction => (Engine::Fs, false, 200),
+        ForgetSnapshot => (Engine::Store, false, 100),
+        DropSnapshotEarly => (Engine::Store, false, 600),
     }
 }
 

@@ -28,10 +28,9 @@ impl InFlight {
         self.freed_blocks
     }
 
-    /// The runs it freed, to wait for its superblock.
-    pub(crate) fn into_freed(self) -> Vec<BlockRun> {
-        let freed = self.changes.into_iter().filter(|(change, _)| *change == Change::Unname);
-        freed.map(|(_, run)| run).collect()
+    /// The runs it freed.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        self.changes.iter().filter(|(change, _)| *change == Change::Unname).map(|(_, run)| *run)
     }
 
     /// What it changed, newest first, for an undo.

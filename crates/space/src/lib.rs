@@ -6,6 +6,8 @@
 //! generation g becomes reusable when a superblock of at least g is durable and every pin taken before that has
 //! ended (rule R2).
 //!
+//! What the space map of a snapshot names is *kept*: it stays live, whoever frees it, until the snapshot goes.
+//!
 //! A checkpoint takes a [`FrozenMap`], applies its own node runs to it, persists it, and ends with
 //! [`Space::superblock_durable`] or [`Space::checkpoint_failed`].
 #![forbid(unsafe_code)]
@@ -14,6 +16,7 @@ mod bits;
 mod bounds;
 mod error;
 mod frozen;
+mod kept;
 mod live;
 mod load;
 mod named;
@@ -26,6 +29,7 @@ mod space;
 
 pub use error::SpaceError;
 pub use frozen::FrozenMap;
+pub use kept::KeptMap;
 pub use persist::{Persisted, WrittenRun};
 pub use pins::Pin;
 pub use policy::Class;

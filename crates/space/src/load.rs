@@ -1,6 +1,7 @@
 //! Reading the space map of an image. Every byte is untrusted.
 
 use crate::SpaceError;
+use crate::kept::KnownPages;
 use crate::named::{BitPage, NamedMap, SharedPage};
 use crate::pages::PageTable;
 use crate::space::Space;
@@ -23,27 +24,15 @@ impl Space {
         geometry: Geometry,
         root: SpaceRoot,
     ) -> Result<Arc<Self>, SpaceError> {
-        if geometry.total_blocks > MAX_BLOCKS {
-            return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
-        }
-        let expected = root_level(geometry);
-        if root.level != expected {
-            return Err(SpaceError::RootLevel { found: root.level, expected });
-        }
-        let mut loader = Loader::new(geometry);
-        let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
-        // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
-        while !wanted.is_empty() {
-            wanted = loader.read_level(tracker, wanted).await?;
-        }
-        loader.finish()
+        let loader = Loader::read(tracker, geometry, root, &mut KnownPages::new()).await?;
+        Ok(Space::with_map(geometry, NamedMap::new(loader.pages), loader.table))
     }
 }
 
 /// A page of a level, and the pointer that leads to it.
 type Wanted = (PageId, Entry);
 
-struct Loader {
+pub(crate) struct Loader {
     geometry: Geometry,
     pages: Vec<SharedPage>,
     table: PageTable,
@@ -51,6 +40,57 @@ struct Loader {
 }
 
 impl Loader {
+    /// The bitmap pages of a map. Those in `known` are not read again; what is read joins them.
+    pub(crate) async fn pages(
+        tracker: &Arc<FlushTracker>,
+        geometry: Geometry,
+        root: SpaceRoot,
+        known: &mut KnownPages,
+    ) -> Result<Vec<SharedPage>, SpaceError> {
+        Ok(Self::read(tracker, geometry, root, known).await?.pages)
+    }
+
+    async fn read(
+        tracker: &Arc<FlushTracker>,
+        geometry: Geometry,
+        root: SpaceRoot,
+        known: &mut KnownPages,
+    ) -> Result<Self, SpaceError> {
+        if geometry.total_blocks > MAX_BLOCKS {
+            return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
+        }
+        let expected = root_level(geometry);
+        if root.level != expected {
+            return Err(SpaceError::RootLevel { found: root.level, expected });
+        }
+        let mut loader = Self::new(geometry);
+        let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
+        // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
+        while !wanted.is_empty() {
+            wanted.retain(|(id, entry)| !loader.take_known(*id, *entry, known));
+            wanted = loader.read_level(tracker, wanted).await?;
+        }
+        loader.check()?;
+        let read = loader.table.iter().filter(|(id, _)| id.level == 0);
+        known.extend(
+            read.map(|(id, entry)| ((entry.page.addr, id.index), loader.pages[id.index as usize].clone())),
+        );
+        Ok(loader)
+    }
+
+    /// Takes a page that another map has too; false if none has. (The same address twice with another checksum would be
+    /// damage, which reading it again finds.)
+    fn take_known(&mut self, id: PageId, entry: Entry, known: &KnownPages) -> bool {
+        if id.level > 0 {
+            return false;
+        }
+        let same = |page: &&SharedPage| page.as_ref().is_some_and(|page| page.used() == entry.used);
+        let Some(page) = known.get(&(entry.page.addr, id.index)).filter(same) else { return false };
+        self.pages[id.index as usize] = page.clone();
+        self.table.set(id, entry);
+        true
+    }
+
     fn new(geometry: Geometry) -> Self {
         let pages = vec![None; pages_at(geometry, 0) as usize];
         Self { geometry, pages, table: PageTable::empty(geometry), below: Vec::new() }
@@ -110,8 +150,8 @@ impl Loader {
     }
 
     /// Checks what concerns all pages together.
-    fn finish(self) -> Result<Arc<Space>, SpaceError> {
-        let named = NamedMap::new(self.pages);
+    fn check(&self) -> Result<(), SpaceError> {
+        let named = NamedMap::new(self.pages.clone());
         for (page, entry) in self.table.iter() {
             let addr = entry.page.addr;
             if !named.is_named(addr) {
@@ -119,6 +159,6 @@ impl Loader {
                 return Err(SpaceError::OwnPageFree { page, addr });
             }
         }
-        Ok(Space::with_map(self.geometry, named, self.table))
+        Ok(())
     }
 }

@@ -186,7 +186,13 @@ impl NamedMap {
         self.dirty.extend(pages);
     }
 
-    fn word(&self, word: u64) -> u64 {
+    /// The pages, by index.
+    pub(crate) fn pages(&self) -> &[SharedPage] {
+        &self.pages
+    }
+
+    /// The bits of one word.
+    pub(crate) fn word(&self, word: u64) -> u64 {
         let page = self.pages[word as usize / WORDS].as_deref();
         page.map_or(0, |page| page.words[word as usize % WORDS])
     }

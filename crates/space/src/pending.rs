@@ -1,7 +1,6 @@
 //! Blocks freed or held that must not be reused yet (rule R2): first until a superblock of their generation is
 //! durable, then until every pin older than that has ended.
 
-use crate::bits::blocks_of;
 use crate::pins::Pins;
 use std::collections::BTreeMap;
 use syncline_format::BlockRun;
@@ -15,18 +14,21 @@ pub(crate) struct Pending {
     released: Vec<BlockRun>,
     /// Waiting for the pins of this slot to end.
     draining: Option<(usize, Vec<BlockRun>)>,
+    /// Blocks that will be reusable: those that a snapshot keeps are not counted.
     blocks: u64,
+    /// Of these, taken out by `collect` and not reusable yet.
+    taken: u64,
 }
 
 impl Pending {
-    /// Blocks that wait, in whatever stage.
+    /// Blocks that will be reusable, in whatever stage they wait.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Adds runs freed in `generation`.
-    pub(crate) fn add(&mut self, generation: u64, runs: Vec<BlockRun>) {
-        self.blocks += blocks_of(&runs);
+    /// Adds runs freed in `generation`, of which so many blocks are kept by no snapshot.
+    pub(crate) fn add(&mut self, generation: u64, runs: Vec<BlockRun>, blocks: u64) {
+        self.blocks += blocks;
         let waiting = self.by_generation.entry(generation).or_default();
         if waiting.is_empty() { *waiting = runs } else { waiting.extend(runs) }
     }
@@ -38,7 +40,19 @@ impl Pending {
         self.released.extend(runs.into_values().flatten());
     }
 
-    /// Takes out what no pin keeps any more. The caller makes it reusable and then calls `reused`.
+    /// Everything that waits, whether or not a snapshot keeps it.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        let draining = self.draining.iter().map(|(_, runs)| runs);
+        self.by_generation.values().chain([&self.released]).chain(draining).flatten().copied()
+    }
+
+    /// Counts anew, since other blocks are kept now: of what waits, so many will be reusable.
+    pub(crate) fn recount(&mut self, blocks: u64) {
+        self.blocks = blocks + self.taken;
+    }
+
+    /// Takes out what no pin keeps any more. The caller tells with `take` how many blocks of it are kept by no snapshot, makes
+    /// these reusable and then calls `reused`.
     pub(crate) fn collect(&mut self, pins: &Pins) -> Vec<BlockRun> {
         let mut ready = Vec::new();
         loop {
@@ -54,8 +68,14 @@ impl Pending {
         }
     }
 
+    /// Of what `collect` took out, so many blocks will be reusable.
+    pub(crate) fn take(&mut self, blocks: u64) {
+        self.taken += blocks;
+    }
+
     /// Blocks taken out by `collect` were made reusable.
     pub(crate) fn reused(&mut self, blocks: u64) {
         self.blocks -= blocks;
+        self.taken -= blocks;
     }
 }

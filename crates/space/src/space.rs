@@ -2,6 +2,7 @@
 
 use crate::bits::{blocks_of, clip, push_bits, sorted_and_joined};
 use crate::frozen::{FrozenMap, InFlight};
+use crate::kept::KeptMap;
 use crate::live::LiveMap;
 use crate::named::{Change, NamedMap};
 use crate::pages::PageTable;
@@ -43,10 +44,32 @@ pub struct Space {
 pub(crate) struct State {
     pub(crate) live: LiveMap,
     pub(crate) named: NamedMap,
+    pub(crate) kept: KeptMap,
     pub(crate) pending: Pending,
     pub(crate) placement: Placement,
     pub(crate) table: PageTable,
     pub(crate) in_flight: Option<InFlight>,
+}
+
+impl State {
+    /// Lets runs wait that were freed in `generation`.
+    fn wait(&mut self, generation: u64, runs: Vec<BlockRun>) {
+        let blocks =
+            if self.kept.is_empty() { blocks_of(&runs) } else { blocks_of(&self.kept.others(runs.clone())) };
+        self.pending.add(generation, runs, blocks);
+    }
+
+    /// Counts what waits to be reusable, after the snapshots have changed.
+    pub(crate) fn count_pending(&mut self) {
+        let blocks = blocks_of(&self.kept.others(self.pending.runs().collect()));
+        self.pending.recount(blocks);
+    }
+
+    /// Everything that was freed and waits, what the checkpoint in flight freed included.
+    pub(crate) fn waiting(&self) -> KeptMap {
+        let freed = self.in_flight.iter().flat_map(InFlight::freed);
+        KeptMap::of_runs(self.named.pages().len(), self.pending.runs().chain(freed))
+    }
 }
 
 impl Space {
@@ -66,6 +89,7 @@ impl Space {
         let state = State {
             live,
             named,
+            kept: KeptMap::empty(geometry),
             pending: Pending::default(),
             placement: Placement::new(geometry),
             table,
@@ -148,7 +172,7 @@ impl Space {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
         let freed = state.named.change(run, Change::Unname);
-        state.pending.add(generation, freed);
+        state.wait(generation, freed);
     }
 
     /// Lets a run that is live but not named go as soon as a superblock of `generation` is durable: a log segment
@@ -158,7 +182,7 @@ impl Space {
         let state = &mut *self.lock();
         let parts = state.named.unnamed_parts(run);
         parts.iter().for_each(|part| state.live.set(*part));
-        state.pending.add(generation, parts);
+        state.wait(generation, parts);
     }
 
     /// Freezes the named blocks for the checkpoint of `generation`. Called under the store's commit lock; costs one
@@ -188,7 +212,7 @@ impl Space {
             match change {
                 Change::Name => {
                     let parts = state.named.change(run, Change::Unname);
-                    state.pending.add(generation, parts);
+                    state.wait(generation, parts);
                 }
                 Change::Unname => {
                     state.named.change(run, Change::Name);
@@ -213,7 +237,7 @@ impl Space {
     ) -> Vec<BlockRun> {
         let mut state = self.lock();
         if let Some(done) = state.in_flight.take_if(|flight| flight.generation <= generation) {
-            state.pending.add(done.generation, done.into_freed());
+            state.wait(done.generation, done.freed().collect());
             state.named.thaw();
         }
         state.pending.release(generation);
@@ -233,11 +257,17 @@ impl Space {
 
     /// The same; `forget` sees the blocks before anybody can get them.
     pub fn collect_with(&self, forget: impl FnOnce(&[BlockRun])) -> Vec<BlockRun> {
-        let ready = self.lock().pending.collect(&self.pins);
-        if ready.is_empty() {
-            return ready;
-        }
-        let ready = sorted_and_joined(ready);
+        let ready = {
+            let state = &mut *self.lock();
+            let ready = state.pending.collect(&self.pins);
+            if ready.is_empty() {
+                return ready;
+            }
+            // What a snapshot keeps stays as it is; it comes back when the snapshot goes.
+            let ready = state.kept.others(sorted_and_joined(ready));
+            state.pending.take(blocks_of(&ready));
+            ready
+        };
         forget(&ready);
         for runs in ready.chunks(RUNS_PER_LOCK) {
             let state = &mut *self.lock();

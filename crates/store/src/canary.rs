@@ -60,11 +60,15 @@ pub enum Canary {
     ShareWithoutCount,
     /// Commit reference counts after the extents that they count, in a transaction of their own.
     CountInOwnTransaction,
+    /// Hand out what a new snapshot keeps.
+    ForgetSnapshot,
+    /// Hand out what only a deleted snapshot kept before the superblock that lacks it is durable (breaks R2).
+    DropSnapshotEarly,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -89,6 +93,8 @@ impl Canary {
         Self::OverlookName,
         Self::ShareWithoutCount,
         Self::CountInOwnTransaction,
+        Self::ForgetSnapshot,
+        Self::DropSnapshotEarly,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

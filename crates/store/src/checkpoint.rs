@@ -8,6 +8,7 @@
 use crate::group::FAILURES_MAX;
 use crate::memtable::Memtable;
 use crate::slots::write_slot;
+use crate::snapshots::{NewTable, Table, TableChange};
 use crate::tickets::Tickets;
 use crate::trace::{DurableMark, NO_FLUSH};
 use crate::{Canary, DataWrite, Store, StoreError};
@@ -28,6 +29,8 @@ pub(crate) struct CheckpointState {
     pub(crate) epoch: Epoch,
     /// Checkpoints in a row that the device failed.
     pub(crate) failures: u32,
+    /// The snapshots.
+    pub(crate) table: Table,
 }
 
 /// The cut at which a checkpoint is taken.
@@ -73,9 +76,19 @@ impl Store {
         state: &mut CheckpointState,
         clean: bool,
     ) -> Result<(), StoreError> {
+        self.run_checkpoint_with(state, clean, None).await
+    }
+
+    /// The same, making or removing a snapshot.
+    pub(crate) async fn run_checkpoint_with(
+        &self,
+        state: &mut CheckpointState,
+        clean: bool,
+        change: Option<TableChange>,
+    ) -> Result<(), StoreError> {
         self.health.writable()?;
         let started = Instant::now();
-        let result = self.freeze_and_write(state, clean).await;
+        let result = self.freeze_and_write(state, clean, change).await;
         match &result {
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
@@ -105,16 +118,22 @@ impl Store {
         result
     }
 
-    async fn freeze_and_write(&self, state: &mut CheckpointState, clean: bool) -> Result<(), StoreError> {
+    async fn freeze_and_write(
+        &self,
+        state: &mut CheckpointState,
+        clean: bool,
+        change: Option<TableChange>,
+    ) -> Result<(), StoreError> {
         let mut frozen = self.freeze();
-        let mut started = Vec::new();
-        let written = match self.write_out(state, &mut frozen, &mut started, clean).await {
+        let (mut started, mut table) = (Vec::new(), change.map(NewTable::new));
+        let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {
             Ok(written) => written,
             Err(error) => {
                 // The next checkpoint releases these blocks: by then nothing may be on its way to them (rule R2).
                 for write in started {
                     let _ = write.wait().await;
                 }
+                table.into_iter().for_each(|table| table.undo(&self.space));
                 self.fold_back(frozen);
                 return Err(error);
             }
@@ -128,7 +147,7 @@ impl Store {
             return Err(error);
         }
         state.slot = slot;
-        self.adopt(frozen, written);
+        self.adopt(state, frozen, written, table);
         Ok(())
     }
 
@@ -183,6 +202,7 @@ impl Store {
         frozen: &mut Frozen,
         started: &mut Vec<WriteHandle>,
         clean: bool,
+        table: &mut Option<NewTable>,
     ) -> Result<Written, StoreError> {
         let mut tickets = self.settle(frozen.seq).await?;
         for data in frozen.unsealed.iter().flat_map(|unsealed| &unsealed.data) {
@@ -197,16 +217,8 @@ impl Store {
             .min(self.geometry.total_blocks);
         let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
-        for handle in started.iter() {
-            tickets.add(handle.wait().await?, &self.tracker);
-        }
-        let flushed = match self.breaks(Canary::SuperblockEarly) {
-            true => NO_FLUSH,
-            false => self.flush_before_superblock(tickets).await?,
-        };
-        self.batches_durable(frozen.seq, flushed);
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
-        let superblock = Superblock {
+        let mut superblock = Superblock {
             generation: frozen.generation,
             epoch: state.epoch,
             tree: merged.root,
@@ -220,6 +232,17 @@ impl Store {
             clean,
             ..self.superblock.read().clone()
         };
+        if let Some(table) = table {
+            table.write(&state.table, &mut superblock, &self.space, &self.tracker, started)?;
+        }
+        for handle in started.iter() {
+            tickets.add(handle.wait().await?, &self.tracker);
+        }
+        let flushed = match self.breaks(Canary::SuperblockEarly) {
+            true => NO_FLUSH,
+            false => self.flush_before_superblock(tickets).await?,
+        };
+        self.batches_durable(frozen.seq, flushed);
         Ok(Written { superblock, tree_nodes })
     }
 
@@ -272,7 +295,11 @@ impl Store {
     }
 
     /// Step 7: the new superblock counts.
-    fn adopt(&self, frozen: Frozen, written: Written) {
+    fn adopt(&self, state: &mut CheckpointState, frozen: Frozen, written: Written, table: Option<NewTable>) {
+        if let Some(table) = table {
+            let forget = self.breaks(Canary::ForgetSnapshot);
+            state.table = table.adopt(&state.table, &self.space, &frozen.space, forget);
+        }
         {
             let mut log = self.log.lock();
             log.stalled = false;

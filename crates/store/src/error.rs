@@ -26,6 +26,9 @@ pub enum StoreError {
         /// Why.
         reason: std::sync::Arc<str>,
     },
+    /// A snapshot can't be made, found or removed.
+    #[error(transparent)]
+    Snapshot(#[from] crate::SnapshotError),
     /// The image can't be used; the text says what is wrong and what to do.
     #[error("{0}")]
     Unusable(std::sync::Arc<str>),

@@ -6,7 +6,7 @@ use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Superblock};
+use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Pointer, Superblock};
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -131,6 +131,7 @@ async fn first_superblock(
         objects: 0,
         hash_seed: options.hash_seed,
         created_ns: options.created_ns,
+        snapshots: Pointer::default(),
         clean: true,
     })
 }

@@ -51,6 +51,7 @@ impl Rebuild {
         let geometry = old.geometry();
         let space = Space::format(geometry);
         avoid.for_each(|run| space.reserve_live(run));
+        salvaged.kept.iter().flatten().for_each(|run| space.reserve_live(*run));
         data.for_each(|run| space.name(run));
         let tree = Tree::new(tracker.clone(), geometry, NODE_CACHE_BYTES);
         let generation = salvaged.generation;
@@ -64,7 +65,10 @@ impl Rebuild {
             space,
             tree,
             root,
-            old: old.superblock(),
+            old: match salvaged.kept {
+                Some(_) => old.superblock(),
+                None => old.superblock().without_snapshots(),
+            },
             op_seq: old.last_op().0,
             slot: salvaged.slot,
             generation,

@@ -9,6 +9,7 @@ use crate::memtable::{Layers, Memtable};
 use crate::reserve::segment_blocks;
 use crate::seal::LogState;
 use crate::slots::{ReadSlots, read_superblocks};
+use crate::snapshots::Table;
 use crate::trace::DurableMark;
 use crate::{Canary, Counters, Store, StoreError, StoreOptions};
 use bytes::Bytes;
@@ -77,15 +78,10 @@ impl Store {
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
-        let space = Space::load(&tracker, superblock.geometry, superblock.space).await?;
-        let named = space.counters().named;
-        if named != superblock.used_blocks {
-            let used = superblock.used_blocks;
-            let text = format!(
-                "the space map names {named} blocks, the superblock says {used}; run 'syncline check'"
-            );
-            return Err(StoreError::Unusable(text.into()));
-        }
+        let space = load_space(&tracker, &superblock).await?;
+        let table = Table::read(&device, &superblock).await?;
+        // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
+        table.keep(&tracker, &superblock, &space).await?;
         let believed = believed(&options);
         let found =
             scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
@@ -100,7 +96,10 @@ impl Store {
         };
         store.counters.replayed_batches.store(report.batches, Ordering::Relaxed);
         store.counters.replayed_records.store(report.records, Ordering::Relaxed);
-        store.checkpoint.lock().await.slot = slots.slot;
+        {
+            let mut state = store.checkpoint.lock().await;
+            (state.slot, state.table) = (slots.slot, table);
+        }
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
             return Ok((store, report));
@@ -114,6 +113,21 @@ impl Store {
         store.start_background(&spawn);
         Ok((store, report))
     }
+}
+
+/// Reads the space map that a superblock points to.
+pub(crate) async fn load_space(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+) -> Result<Arc<Space>, StoreError> {
+    let space = Space::load(tracker, superblock.geometry, superblock.space).await?;
+    let (named, used) = (space.counters().named, superblock.used_blocks);
+    if named != used {
+        let text =
+            format!("the space map names {named} blocks, the superblock says {used}; run 'syncline check'");
+        return Err(StoreError::Unusable(text.into()));
+    }
+    Ok(space)
 }
 
 /// What replay takes on trust: nothing, unless a canary says so.
@@ -184,6 +198,19 @@ async fn replay(
 }
 
 impl Replayed {
+    /// What the superblock says, and nothing else.
+    pub(crate) fn nothing(superblock: &Superblock) -> Self {
+        Self {
+            memtable: Memtable::default(),
+            objects: superblock.objects,
+            next_object: superblock.next_object,
+            op_seq: superblock.op_seq,
+            generation: superblock.generation + 1,
+            end: superblock.log,
+            segments: Vec::new(),
+        }
+    }
+
     /// What the superblock says, and how far the chain goes.
     pub(crate) fn before(slots: &ReadSlots, found: &Scan) -> Self {
         let superblock = &slots.superblock;
@@ -317,7 +344,12 @@ pub(crate) fn assemble(
         commit: Mutex::new(commit),
         group: Default::default(),
         inflight: Default::default(),
-        checkpoint: async_lock::Mutex::new(CheckpointState { slot: 0, epoch, failures: 0 }),
+        checkpoint: async_lock::Mutex::new(CheckpointState {
+            slot: 0,
+            epoch,
+            failures: 0,
+            table: Table::default(),
+        }),
         superblock: RwLock::new(superblock.clone()),
         health: Default::default(),
         counters: Counters::default(),

@@ -74,6 +74,13 @@ impl Store {
                 if self.room() < 0 {
                     self.ask_for_checkpoint();
                 }
+                // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
+                if self.space.keeps_any() && self.room() < -(self.floor_blocks() as i64) / 2 {
+                    self.checkpoint().await?;
+                    if self.room() < -(self.floor_blocks() as i64) / 2 {
+                        return Err(StoreError::NoSpace);
+                    }
+                }
                 Ok(())
             }
         }

@@ -7,6 +7,7 @@ use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
 use crate::recovery::{RecoveryReport, Replayed, apply, assemble};
 use crate::slots::read_superblocks;
+use crate::snapshots::kept_by_snapshots;
 use crate::{Chunk, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Salvaged {
     pub segments: Vec<BlockRun>,
     /// The space map could be read.
     pub space_map: bool,
+    /// What the snapshots keep, their table included; `None` if that can't be read.
+    pub kept: Option<Vec<BlockRun>>,
     /// Why the log was not read to its end, if it was not.
     pub log_cut: Option<String>,
 }
@@ -79,6 +82,7 @@ impl Store {
             apply(&mut replayed, &space, geometry, header, &payload, &mut RecoveryReport::default())?;
         }
         let salvaged = Salvaged {
+            kept: kept_by_snapshots(&tracker, &superblock).await.ok(),
             slot: slots.slot,
             generation: replayed.generation,
             segments: replayed.segments.clone(),

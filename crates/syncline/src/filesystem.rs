@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Background, Device, FileDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
-use syncline_store::{CountersSnapshot, RecoveryReport, Store};
+use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreOptions};
 
 /// An open image and everything in it. Cloning it yields another handle to the same.
 ///
@@ -91,10 +91,21 @@ impl Filesystem {
 
     /// Opens the filesystem on a device of any kind.
     pub fn open_device(device: Arc<dyn Device>, options: ImageOptions) -> Result<Self> {
+        Self::open_with(options, async |store_options, spawn| Store::open(device, store_options, spawn).await)
+    }
+
+    /// Opens a store in some way, and the filesystem in it.
+    pub(crate) fn open_with(
+        options: ImageOptions,
+        open: impl AsyncFnOnce(
+            StoreOptions,
+            Arc<dyn Spawn>,
+        ) -> std::result::Result<(Arc<Store>, RecoveryReport), StoreError>,
+    ) -> Result<Self> {
         let background = background()?;
         let (uid, gid) = options.owner.unwrap_or_else(process_owner);
         let opened = block_on(async {
-            let (store, recovery) = Store::open(device, options.store, background.clone()).await?;
+            let (store, recovery) = open(options.store, background.clone()).await?;
             let engine = syncline_fs::Filesystem::open(store, background.clone(), options.engine).await?;
             Ok::<_, Error>((engine, recovery))
         });

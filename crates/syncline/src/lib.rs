@@ -51,6 +51,7 @@ mod open_options;
 mod options;
 mod read_dir;
 mod share;
+mod snapshots;
 mod walk;
 mod xattrs;
 
@@ -61,9 +62,12 @@ pub use metadata::Metadata;
 pub use open_options::OpenOptions;
 pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
+pub use snapshots::Snapshot;
 pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp};
-pub use syncline_fs::{AccessTime, Allocation, Deduplicated, Options as EngineOptions, Receipt, Usage};
+pub use syncline_fs::{
+    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Options as EngineOptions, Receipt, Usage,
+};
 pub use syncline_store::{RecoveryReport, StoreOptions};
 
 /// What a [`Receipt`] consists of.

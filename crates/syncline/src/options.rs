@@ -68,6 +68,7 @@ impl ImageOptions {
     pub(crate) fn device(&self) -> syncline_device::OpenOptions {
         syncline_device::OpenOptions {
             read_only: self.store.read_only,
+            beside_writer: false,
             direct: self.direct,
             io_uring: self.io_uring,
         }

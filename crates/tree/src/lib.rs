@@ -10,6 +10,7 @@
 //! parent says. So a descent can't loop, and a scan can't go backwards, whatever an image holds.
 #![forbid(unsafe_code)]
 
+mod difference;
 mod error;
 mod frame;
 mod levels;
@@ -19,6 +20,7 @@ mod tree;
 mod walk;
 mod writer;
 
+pub use difference::Difference;
 pub use error::{MergeFailed, TreeError};
 pub use merge::Merged;
 pub use scan::{Chunk, Unreadable};

@@ -114,9 +114,9 @@ pub async fn repair(
     Ok(repair)
 }
 
-/// Damage to file data, which a repair leaves alone.
+/// Damage to file data and to snapshots, which a repair leaves alone.
 fn is_data(kind: FindingKind) -> bool {
-    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable)
+    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
 }
 
 fn now() -> Time {

@@ -15,6 +15,7 @@ fn remedy(kind: FindingKind) -> Option<&'static str> {
         FindingKind::BlockLeaked => "free",
         FindingKind::BlockUnnamed => "in use",
         FindingKind::LogOverlap => "the log moves",
+        FindingKind::SnapshotTable => "the snapshots are given up",
         _ => return None,
     })
 }

@@ -22,6 +22,7 @@ mod mount_options;
 pub mod path;
 pub mod scrub;
 mod signals;
+pub mod snapshot;
 pub mod stats;
 pub mod sync;
 pub mod top;

@@ -37,9 +37,12 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime, strictatime,
-    /// sync, dirsync, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, transport=auto|uring|classic, accept-damaged-log
+    /// sync, dirsync, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
+    #[arg(long, value_name = "NAME", conflicts_with = "create")]
+    snapshot: Option<String>,
     /// How requests come from the kernel: the same as -o transport
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
@@ -51,11 +54,24 @@ pub struct Args {
     daemon: bool,
 }
 
+impl Args {
+    /// Mounting a snapshot.
+    pub(super) fn of_snapshot(image: PathBuf, name: &str, directory: PathBuf) -> Self {
+        let snapshot = Some(name.to_owned());
+        let options = Vec::new();
+        let (create, transport, log) = (None, None, None);
+        Self { image, directory, create, snapshot, foreground: false, options, transport, log, daemon: false }
+    }
+}
+
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
     // Among the options it reaches the daemon as well.
     args.options.extend(args.transport.take().map(|way| format!("transport={way}")));
-    let choices = MountChoices::parse(&args.options)?;
+    let mut choices = MountChoices::parse(&args.options)?;
+    if let Some(name) = &args.snapshot {
+        choices.set_snapshot(name).map_err(|text| Failure::usage(format!("--snapshot {name}: {text}")))?;
+    }
     if args.foreground || args.daemon {
         return serve(&args, &choices);
     }
@@ -77,6 +93,9 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
     command.arg("mount").arg(&args.image).arg(&args.directory).arg("--daemon");
     if let Some(size) = args.create {
         command.arg("--create").arg(size.to_string());
+    }
+    if let Some(name) = &args.snapshot {
+        command.arg("--snapshot").arg(name);
     }
     if !args.options.is_empty() {
         command.arg("-o").arg(args.options.join(","));
@@ -159,10 +178,23 @@ fn open_and_mount(
     let spawn = image::background()?;
     let device = FileDevice::open(
         &image,
-        OpenOptions { read_only: choices.store.read_only, ..OpenOptions::default() },
+        OpenOptions {
+            read_only: choices.store.read_only,
+            beside_writer: choices.snapshot.is_some(),
+            ..OpenOptions::default()
+        },
     )?;
-    let (store, report) = block_on(Store::open(device, choices.store.clone(), spawn.clone()))
-        .map_err(|error| Failure::from(error).about(&image))?;
+    let options = choices.store.clone();
+    let opened = block_on(async {
+        match &choices.snapshot {
+            None => Store::open(device, options, spawn.clone()).await,
+            Some(name) => {
+                let (store, _) = Store::open_snapshot(device, options, spawn.clone(), name).await?;
+                Ok((store, RecoveryReport { clean: true, ..RecoveryReport::default() }))
+            }
+        }
+    });
+    let (store, report) = opened.map_err(|error| Failure::from(error).about(&image))?;
     tell(&image, &report);
     let fs = block_on(Filesystem::open(store.clone(), spawn.clone(), choices.fs.clone()))
         .map_err(|error| Failure::from(error).about(&image))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 use syncline_fs::AccessTime;
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
-use syncline_store::StoreOptions;
+use syncline_store::{Snapshot, StoreOptions};
 
 /// Most receipts that may be kept: half a kilobyte each.
 const RECEIPTS_MAX: usize = 1 << 20;
@@ -20,6 +20,8 @@ pub struct MountChoices {
     pub store: StoreOptions,
     /// For the filesystem.
     pub fs: syncline_fs::Options,
+    /// Mount this snapshot, read-only, instead of the present state.
+    pub snapshot: Option<String>,
     no_suid: bool,
     no_devices: bool,
     no_execution: bool,
@@ -45,10 +47,22 @@ impl MountChoices {
         Ok(choices)
     }
 
+    /// Mounts a snapshot, which is read-only.
+    pub fn set_snapshot(&mut self, name: &str) -> Result<(), String> {
+        if !Snapshot::is_name(name) {
+            return Err("give a snapshot's name; 'syncline snapshot list' shows them".into());
+        }
+        self.snapshot = Some(name.to_owned());
+        self.store.read_only = true;
+        Ok(())
+    }
+
     fn apply(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "ro" => self.store.read_only = true,
-            "rw" => self.store.read_only = false,
+            // A snapshot stays read-only.
+            "rw" => self.store.read_only = self.snapshot.is_some(),
+            "snapshot" => self.set_snapshot(value)?,
             "nosuid" => self.no_suid = true,
             "suid" => self.no_suid = false,
             "nodev" => self.no_devices = true,

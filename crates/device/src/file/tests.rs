@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 fn ways() -> Vec<OpenOptions> {
     let uses = [Use::Auto, Use::Never];
     uses.iter()
-        .flat_map(|&direct| uses.map(|io_uring| OpenOptions { read_only: false, direct, io_uring }))
+        .flat_map(|&direct| uses.map(|io_uring| OpenOptions { direct, io_uring, ..OpenOptions::default() }))
         .collect()
 }
 

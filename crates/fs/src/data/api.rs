@@ -69,6 +69,11 @@ impl Filesystem {
         sync::syncfs(self).await
     }
 
+    /// Writes back everything that is dirty, without making it durable.
+    pub(crate) async fn write_back(&self) -> Result<(), FsError> {
+        sync::write_back(self).await
+    }
+
     /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does.
     pub async fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;

@@ -205,6 +205,11 @@ pub(crate) async fn submit_leased(
     if dirty.is_empty() { Ok(()) } else { submit::submit_leased(fs, &dirty, note).await }
 }
 
+/// Writes back everything, without making it durable.
+pub(crate) async fn write_back(fs: &Filesystem) -> Result<(), FsError> {
+    shared::write_back_all_of(fs, &fs.data.all_dirty()).await
+}
+
 /// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
 pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     let dirty = fs.data.all_dirty();

@@ -75,6 +75,42 @@ pub fn sync(path: &Path) -> Result<(), ControlError> {
     ask(&file, &question).map(drop).map_err(|source| failed(path, "sync", source))
 }
 
+/// Makes a snapshot of the filesystem mounted at (or above) `path`. What was written before, through mmap(2) too if it was pushed
+/// out, is in it. EEXIST if there is one of that name, EINVAL if it can't be a name.
+pub fn create_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
+    let file = open(path)?;
+    // The kernel may hold pages that were written through mmap(2).
+    // SAFETY: the descriptor is open, and no memory is passed.
+    if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
+        return Err(failed(path, "snapshot", io::Error::last_os_error()));
+    }
+    about_snapshot(&file, Question::CreateSnapshot, name).map_err(|source| refused(path, source))
+}
+
+/// Deletes a snapshot of the filesystem mounted at (or above) `path`. ENOENT if there is none, EBUSY if it is mounted.
+pub fn delete_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
+    let file = open(path)?;
+    about_snapshot(&file, Question::DeleteSnapshot, name).map_err(|source| refused(path, source))
+}
+
+/// These errnos are answers, and do not tell of an older daemon or another filesystem.
+fn refused(path: &Path, source: io::Error) -> ControlError {
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::EINVAL) => {
+            ControlError::Failed { path: path.to_owned(), source: Arc::new(source) }
+        }
+        _ => failed(path, "snapshot", source),
+    }
+}
+
+fn about_snapshot(file: &File, sort: Question, name: &str) -> io::Result<()> {
+    let question = ControlIn::new(sort, "", 0, name.len() as u64).expect("an empty name fits");
+    if name.len() > MESSAGE_BYTES - size_of::<ControlIn>() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    ask_about(file, &question, name.as_bytes()).map(drop)
+}
+
 /// Makes the daemon behind the mount at (or above) `path` do what has the name `name`.
 pub fn command(path: &Path, name: &str, argument: u64) -> Result<(), ControlError> {
     let file = open(path)?;
@@ -147,8 +183,14 @@ pub(super) fn failed(path: &Path, name: &str, source: io::Error) -> ControlError
 
 /// One question and its answer.
 fn ask(file: &File, question: &ControlIn) -> io::Result<(ControlOut, Vec<u8>)> {
+    ask_about(file, question, &[])
+}
+
+/// The same; `rest` follows the question.
+fn ask_about(file: &File, question: &ControlIn, rest: &[u8]) -> io::Result<(ControlOut, Vec<u8>)> {
     let mut message = vec![0u8; MESSAGE_BYTES];
     message[..size_of::<ControlIn>()].copy_from_slice(question.as_bytes());
+    message[size_of::<ControlIn>()..][..rest.len()].copy_from_slice(rest);
     // SAFETY: the command says that the kernel reads and writes MESSAGE_BYTES at the pointer, which is what there is.
     if unsafe { libc::ioctl(file.as_raw_fd(), COMMAND as _, message.as_mut_ptr()) } < 0 {
         return Err(io::Error::last_os_error());

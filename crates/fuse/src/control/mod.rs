@@ -14,6 +14,6 @@ mod server;
 pub(crate) mod wire;
 
 pub use blocks::{BLOCKS_MAX, Block, Usage, blocks, dedupe, usage};
-pub use client::{ControlError, command, paths, stats, sync, text};
+pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use server::{Asker, Control};

@@ -28,13 +28,17 @@ pub(crate) enum Question {
     Command = 3,
     /// A page of the paths of the inode whose number is the name, each followed by a NUL; for the daemon's owner and root.
     Paths = 4,
+    /// Make a snapshot; its name follows the question, `offset` bytes long. For the daemon's owner and root.
+    CreateSnapshot = 5,
+    /// Delete one, in the same way.
+    DeleteSnapshot = 6,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Text, Self::Sync, Self::Command, Self::Paths]
-            .into_iter()
-            .find(|&question| question as u32 == number)
+        let all =
+            [Self::Text, Self::Sync, Self::Command, Self::Paths, Self::CreateSnapshot, Self::DeleteSnapshot];
+        all.into_iter().find(|&question| question as u32 == number)
     }
 }
 

@@ -34,9 +34,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         return Err(Refusal::Malformed);
     }
     let message = arguments.bytes(MESSAGE_BYTES)?;
-    let (question, _) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
+    let (question, rest) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
     let asker = Asker::new(request.ino(), request.caller().uid);
-    let answer = answer(session, asker, question).await?;
+    let answer = answer(session, asker, question, rest).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
@@ -51,7 +51,12 @@ async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid:
     Ok(Reply::fixed(&IoctlOut::default()))
 }
 
-async fn answer(session: &Session, asker: Asker<'_>, question: ControlIn) -> Result<Vec<u8>, Refusal> {
+async fn answer(
+    session: &Session,
+    asker: Asker<'_>,
+    question: ControlIn,
+    rest: &[u8],
+) -> Result<Vec<u8>, Refusal> {
     if question.magic != MAGIC {
         return Err(Refusal::Errno(libc::ENOTTY));
     }
@@ -71,7 +76,23 @@ async fn answer(session: &Session, asker: Asker<'_>, question: ControlIn) -> Res
             session.fs().syncfs().await?;
             Ok(question.empty_answer())
         }
+        Question::CreateSnapshot => {
+            require_owner(&asker)?;
+            session.fs().create_snapshot(name_in(&question, rest)?).await?;
+            Ok(question.empty_answer())
+        }
+        Question::DeleteSnapshot => {
+            require_owner(&asker)?;
+            session.fs().delete_snapshot(name_in(&question, rest)?).await?;
+            Ok(question.empty_answer())
+        }
     }
+}
+
+/// The name that follows a question.
+fn name_in<'a>(question: &ControlIn, rest: &'a [u8]) -> Result<&'a str, Refusal> {
+    let name = usize::try_from(question.offset).ok().and_then(|len| rest.get(..len));
+    name.and_then(|name| std::str::from_utf8(name).ok()).ok_or(Refusal::Errno(libc::EINVAL))
 }
 
 /// Refuses everybody but root and the owner of the daemon.

@@ -6,6 +6,7 @@ mod item;
 mod mount;
 mod node;
 mod replay;
+mod snapshots;
 mod space_page;
 mod superblock;
 
@@ -15,6 +16,7 @@ pub use item::item;
 pub use mount::mount;
 pub use node::node;
 pub use replay::replay;
+pub use snapshots::snapshots;
 pub use space_page::space_page;
 pub use superblock::superblock;
 
@@ -32,12 +34,13 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [Target; 8] = [
+pub const ALL: [Target; 9] = [
     Target { name: "superblock", run: superblock, image: false },
     Target { name: "node", run: node, image: false },
     Target { name: "item", run: item, image: false },
     Target { name: "batch", run: batch, image: false },
     Target { name: "space_page", run: space_page, image: false },
+    Target { name: "snapshots", run: snapshots, image: false },
     Target { name: "replay", run: replay, image: true },
     Target { name: "mount", run: mount, image: true },
     Target { name: "check", run: check, image: true },

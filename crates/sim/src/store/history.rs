@@ -1,5 +1,6 @@
 //! Everything that was committed, in order, and what was promised about it.
 
+use super::snapshots::Snapshots;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub struct StoreHistory {
     start_op: u64,
     start_objects: u64,
     grown: Mutex<Grown>,
+    /// The snapshots of this life and those it began with.
+    pub(super) snapshots: Snapshots,
 }
 
 #[derive(Default)]
@@ -39,7 +42,18 @@ impl StoreHistory {
     /// A history that starts with these items after transaction `op`.
     pub(crate) fn starting_with(start: BTreeMap<Key, Bytes>, op: u64, objects: u64) -> Self {
         let grown = Grown { items: start.clone(), newest_tag: op << 32, objects, ..Grown::default() };
-        Self { start, start_op: op, start_objects: objects, grown: Mutex::new(grown) }
+        let snapshots = Snapshots::default();
+        Self { start, start_op: op, start_objects: objects, grown: Mutex::new(grown), snapshots }
+    }
+
+    /// The same, with these snapshots.
+    pub(super) fn with(self, snapshots: Snapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
+    /// Items after transaction `op`, if it belongs to this history.
+    pub(crate) fn items_after(&self, op: u64) -> Option<BTreeMap<Key, Bytes>> {
+        (self.start_op..=self.last_op()).contains(&op).then(|| self.state_after(op).0)
     }
 
     /// The newest transaction.

@@ -1,6 +1,7 @@
 //! The store under power cuts: transactions over a plain ordered map, with data blocks beside it.
 
 mod history;
+mod snapshots;
 mod verify;
 mod workload;
 
@@ -46,7 +47,7 @@ impl Subject for StoreSubject {
             let opened = Store::open(world.device.clone(), options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
             let recovered_at = world.log.position();
-            let came_back = verify::verify(&store, &model, position).await?;
+            let came_back = verify::verify(&world, &store, &model, position).await?;
             Ok(Opened { handle: store, model: Arc::new(came_back), recovered_at })
         })
     }

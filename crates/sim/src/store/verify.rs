@@ -1,8 +1,9 @@
 //! Compares a recovered store with its history.
 
 use super::history::{STAMP, StoreHistory};
-use super::{EXTENT, Placed};
+use super::{EXTENT, Placed, snapshots};
 use crate::content::block_of;
+use crate::lab::World;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use syncline_device::BLOCK_BYTES;
@@ -14,6 +15,7 @@ type Items = BTreeMap<Key, Bytes>;
 /// Checks that the store holds exactly the state after some transaction that is not older than what was promised at
 /// `position`; a history that starts there.
 pub(super) async fn verify(
+    world: &World,
     store: &Store,
     history: &StoreHistory,
     position: usize,
@@ -34,23 +36,26 @@ pub(super) async fn verify(
     if store.objects() != objects {
         return Err(format!("{} objects counted, not {objects}", store.objects()));
     }
-    let placed: Vec<Placed> = found
-        .iter()
-        .filter(|(key, _)| key.kind == EXTENT)
-        .map(|(key, value)| Placed::decode(value).ok_or(format!("{key:?} is no extent")))
-        .collect::<Result<_, _>>()?;
+    let placed = placed_in(&found)?;
     for data in &placed {
         verify_data(store, data).await.map_err(|what| format!("after transaction {op}: {what}"))?;
     }
     verify_space(store, placed.iter().map(|data| data.run).collect()).await?;
-    Ok(StoreHistory::starting_with(expected, op, objects))
+    let snapshots = snapshots::verify(world, store, history, position).await?;
+    Ok(StoreHistory::starting_with(expected, op, objects).with(snapshots))
 }
 
-fn number(value: &[u8]) -> u64 {
+/// The data that the items refer to.
+pub(super) fn placed_in(items: &Items) -> Result<Vec<Placed>, String> {
+    let extents = items.iter().filter(|(key, _)| key.kind == EXTENT);
+    extents.map(|(key, value)| Placed::decode(value).ok_or(format!("{key:?} is no extent"))).collect()
+}
+
+pub(super) fn number(value: &[u8]) -> u64 {
     value.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-async fn all_items(store: &Store) -> Result<Items, String> {
+pub(super) async fn all_items(store: &Store) -> Result<Items, String> {
     let mut items = Items::new();
     let mut from = Key::MIN;
     loop {
@@ -65,7 +70,7 @@ async fn all_items(store: &Store) -> Result<Items, String> {
 }
 
 /// The first key at which two maps differ, in words.
-fn difference(found: &Items, expected: &Items) -> Option<String> {
+pub(super) fn difference(found: &Items, expected: &Items) -> Option<String> {
     let keys = found.keys().chain(expected.keys());
     let wrong = keys.filter(|key| found.get(*key) != expected.get(*key)).min()?;
     let show = |items: &Items| {
@@ -74,7 +79,7 @@ fn difference(found: &Items, expected: &Items) -> Option<String> {
     Some(format!("{wrong:?} is {:?}, not {:?}", show(found), show(expected)))
 }
 
-async fn verify_data(store: &Store, data: &Placed) -> Result<(), String> {
+pub(super) async fn verify_data(store: &Store, data: &Placed) -> Result<(), String> {
     let read = store.read_data(data.run, &data.checksums).await;
     let bytes = read.map_err(|error| format!("data {:#x} at {:?}: {error}", data.tag, data.run))?;
     let wrong =

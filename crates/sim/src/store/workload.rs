@@ -117,7 +117,9 @@ impl Task {
                 self.promise(op);
                 Ok(())
             }
-            91..98 => {
+            91..93 => self.create_snapshot().await,
+            93..95 => self.delete_snapshot().await,
+            95..98 => {
                 let nap = Duration::from_micros(self.rng.random_range(0..3000));
                 self.world.spawn.sleep(nap).await;
                 Ok(())
@@ -262,6 +264,32 @@ impl Task {
         if !changes.is_empty() {
             self.commit(transaction, changes)?;
         }
+        Ok(())
+    }
+
+    async fn create_snapshot(&mut self) -> Done {
+        let name = format!("of-{}", self.history.new_tag());
+        let (known, log) = (&self.history.snapshots, &self.world.log);
+        let newest = self.store.last_op().0;
+        known.asked(&name, log.position());
+        match self.store.create_snapshot(&name, 0).await {
+            Ok(_) => known.made(&name, log.position()),
+            Err(StoreError::NoSpace) => {
+                known.gone(&name, log.position());
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        self.promise(newest);
+        Ok(())
+    }
+
+    async fn delete_snapshot(&mut self) -> Done {
+        let (known, log) = (&self.history.snapshots, &self.world.log);
+        let Some(name) = known.any(self.rng.random_range(0..8)) else { return Ok(()) };
+        known.unwanted(&name, log.position());
+        finds_room(self.store.delete_snapshot(&name).await)?;
+        known.gone(&name, log.position());
         Ok(())
     }
 

@@ -1,0 +1,110 @@
+//! `snapshot create`, `delete` and `rollback`.
+
+use crate::failure::{Cause, Failure, Outcome};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline::{Error, Filesystem, ImageOptions};
+use syncline_fuse::control::{self, ControlError};
+use syncline_store::SnapshotError;
+
+/// Arguments of `create` and `delete`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Image file or block device that is not mounted, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
+    /// Name of the snapshot: 1 to 255 bytes without slashes
+    name: String,
+}
+
+/// Arguments of `rollback`.
+#[derive(clap::Args)]
+pub struct RollbackArgs {
+    /// Image file or block device that is not mounted
+    image: PathBuf,
+    /// Name of the snapshot
+    name: String,
+    /// Keep the present state as a snapshot of this name first
+    #[arg(long, value_name = "NAME")]
+    keep: Option<String>,
+}
+
+/// Makes a snapshot.
+pub fn create(args: &Args) -> Outcome {
+    change(args, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
+}
+
+/// Deletes one.
+pub fn delete(args: &Args) -> Outcome {
+    change(args, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
+}
+
+fn change(
+    args: &Args,
+    mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,
+    unmounted: impl Fn(&Filesystem) -> syncline::Result<()>,
+) -> Outcome {
+    if args.source.is_dir() {
+        mounted(&args.source, &args.name).map_err(|error| refused(error, &args.name))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let about = |error: Error| Failure::from(error).about(&args.source);
+    let fs = Filesystem::open(&args.source, ImageOptions::default()).map_err(about)?;
+    unmounted(&fs).map_err(about)?;
+    fs.close().map_err(about)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon's errno in the words that the store has for it.
+fn refused(error: ControlError, name: &str) -> Failure {
+    const NOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+    const BUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
+    const EXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();
+    const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+    const MLINK: i32 = rustix::io::Errno::MLINK.raw_os_error();
+    const PERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+    let errno = match &error {
+        ControlError::Failed { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    let name = name.to_owned();
+    let known = match errno {
+        Some(NOENT) => SnapshotError::NotFound { name },
+        Some(BUSY) => SnapshotError::InUse { name },
+        Some(EXIST) => SnapshotError::Exists { name },
+        Some(INVAL) => SnapshotError::Name { name },
+        Some(MLINK) => SnapshotError::TooMany,
+        Some(PERM) => {
+            return Failure::of(Cause::Permission, error)
+                .next("ask as root, or as the user whose daemon it is");
+        }
+        _ => return error.into(),
+    };
+    syncline_store::StoreError::from(known).into()
+}
+
+/// Goes back to a snapshot.
+pub fn roll_back(args: &RollbackArgs) -> Outcome {
+    if args.image.is_dir() {
+        let text = format!("{} is a mounted filesystem", args.image.display());
+        return Err(Failure::of(Cause::InUse, text)
+            .next("unmount it with 'syncline umount', then roll back the image"));
+    }
+    let about = |error: Error| Failure::from(error).about(&args.image);
+    // A name that there is not must not cost a snapshot of the present.
+    let known = Filesystem::snapshots_of(&args.image).map_err(about)?;
+    if !known.iter().any(|snapshot| snapshot.name == args.name) {
+        let name = args.name.clone();
+        return Err(Failure::from(Error::from(syncline_store::StoreError::from(SnapshotError::NotFound {
+            name,
+        })))
+        .about(&args.image));
+    }
+    if let Some(keep) = &args.keep {
+        let fs = Filesystem::open(&args.image, ImageOptions::default()).map_err(about)?;
+        fs.create_snapshot(keep).map_err(about)?;
+        fs.close().map_err(about)?;
+    }
+    Filesystem::roll_back(&args.image, &args.name).map_err(about)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,59 @@
+//! `syncline snapshot`: states of a whole filesystem, kept under names.
+
+mod change;
+mod diff;
+mod list;
+mod source;
+
+use crate::failure::Outcome;
+use std::path::PathBuf;
+
+/// Arguments of `snapshot`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Keep the filesystem as it is now under a name: instant, whatever its size
+    Create(change::Args),
+    /// Show the snapshots and the space that only they use
+    List(list::Args),
+    /// Delete a snapshot; what only it used is free at once
+    Delete(change::Args),
+    /// Mount a snapshot, read-only, beside the filesystem itself
+    Mount(MountArgs),
+    /// Make the filesystem what it was when the snapshot was made; what has changed since is given up
+    Rollback(change::RollbackArgs),
+    /// Show what changed between two snapshots, or since one
+    Diff(diff::Args),
+}
+
+/// Arguments of `snapshot mount`.
+#[derive(clap::Args)]
+struct MountArgs {
+    /// Image file or block device, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
+    /// Name of the snapshot
+    name: String,
+    /// Empty directory to mount it at
+    directory: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Create(args) => change::create(&args),
+        Command::List(args) => list::run(&args),
+        Command::Delete(args) => change::delete(&args),
+        Command::Mount(args) => {
+            let image = source::image_of(&args.source)?;
+            super::mount::run(super::mount::Args::of_snapshot(image, &args.name, args.directory))
+        }
+        Command::Rollback(args) => change::roll_back(&args),
+        Command::Diff(args) => diff::run(&args),
+    }
+}

@@ -1,0 +1,16 @@
+//! Where snapshots are: an image that nobody uses, or one that is mounted.
+
+use crate::failure::Failure;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use syncline_fuse::control;
+
+/// The image that is meant: itself, or the one behind a mount.
+pub fn image_of(source: &Path) -> Result<PathBuf, Failure> {
+    if !source.is_dir() {
+        return Ok(source.to_owned());
+    }
+    let daemon: Value = serde_json::from_str(&control::text(source, "daemon")?).unwrap_or_default();
+    let image = daemon["image"].as_str().map(PathBuf::from);
+    image.ok_or_else(|| Failure::new("the daemon does not tell which image it serves").about(source))
+}

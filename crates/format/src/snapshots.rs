@@ -1,0 +1,293 @@
+//! The table of snapshots: a chain of blocks, each with up to twelve entries.
+//!
+//! A snapshot is what a superblock once said: the roots of a tree and of its space map. The blocks that this map names are not
+//! handed out while the snapshot exists, so both stay readable as they were.
+
+use crate::superblock::{Pointer, SpaceRoot, Superblock, TreeRoot};
+use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, crc};
+
+/// First bytes of every block of the table.
+pub const MAGIC: [u8; 8] = *b"SYNCSNAP";
+/// Entries in one block.
+pub const ENTRIES_PER_BLOCK: usize = 12;
+/// Most snapshots of one image; bounds what a hostile table can make a reader do.
+pub const SNAPSHOTS_MAX: usize = 1020;
+/// Longest name.
+pub const NAME_BYTES_MAX: usize = 255;
+
+// Field offsets of a block, then of an entry.
+const ADDRESS: usize = 8;
+const COUNT: usize = 16;
+const NEXT: usize = 24;
+const ENTRIES: usize = 64;
+const ENTRY_BYTES: usize = 336;
+const NAME_LENGTH: usize = 80;
+const NAME: usize = 81;
+
+const _: () = assert!(ENTRIES + ENTRIES_PER_BLOCK * ENTRY_BYTES == BLOCK_BYTES, "entries fill their block");
+const _: () = assert!(NAME + NAME_BYTES_MAX == ENTRY_BYTES, "the longest name fills its entry");
+
+const STRUCTURE: &str = "table of snapshots";
+
+/// The filesystem as it was when a checkpoint ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Generation of that checkpoint: no two snapshots have the same.
+    pub id: u64,
+    /// When it was taken, nanoseconds since 1970.
+    pub created_ns: u64,
+    /// Blocks that the filesystem had.
+    pub total_blocks: u64,
+    /// Its item tree.
+    pub tree: TreeRoot,
+    /// Its space map: the blocks that must stay as they are.
+    pub space: SpaceRoot,
+    /// Nodes of the tree.
+    pub tree_nodes: u64,
+    /// Blocks that the map names.
+    pub used_blocks: u64,
+    /// Objects that existed.
+    pub objects: u64,
+    /// What people call it; no two snapshots have the same.
+    pub name: String,
+}
+
+impl Snapshot {
+    /// True for a name that a snapshot may have: 1 to 255 bytes of UTF-8 without slashes and control characters, and neither "."
+    /// nor "..".
+    pub fn is_name(name: &str) -> bool {
+        (1..=NAME_BYTES_MAX).contains(&name.len())
+            && !name.chars().any(|char| char == '/' || char.is_control())
+            && name != "."
+            && name != ".."
+    }
+
+    /// Sizes of the filesystem as it was.
+    pub fn geometry(&self, now: Geometry) -> Geometry {
+        Geometry { total_blocks: self.total_blocks, ..now }
+    }
+
+    /// The superblock that makes this the filesystem: everything that is no part of the snapshot is as in `now`.
+    pub fn superblock(&self, now: &Superblock) -> Superblock {
+        Superblock {
+            tree: self.tree,
+            space: self.space,
+            tree_nodes: self.tree_nodes,
+            used_blocks: self.used_blocks,
+            objects: self.objects,
+            ..now.clone()
+        }
+    }
+
+    fn encode(&self, out: &mut [u8]) {
+        let mut put = |at: usize, value: u64| out[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        put(0, self.id);
+        put(8, self.created_ns);
+        put(16, self.total_blocks);
+        put(24, self.tree.node.addr);
+        put(32, u64::from(self.tree.node.checksum) | u64::from(self.tree.level) << 32);
+        put(40, self.space.page.addr);
+        put(48, u64::from(self.space.page.checksum) | u64::from(self.space.level) << 32);
+        put(56, self.tree_nodes);
+        put(64, self.used_blocks);
+        put(72, self.objects);
+        out[NAME_LENGTH] = self.name.len() as u8;
+        out[NAME..NAME + self.name.len()].copy_from_slice(self.name.as_bytes());
+    }
+
+    fn decode(entry: &[u8], now: Geometry) -> Result<Self, FormatError> {
+        let number = |at: usize| u64_at(entry, at);
+        let root = |at: usize| {
+            let (checksum, level) = (number(at + 8) as u32, number(at + 8) >> 32);
+            u8::try_from(level).map(|level| (Pointer { addr: number(at), checksum }, level))
+        };
+        let (node, tree_level) = root(24).map_err(|_| field("tree root"))?;
+        let (page, space_level) = root(40).map_err(|_| field("space root"))?;
+        let name = &entry[NAME..NAME + usize::from(entry[NAME_LENGTH])];
+        let name = std::str::from_utf8(name).ok().filter(|name| Self::is_name(name)).ok_or(field("name"))?;
+        if entry[NAME + name.len()..].iter().any(|&byte| byte != 0) {
+            return Err(field("bytes after a name"));
+        }
+        let snapshot = Self {
+            id: number(0),
+            created_ns: number(8),
+            total_blocks: number(16),
+            tree: TreeRoot { node, level: tree_level },
+            space: SpaceRoot { page, level: space_level },
+            tree_nodes: number(56),
+            used_blocks: number(64),
+            objects: number(72),
+            name: name.to_owned(),
+        };
+        snapshot.check(now)
+    }
+
+    /// Refuses what no superblock may say.
+    fn check(self, now: Geometry) -> Result<Self, FormatError> {
+        // An image that has shrunk has no snapshots from before.
+        if self.total_blocks > now.total_blocks {
+            return Err(field("size"));
+        }
+        let then = self.geometry(now).check()?;
+        if self.tree.level > 16 || !then.contains(BlockRun::new(self.tree.node.addr, then.node_blocks())) {
+            return Err(field("tree root"));
+        }
+        if self.space.level > 4 || !then.contains(BlockRun::new(self.space.page.addr, 1)) {
+            return Err(field("space root"));
+        }
+        if self.id == 0 || self.id > u64::MAX / 2 {
+            return Err(field("id"));
+        }
+        if self.used_blocks.max(self.tree_nodes) > then.total_blocks {
+            return Err(field("counter"));
+        }
+        Ok(self)
+    }
+}
+
+/// Writes a block of the table that will lie at `addr`, and returns the pointer to it.
+///
+/// # Panics
+/// When `block` is not one block long or there are more than [`ENTRIES_PER_BLOCK`] entries.
+pub fn encode_block(block: &mut [u8], addr: BlockAddr, next: Pointer, entries: &[Snapshot]) -> Pointer {
+    assert!(block.len() == BLOCK_BYTES && entries.len() <= ENTRIES_PER_BLOCK);
+    block.fill(0);
+    block[..ADDRESS].copy_from_slice(&MAGIC);
+    block[ADDRESS..COUNT].copy_from_slice(&addr.to_le_bytes());
+    block[COUNT..COUNT + 4].copy_from_slice(&(entries.len() as u32).to_le_bytes());
+    block[NEXT..NEXT + 8].copy_from_slice(&next.addr.to_le_bytes());
+    block[NEXT + 8..NEXT + 12].copy_from_slice(&next.checksum.to_le_bytes());
+    for (out, entry) in block[ENTRIES..].chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+        entry.encode(out);
+    }
+    Pointer { addr, checksum: crc(block) }
+}
+
+/// Reads a block of the table from untrusted bytes that `pointer` led to: its entries, and the pointer to the next block, all
+/// zero in the last one. `geometry` is that of the filesystem now.
+pub fn decode_block(
+    block: &[u8],
+    geometry: Geometry,
+    pointer: Pointer,
+) -> Result<(Vec<Snapshot>, Pointer), FormatError> {
+    if block.len() != BLOCK_BYTES {
+        return Err(FormatError::Truncated { structure: STRUCTURE });
+    }
+    if crc(block) != pointer.checksum {
+        return Err(FormatError::Checksum { structure: STRUCTURE });
+    }
+    if block[..ADDRESS] != MAGIC {
+        return Err(FormatError::Magic { structure: STRUCTURE });
+    }
+    if u64_at(block, ADDRESS) != pointer.addr {
+        return Err(field("own address"));
+    }
+    let count = u64_at(block, COUNT) as usize;
+    if !(1..=ENTRIES_PER_BLOCK).contains(&count) {
+        return Err(field("count"));
+    }
+    let next = Pointer { addr: u64_at(block, NEXT), checksum: u64_at(block, NEXT + 8) as u32 };
+    if next != Pointer::default() && !geometry.contains(BlockRun::new(next.addr, 1)) {
+        return Err(field("address of the next block"));
+    }
+    let entries = block[ENTRIES..].chunks_exact(ENTRY_BYTES).take(count);
+    let entries = entries.map(|entry| Snapshot::decode(entry, geometry)).collect::<Result<Vec<_>, _>>()?;
+    Ok((entries, next))
+}
+
+/// Refuses a whole table whose entries contradict each other: ids ascend and names differ.
+pub fn check_table(entries: &[Snapshot]) -> Result<(), FormatError> {
+    if entries.len() > SNAPSHOTS_MAX {
+        return Err(field("number of entries"));
+    }
+    if !entries.is_sorted_by(|a, b| a.id < b.id) {
+        return Err(field("order of ids"));
+    }
+    let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(field("name that is there twice"));
+    }
+    Ok(())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn field(field: &'static str) -> FormatError {
+    FormatError::Field { structure: STRUCTURE, field }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Geometry = Geometry { total_blocks: 8192, node_bytes: 16384 };
+
+    fn sample(id: u64, name: &str) -> Snapshot {
+        Snapshot {
+            id,
+            created_ns: 5,
+            total_blocks: 4096,
+            tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 2 },
+            space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
+            tree_nodes: 7,
+            used_blocks: 20,
+            objects: 3,
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_itself() {
+        let longest = "n".repeat(NAME_BYTES_MAX);
+        let entries: Vec<_> =
+            ["monday", "Fuß", &longest].iter().zip(7..).map(|(name, id)| sample(id, name)).collect();
+        let next = Pointer { addr: 300, checksum: 9 };
+        let mut block = vec![1; BLOCK_BYTES];
+        let pointer = encode_block(&mut block, 200, next, &entries);
+        assert_eq!(decode_block(&block, NOW, pointer), Ok((entries, next)));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed_and_other_places_too() {
+        let mut block = vec![0; BLOCK_BYTES];
+        let pointer = encode_block(&mut block, 200, Pointer::default(), &[sample(1, "a")]);
+        for bit in (0..BLOCK_BYTES * 8).step_by(61) {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_block(&block, NOW, pointer).is_err(), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(decode_block(&block, NOW, Pointer { addr: 201, ..pointer }).is_err());
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_refused_though_the_checksum_holds() {
+        let refused = |change: &dyn Fn(&mut Snapshot)| {
+            let mut entry = sample(1, "a");
+            change(&mut entry);
+            let mut block = vec![0; BLOCK_BYTES];
+            let pointer = encode_block(&mut block, 200, Pointer::default(), &[entry]);
+            decode_block(&block, NOW, pointer).is_err()
+        };
+        assert!(!refused(&|_| ()));
+        assert!(refused(&|entry| entry.id = 0));
+        assert!(refused(&|entry| entry.total_blocks = 8193));
+        assert!(refused(&|entry| entry.total_blocks = 0));
+        assert!(refused(&|entry| entry.tree.node.addr = 4090));
+        assert!(refused(&|entry| entry.tree.level = 17));
+        assert!(refused(&|entry| entry.space.page.addr = 3));
+        assert!(refused(&|entry| entry.used_blocks = 5000));
+        assert!(refused(&|entry| entry.name = "a/b".into()));
+        assert!(refused(&|entry| entry.name = "..".into()));
+        assert!(refused(&|entry| entry.name = String::new()));
+    }
+
+    #[test]
+    fn a_table_has_ascending_ids_and_different_names() {
+        assert!(check_table(&[sample(1, "a"), sample(2, "b")]).is_ok());
+        assert!(check_table(&[sample(2, "a"), sample(1, "b")]).is_err());
+        assert!(check_table(&[sample(1, "a"), sample(2, "a")]).is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! What changed between a snapshot and a later one, in words of files and names.
+
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::types::{FileType, Ino, ROOT};
+use std::collections::{BTreeMap, HashMap};
+use syncline_format::items::dirent::Dirent;
+use syncline_format::items::inode::InodeItem;
+use syncline_format::{FormatError, Kind};
+use syncline_store::Difference;
+
+/// What happened to a file or a name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum ChangeKind {
+    /// The name was not there before.
+    Added,
+    /// The name is not there any more.
+    Removed,
+    /// The file had this name before.
+    Renamed {
+        /// The path that it had.
+        from: Vec<u8>,
+    },
+    /// The contents differ, or lie elsewhere.
+    Contents,
+    /// Owner, permissions, flags or extended attributes differ.
+    Attributes,
+}
+
+/// A difference between two states of a filesystem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Where, from the root on. Of what was removed, the path that it had.
+    pub path: Vec<u8>,
+    /// What.
+    pub kind: ChangeKind,
+    /// The inode.
+    pub ino: Ino,
+    /// What sort of file it is.
+    pub file_type: FileType,
+}
+
+/// A directory entry.
+struct Entry {
+    directory: Ino,
+    name: Vec<u8>,
+    ino: Ino,
+    file_type: FileType,
+}
+
+/// What differs, gathered from the items.
+#[derive(Default)]
+struct Found {
+    removed: Vec<Entry>,
+    added: Vec<Entry>,
+    /// Inodes that exist before and after: contents, attributes.
+    touched: BTreeMap<Ino, (bool, bool)>,
+    corrupt: Option<(Ino, FormatError)>,
+}
+
+impl Filesystem {
+    /// What changed since `before`, an earlier state of the same image, in the order of the paths. Both must be read-only. Needs
+    /// the parent pointers of the image; costs as much as what changed.
+    pub async fn changes_since(&self, before: &Filesystem) -> Result<Vec<Change>, FsError> {
+        if !self.has_parent_pointers() {
+            return Err(FsError::NoParentPointers);
+        }
+        let mut found = Found::default();
+        self.store.differences(&before.store, &mut |difference| found.take(difference)).await?;
+        if let Some((ino, detail)) = found.corrupt {
+            return Err(FsError::Corrupt { ino, detail });
+        }
+        let mut changes = Vec::new();
+        names(before, self, found.removed, found.added, &mut changes).await?;
+        found.touched.retain(|_, touched| touched.0 || touched.1);
+        for (ino, (contents, attributes)) in found.touched {
+            // An orphan has no name to tell.
+            let path = match self.paths(ino).await {
+                Ok(paths) => paths.into_iter().next().unwrap_or_default(),
+                Err(FsError::NoName) => continue,
+                Err(error) => return Err(error),
+            };
+            let file_type = self.inode(ino).await?.file_type;
+            let kinds = [(contents, ChangeKind::Contents), (attributes, ChangeKind::Attributes)];
+            let kinds = kinds.into_iter().filter(|(differs, _)| *differs);
+            changes.extend(kinds.map(|(_, kind)| Change { path: path.clone(), kind, ino, file_type }));
+        }
+        changes.sort_unstable_by(|a, b| (&a.path, &a.kind).cmp(&(&b.path, &b.kind)));
+        Ok(changes)
+    }
+}
+
+impl Found {
+    fn take(&mut self, difference: Difference) {
+        let object = difference.key.object;
+        if let Err(detail) = self.try_take(difference) {
+            self.corrupt.get_or_insert((object, detail));
+        }
+    }
+
+    fn try_take(&mut self, Difference { key, before, after }: Difference) -> Result<(), FormatError> {
+        let both = before.is_some() && after.is_some();
+        match Kind::from_u8(key.kind) {
+            Some(Kind::Dirent) => {
+                let entry = |value: &[u8]| Entry::decode(key.object, value);
+                self.removed.extend(before.map(|value| entry(&value)).transpose()?);
+                self.added.extend(after.map(|value| entry(&value)).transpose()?);
+            }
+            Some(Kind::Inode) if both => {
+                let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+                let (contents, attributes) =
+                    differ(&InodeItem::decode(&before)?, &InodeItem::decode(&after)?);
+                if contents || attributes {
+                    self.touch(key.object, contents, attributes);
+                }
+            }
+            // An inode that is new or gone is told by its names.
+            Some(Kind::Inode) => self.touched.insert(key.object, (false, false)).map_or((), drop),
+            Some(Kind::Extent) => self.touch(key.object, true, false),
+            Some(Kind::Xattr) => self.touch(key.object, false, true),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Items of an inode come after that of the inode itself: one that is new or gone stays untouched.
+    fn touch(&mut self, ino: Ino, contents: bool, attributes: bool) {
+        match self.touched.get_mut(&ino) {
+            Some((false, false)) => {}
+            Some(touched) => *touched = (touched.0 | contents, touched.1 | attributes),
+            None => drop(self.touched.insert(ino, (contents, attributes))),
+        }
+    }
+}
+
+/// Whether contents differ, and attributes.
+fn differ(before: &InodeItem<'_>, after: &InodeItem<'_>) -> (bool, bool) {
+    let is_directory = FileType::from_number((after.mode >> 12) as u8) == Some(FileType::Directory);
+    let contents = |item: &InodeItem<'_>| (item.size, item.mtime, item.data.map(<[u8]>::to_vec));
+    let attributes = |item: &InodeItem<'_>| {
+        let xattrs: Vec<_> =
+            item.xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        (item.mode, item.flags, item.uid, item.gid, item.rdev, item.xattr_items, xattrs)
+    };
+    // What happened in a directory is told by its entries.
+    (!is_directory && contents(before) != contents(after), attributes(before) != attributes(after))
+}
+
+impl Entry {
+    fn decode(directory: Ino, value: &[u8]) -> Result<Self, FormatError> {
+        let entry = Dirent::decode(value)?;
+        let file_type = FileType::from_number(entry.file_type);
+        let file_type =
+            file_type.ok_or(FormatError::Field { structure: "directory entry", field: "type" })?;
+        Ok(Self { directory, name: entry.name.to_vec(), ino: entry.ino, file_type })
+    }
+}
+
+/// Makes names that came and went into additions, removals and renames.
+async fn names(
+    before: &Filesystem,
+    after: &Filesystem,
+    removed: Vec<Entry>,
+    added: Vec<Entry>,
+    changes: &mut Vec<Change>,
+) -> Result<(), FsError> {
+    let (mut old, mut new) = (Paths::of(before), Paths::of(after));
+    let mut gone: HashMap<Ino, Vec<(Vec<u8>, FileType)>> = HashMap::new();
+    for entry in removed {
+        let path = old.of_entry(&entry).await?;
+        gone.entry(entry.ino).or_default().push((path, entry.file_type));
+    }
+    for entry in added {
+        let path = new.of_entry(&entry).await?;
+        let kind = match gone.get_mut(&entry.ino).and_then(Vec::pop) {
+            // The slot of a name may change while the name stays.
+            Some((from, _)) if from == path => continue,
+            Some((from, _)) => ChangeKind::Renamed { from },
+            None => ChangeKind::Added,
+        };
+        changes.push(Change { path, kind, ino: entry.ino, file_type: entry.file_type });
+    }
+    for (ino, paths) in gone {
+        changes.extend(paths.into_iter().map(|(path, file_type)| Change {
+            path,
+            kind: ChangeKind::Removed,
+            ino,
+            file_type,
+        }));
+    }
+    Ok(())
+}
+
+/// Paths of directories, remembered.
+struct Paths<'a> {
+    fs: &'a Filesystem,
+    known: HashMap<Ino, Vec<u8>>,
+}
+
+impl<'a> Paths<'a> {
+    fn of(fs: &'a Filesystem) -> Self {
+        Self { fs, known: HashMap::from([(ROOT, Vec::new())]) }
+    }
+
+    async fn of_entry(&mut self, entry: &Entry) -> Result<Vec<u8>, FsError> {
+        if !self.known.contains_key(&entry.directory) {
+            let path = self.fs.paths(entry.directory).await?.into_iter().next().unwrap_or_default();
+            self.known.insert(entry.directory, path);
+        }
+        Ok([&self.known[&entry.directory], b"/".as_slice(), &entry.name].concat())
+    }
+}

@@ -1,0 +1,26 @@
+//! Snapshots of the whole filesystem.
+
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use syncline_store::{Snapshot, SnapshotUsage};
+
+impl Filesystem {
+    /// Makes a snapshot: what was written before this call is in it, and it is durable when this returns. Writers go on meanwhile.
+    pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
+        self.write_back().await?;
+        let now = self.now();
+        let seconds = u64::try_from(now.seconds).unwrap_or(0);
+        let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));
+        Ok(self.store.create_snapshot(name, created_ns).await?)
+    }
+
+    /// Deletes a snapshot that is not mounted anywhere. What only it kept is free when this returns.
+    pub async fn delete_snapshot(&self, name: &str) -> Result<(), FsError> {
+        Ok(self.store.delete_snapshot(name).await?)
+    }
+
+    /// The snapshots in the order in which they were made, each with the blocks that only it uses.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotUsage>, FsError> {
+        Ok(self.store.snapshot_usage().await?)
+    }
+}

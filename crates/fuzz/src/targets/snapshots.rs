@@ -1,0 +1,48 @@
+//! Blocks of the table of snapshots.
+
+use super::from_bytes;
+use arbitrary::Arbitrary;
+use syncline_format::snapshots::{MAGIC, Snapshot, decode_block, encode_block};
+use syncline_format::superblock::Pointer;
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, crc};
+
+/// Bytes of a block: where they start, what they are, and whether magic number and own address are right.
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    sealed: bool,
+    addr: u16,
+    blocks: u32,
+    bytes: &'a [u8],
+}
+
+/// Decodes a block that its pointer's checksum matches.
+///
+/// - It never panics, whatever the bytes.
+/// - What was decoded encodes to a block that decodes to the same.
+/// - Names are names; trees, maps and the next block lie inside the image, and no snapshot is larger than it.
+pub fn snapshots(bytes: &[u8]) {
+    let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
+    let total_blocks = Geometry::MIN_BLOCKS + u64::from(input.blocks);
+    let geometry = Geometry { total_blocks, node_bytes: 16384 };
+    let mut block = [0; BLOCK_BYTES];
+    let len = input.bytes.len().min(BLOCK_BYTES);
+    block[..len].copy_from_slice(&input.bytes[..len]);
+    let addr = u64::from(input.addr);
+    if input.sealed {
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..16].copy_from_slice(&addr.to_le_bytes());
+    }
+    let pointer = Pointer { addr, checksum: crc(&block) };
+    assert!(decode_block(&block[1..], geometry, pointer).is_err());
+    let Ok((entries, next)) = decode_block(&block, geometry, pointer) else { return };
+    for entry in &entries {
+        assert!(Snapshot::is_name(&entry.name) && entry.total_blocks <= total_blocks);
+        let then = entry.geometry(geometry);
+        assert!(then.contains(BlockRun::new(entry.tree.node.addr, then.node_blocks())));
+        assert!(then.contains(BlockRun::new(entry.space.page.addr, 1)));
+    }
+    assert!(next == Pointer::default() || geometry.contains(BlockRun::new(next.addr, 1)));
+    let mut again = [0; BLOCK_BYTES];
+    let pointer = encode_block(&mut again, addr, next, &entries);
+    assert_eq!(decode_block(&again, geometry, pointer), Ok((entries, next)));
+}

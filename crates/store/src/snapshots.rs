@@ -1,0 +1,310 @@
+//! Snapshots: what a checkpoint wrote, kept under a name.
+//!
+//! A checkpoint that makes one writes, beside its nodes and its space map, a new table with one entry more, and its superblock
+//! points to that: the snapshot exists from the moment that the superblock does, and a crash leaves it whole or not at all. From
+//! then on the allocator keeps what its space map names. Nothing is copied, and nothing of the path of writes or fsyncs knows of it.
+//!
+//! Its removal is a checkpoint whose table lacks it; what only it kept becomes reusable when that superblock is durable (rule R2).
+
+use crate::checkpoint::CheckpointState;
+use crate::slots::{read_superblocks, write_slot};
+use crate::{Canary, Store, StoreError};
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Claim, Device, DeviceExt, FlushTracker, WriteHandle};
+use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
+use syncline_format::superblock::{FEATURE_SNAPSHOTS, Pointer, Superblock};
+use syncline_format::{BLOCK_BYTES, BlockRun, FormatError};
+use syncline_space::{Class, FrozenMap, KeptMap, Space};
+
+pub use syncline_format::snapshots::Snapshot;
+
+/// Why a snapshot can't be made, found or removed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// There is none of that name.
+    #[error("there is no snapshot {name:?}; 'syncline snapshot list' shows those that there are")]
+    NotFound {
+        /// What was asked for.
+        name: String,
+    },
+    /// There is one of that name already.
+    #[error("there is a snapshot {name:?} already; choose another name, or delete that one first")]
+    Exists {
+        /// What was asked for.
+        name: String,
+    },
+    /// It is mounted or being read.
+    #[error("snapshot {name:?} is in use; unmount it first")]
+    InUse {
+        /// What was asked for.
+        name: String,
+    },
+    /// It is no name for a snapshot.
+    #[error(
+        "{name:?} can't be the name of a snapshot: 1 to 255 bytes of UTF-8 without slashes and control characters"
+    )]
+    Name {
+        /// What was asked for.
+        name: String,
+    },
+    /// There are as many as there can be.
+    #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
+    TooMany,
+}
+
+/// A snapshot, and the space that would come back if it were deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotUsage {
+    /// The snapshot.
+    pub snapshot: Snapshot,
+    /// Blocks that nothing else uses.
+    pub exclusive_blocks: u64,
+}
+
+/// The table as the newest superblock has it.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Table {
+    /// In the order in which they were made.
+    pub(crate) entries: Vec<Snapshot>,
+    /// Where it lies.
+    pub(crate) blocks: Vec<BlockRun>,
+}
+
+/// What a checkpoint does to the table.
+pub(crate) enum TableChange {
+    /// A snapshot of what it writes.
+    Create { name: String, created_ns: u64 },
+    /// One snapshot less; `rest` is what the others keep.
+    Delete { id: u64, rest: KeptMap },
+}
+
+/// A table that a checkpoint writes.
+pub(crate) struct NewTable {
+    table: Table,
+    change: TableChange,
+}
+
+impl Table {
+    /// Reads the table that a superblock points to.
+    pub(crate) async fn read(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<Self, StoreError> {
+        let mut table = Self::default();
+        let mut at = superblock.snapshots;
+        while at != Pointer::default() {
+            let corrupt = |detail| StoreError::Corrupt { addr: at.addr, detail };
+            let block = device.read_at(BlockRun::new(at.addr, 1).offset_bytes(), BLOCK_BYTES).await?;
+            let (entries, next) = decode_block(&block, superblock.geometry, at).map_err(corrupt)?;
+            table.entries.extend(entries);
+            table.blocks.push(BlockRun::new(at.addr, 1));
+            // Every block has an entry, so a chain that bites its tail ends here.
+            check_table(&table.entries).map_err(corrupt)?;
+            at = next;
+        }
+        Ok(table)
+    }
+
+    /// The snapshot of that name.
+    pub(crate) fn find(&self, name: &str) -> Result<&Snapshot, SnapshotError> {
+        let found = self.entries.iter().find(|entry| entry.name == name);
+        found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
+    }
+
+    /// Keeps what the snapshots need, before anything is allocated.
+    pub(crate) async fn keep(
+        &self,
+        tracker: &Arc<FlushTracker>,
+        superblock: &Superblock,
+        space: &Space,
+    ) -> Result<(), StoreError> {
+        let kept = self.kept_without(tracker, superblock, None).await?;
+        for block in &self.blocks {
+            if kept.contains(block.start) || !space.reserve_segment(*block) {
+                let detail = FormatError::Field { structure: "table of snapshots", field: "block in use" };
+                return Err(StoreError::Corrupt { addr: block.start, detail });
+            }
+        }
+        space.keep(kept);
+        Ok(())
+    }
+
+    /// What all snapshots but `id` keep together.
+    pub(crate) async fn kept_without(
+        &self,
+        tracker: &Arc<FlushTracker>,
+        superblock: &Superblock,
+        id: Option<u64>,
+    ) -> Result<KeptMap, StoreError> {
+        let mut kept = KeptMap::empty(superblock.geometry);
+        let others = self.entries.iter().filter(|entry| Some(entry.id) != id);
+        let maps: Vec<_> = others.map(|entry| (entry.geometry(superblock.geometry), entry.space)).collect();
+        KeptMap::load(tracker, &maps).await?.iter().for_each(|map| kept.add(map));
+        Ok(kept)
+    }
+
+    /// Writes the table to free blocks, the last first, since each points to the next.
+    fn write(
+        &mut self,
+        space: &Space,
+        tracker: &Arc<FlushTracker>,
+        started: &mut Vec<WriteHandle>,
+    ) -> Result<Pointer, StoreError> {
+        let mut next = Pointer::default();
+        for entries in self.entries.rchunks(ENTRIES_PER_BLOCK) {
+            let run = space.allocate(Class::Node, 1, 1, None).ok_or(StoreError::NoSpace)?;
+            self.blocks.push(run);
+            let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+            next = encode_block(&mut block, run.start, next, entries);
+            started.push(tracker.write(run.offset_bytes(), vec![block.into_bytes()]));
+        }
+        Ok(next)
+    }
+}
+
+impl NewTable {
+    /// One that is not written yet.
+    pub(crate) fn new(change: TableChange) -> Self {
+        Self { table: Table::default(), change }
+    }
+
+    /// Writes it, and lets the superblock that will be written point to it. After an error, and once no write is under way,
+    /// `undo` gives its blocks back.
+    pub(crate) fn write(
+        &mut self,
+        before: &Table,
+        superblock: &mut Superblock,
+        space: &Space,
+        tracker: &Arc<FlushTracker>,
+        started: &mut Vec<WriteHandle>,
+    ) -> Result<(), StoreError> {
+        let mut entries = before.entries.clone();
+        match &self.change {
+            TableChange::Create { name, created_ns } => entries.push(Snapshot {
+                id: superblock.generation,
+                created_ns: *created_ns,
+                total_blocks: superblock.geometry.total_blocks,
+                tree: superblock.tree,
+                space: superblock.space,
+                tree_nodes: superblock.tree_nodes,
+                used_blocks: superblock.used_blocks,
+                objects: superblock.objects,
+                name: name.clone(),
+            }),
+            TableChange::Delete { id, .. } => entries.retain(|entry| entry.id != *id),
+        }
+        self.table.entries = entries;
+        superblock.snapshots = self.table.write(space, tracker, started)?;
+        superblock.features &= !FEATURE_SNAPSHOTS;
+        superblock.features |= if self.table.entries.is_empty() { 0 } else { FEATURE_SNAPSHOTS };
+        Ok(())
+    }
+
+    /// Gives its blocks back: no superblock points to it.
+    pub(crate) fn undo(self, space: &Space) {
+        self.table.blocks.into_iter().for_each(|block| space.give_back(block));
+    }
+
+    /// The superblock that points to it is durable: it counts from now on, and the one before will not be needed.
+    /// (`forget` is for a canary.)
+    pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap, forget: bool) -> Table {
+        before.blocks.iter().for_each(|block| space.hold(*block, frozen.generation()));
+        match self.change {
+            TableChange::Create { .. } if forget => {}
+            TableChange::Create { .. } => space.keep_frozen(frozen),
+            TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
+        }
+        self.table
+    }
+}
+
+impl Store {
+    /// Makes a snapshot of everything committed so far. It and all that it contains are durable when this returns.
+    pub async fn create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
+        if !Snapshot::is_name(name) {
+            return Err(SnapshotError::Name { name: name.to_owned() }.into());
+        }
+        let mut state = self.checkpoint.lock().await;
+        if state.table.find(name).is_ok() {
+            return Err(SnapshotError::Exists { name: name.to_owned() }.into());
+        }
+        if state.table.entries.len() == SNAPSHOTS_MAX {
+            return Err(SnapshotError::TooMany.into());
+        }
+        let change = TableChange::Create { name: name.to_owned(), created_ns };
+        self.run_checkpoint_with(&mut state, false, Some(change)).await?;
+        Ok(state.table.find(name)?.clone())
+    }
+
+    /// Deletes a snapshot that nobody has open. What only it kept is free when this returns.
+    pub async fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
+        let mut state = self.checkpoint.lock().await;
+        let id = state.table.find(name)?.id;
+        if !self.device().claim_snapshot(id, Claim::Exclusive)? {
+            return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+        }
+        let result = self.delete_claimed(&mut state, id).await;
+        self.device().claim_snapshot(id, Claim::Released)?;
+        result
+    }
+
+    async fn delete_claimed(&self, state: &mut CheckpointState, id: u64) -> Result<(), StoreError> {
+        let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
+        if self.breaks(Canary::DropSnapshotEarly) {
+            self.space.keep_only(rest.clone(), 0);
+            self.space.superblock_durable(0);
+        }
+        self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
+    }
+
+    /// The snapshots, in the order in which they were made.
+    pub async fn snapshots(&self) -> Vec<Snapshot> {
+        self.checkpoint.lock().await.table.entries.clone()
+    }
+
+    /// The snapshots with the space that only they use. Reads their space maps.
+    pub async fn snapshot_usage(&self) -> Result<Vec<SnapshotUsage>, StoreError> {
+        let state = self.checkpoint.lock().await;
+        let now = self.geometry;
+        let entries = &state.table.entries;
+        let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
+        let maps = KeptMap::load(&self.tracker, &maps).await?;
+        let exclusive = KeptMap::exclusive(&maps, &self.space.named_map());
+        let usage = entries.iter().zip(exclusive);
+        Ok(usage
+            .map(|(entry, exclusive_blocks)| SnapshotUsage { snapshot: entry.clone(), exclusive_blocks })
+            .collect())
+    }
+}
+
+/// The blocks that snapshots keep, and those in which their table lies.
+pub async fn kept_by_snapshots(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+) -> Result<Vec<BlockRun>, StoreError> {
+    let table = Table::read(tracker.device(), superblock).await?;
+    let mut runs = table.kept_without(tracker, superblock, None).await?.runs();
+    runs.extend(table.blocks);
+    Ok(runs)
+}
+
+/// Makes an image what it was when a snapshot was taken. All snapshots stay. The image must have been closed cleanly: there is
+/// no log to be lost. One superblock does it, so a crash leaves the image as it was or as it shall be.
+pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, StoreError> {
+    let tracker = FlushTracker::new(device.clone());
+    tracker.flush_now().await?;
+    let slots = read_superblocks(&device).await?;
+    let now = &slots.superblock;
+    if !now.clean {
+        return Err(StoreError::Unusable(
+            "the image was not closed cleanly; open it once, then roll back".into(),
+        ));
+    }
+    let snapshot = Table::read(&device, now).await?.find(name)?.clone();
+    if snapshot.total_blocks != now.geometry.total_blocks {
+        return Err(StoreError::Unusable(
+            "the image had another size when the snapshot was taken; mount the snapshot and copy from it"
+                .into(),
+        ));
+    }
+    let superblock = Superblock { generation: slots.generation_seen + 1, ..snapshot.superblock(now) };
+    write_slot(&tracker, 1 - slots.slot, &superblock).await?;
+    Ok(snapshot)
+}

@@ -1,0 +1,121 @@
+//! Opening a snapshot: a store without a log, for reading only, perhaps beside somebody who writes to the image.
+
+use crate::memtable::Layers;
+use crate::recovery::{Replayed, assemble, load_space};
+use crate::slots::read_superblocks;
+use crate::snapshots::Table;
+use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
+use std::sync::Arc;
+use syncline_device::{Claim, Device, FlushTracker, Spawn};
+use syncline_format::superblock::Superblock;
+use syncline_space::KeptMap;
+use syncline_tree::Difference;
+
+/// How often superblock and table are read again beside somebody who changes them.
+const TRIES: u32 = 16;
+
+impl Store {
+    /// Opens a snapshot, for reading only. Somebody else may have the image open for writing: what a snapshot needs stays as it
+    /// is, and the snapshot can't be deleted while `device` is open.
+    pub async fn open_snapshot(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+        name: &str,
+    ) -> Result<(Arc<Self>, Snapshot), StoreError> {
+        let (now, snapshot) = claim(&device, name).await?;
+        let superblock = snapshot.superblock(&now);
+        let tracker = FlushTracker::new(device);
+        let space = load_space(&tracker, &superblock).await?;
+        let options = StoreOptions { read_only: true, ..options };
+        let store = assemble(tracker, options, spawn, &superblock, space, &Replayed::nothing(&superblock))?;
+        *store.layers.write() =
+            Layers { root: superblock.tree, tree_nodes: superblock.tree_nodes, ..Layers::default() };
+        store.health.end_writing("it is a snapshot");
+        Ok((Arc::new(store), snapshot))
+    }
+}
+
+impl Store {
+    /// What this store has and `before`, a snapshot of the same image, has not, and the other way round, in the order of the
+    /// keys. Reads the tree nodes that they do not share. Both must be open for reading only, and have nothing in their logs.
+    pub async fn differences(
+        &self,
+        before: &Store,
+        visit: &mut (dyn FnMut(Difference) + Send),
+    ) -> Result<(), StoreError> {
+        let root = |store: &Store| {
+            let layers = store.layers.read();
+            let settled = layers.active.len() == 0 && layers.frozen.is_none() && store.options.read_only;
+            settled.then_some(layers.root)
+        };
+        let (Some(old), Some(new)) = (root(before), root(self)) else {
+            return Err(StoreError::Unusable(
+                "the image was not closed cleanly; mount and unmount it once, or compare two snapshots"
+                    .into(),
+            ));
+        };
+        Ok(self.tree.differences(old, new, visit).await?)
+    }
+}
+
+/// Reads the snapshots of an image, perhaps beside somebody who writes to it.
+pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec<Snapshot>), StoreError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let superblock = read_superblocks(device).await?.superblock;
+        match Table::read(device, &superblock).await {
+            Ok(table) => return Ok((superblock, table.entries)),
+            // Whoever is writing may just have replaced it.
+            Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The snapshots with the space that only they use, perhaps beside somebody who writes to the image: as of its last checkpoint.
+pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsage>, StoreError> {
+    let tracker = FlushTracker::new(device.clone());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let (superblock, entries) = read_snapshots(device).await?;
+        let now = (superblock.geometry, superblock.space);
+        let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
+        let maps: Vec<_> = maps.chain([now]).collect();
+        match KeptMap::load(&tracker, &maps).await.map_err(StoreError::from) {
+            Ok(maps) => return Ok(usage(entries, &maps)),
+            // The present map may have been written anew, and its old pages used again.
+            Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What only each of these snapshots uses; the last map is that of the present.
+fn usage(entries: Vec<Snapshot>, maps: &[KeptMap]) -> Vec<SnapshotUsage> {
+    let Some((live, maps)) = maps.split_last() else { return Vec::new() };
+    let exclusive = KeptMap::exclusive(maps, live);
+    let usage = entries.into_iter().zip(exclusive);
+    usage.map(|(snapshot, exclusive_blocks)| SnapshotUsage { snapshot, exclusive_blocks }).collect()
+}
+
+/// Finds a snapshot, and makes sure that nobody deletes it.
+async fn claim(device: &Arc<dyn Device>, name: &str) -> Result<(Superblock, Snapshot), StoreError> {
+    let find = |entries: Vec<Snapshot>| {
+        let found = entries.into_iter().find(|entry| entry.name == name);
+        found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
+    };
+    let snapshot = find(read_snapshots(device).await?.1)?;
+    if !device.claim_snapshot(snapshot.id, Claim::Shared)? {
+        return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+    }
+    // It was there before it was claimed, and may have gone in between.
+    let (superblock, entries) = read_snapshots(device).await?;
+    if find(entries)?.id != snapshot.id {
+        device.claim_snapshot(snapshot.id, Claim::Released)?;
+        return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+    }
+    Ok((superblock, snapshot))
+}

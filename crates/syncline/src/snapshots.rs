@@ -1,0 +1,94 @@
+//! Snapshots of a whole image.
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::options::ImageOptions;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use syncline_device::{Device, FileDevice, OpenOptions, block_on};
+use syncline_fs::Change;
+use syncline_store::{SnapshotUsage, Store, StoreError};
+
+/// A snapshot of an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created: SystemTime,
+    /// Bytes that it uses, most of them together with the present state or other snapshots.
+    pub used_bytes: u64,
+    /// Bytes that only it uses: what comes back when it is deleted.
+    pub exclusive_bytes: u64,
+}
+
+impl From<SnapshotUsage> for Snapshot {
+    fn from(usage: SnapshotUsage) -> Self {
+        const BLOCK: u64 = syncline_device::BLOCK_BYTES as u64;
+        Self {
+            created: UNIX_EPOCH + Duration::from_nanos(usage.snapshot.created_ns),
+            used_bytes: usage.snapshot.used_blocks * BLOCK,
+            exclusive_bytes: usage.exclusive_blocks * BLOCK,
+            name: usage.snapshot.name,
+        }
+    }
+}
+
+impl Filesystem {
+    /// Makes a snapshot: instant, whatever the size of the image. Everything written before this call is in it, and it is durable
+    /// when this returns.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        block_on(self.engine().create_snapshot(name))?;
+        Ok(())
+    }
+
+    /// Deletes a snapshot that nobody has open. The space that only it used is free when this returns.
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        Ok(block_on(self.engine().delete_snapshot(name))?)
+    }
+
+    /// The snapshots of an image file or block device, which may be open or mounted, as of its last checkpoint.
+    pub fn snapshots_of(path: impl AsRef<Path>) -> Result<Vec<Snapshot>> {
+        let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
+        let device: Arc<dyn Device> = FileDevice::open(path, options)?;
+        let usage = block_on(syncline_store::snapshot_usage(&device))?;
+        Ok(usage.into_iter().map(Snapshot::from).collect())
+    }
+
+    /// The snapshots, in the order in which they were made. Reads their space maps.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        Ok(block_on(self.engine().snapshots())?.into_iter().map(Snapshot::from).collect())
+    }
+
+    /// Opens a snapshot of an image file or block device, for reading only. The image itself may be open, or mounted, for writing at the
+    /// same time, by this process or another; the snapshot can't be deleted while it is open.
+    pub fn open_snapshot(path: impl AsRef<Path>, name: &str, options: ImageOptions) -> Result<Self> {
+        let device = OpenOptions { beside_writer: true, ..options.device() };
+        Self::open_snapshot_device(FileDevice::open(path, device)?, name, options)
+    }
+
+    /// The same on a device of any kind.
+    pub fn open_snapshot_device(device: Arc<dyn Device>, name: &str, options: ImageOptions) -> Result<Self> {
+        Self::open_with(options, async |store_options, spawn| {
+            let (store, _) = Store::open_snapshot(device, store_options, spawn, name).await?;
+            Ok::<_, StoreError>((store, Default::default()))
+        })
+    }
+
+    /// Makes the image what it was when the snapshot was made; what has changed since is given up, and all snapshots stay. Nobody
+    /// may have the image open.
+    pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {
+        // What a crash left is recovered first, so that there is no log to be lost.
+        Self::open(path.as_ref(), ImageOptions::default())?.close()?;
+        let device = FileDevice::open(path, OpenOptions::default())?;
+        block_on(syncline_store::roll_back(device, name)).map_err(Error::from)?;
+        Ok(())
+    }
+
+    /// What changed since `before`, an older snapshot of the same image, in the order of the paths. Both must be open for reading
+    /// only. Costs as much as what changed; needs parent pointers.
+    pub fn changes_since(&self, before: &Filesystem) -> Result<Vec<Change>> {
+        Ok(block_on(self.engine().changes_since(before.engine()))?)
+    }
+}
