@@ -55,6 +55,8 @@ fn simple_damage_gives_one_finding() {
         FindingKind::ParentCount,
         FindingKind::PreallocationOverlap,
         FindingKind::PreallocationSum,
+        FindingKind::SnapshotTable,
+        FindingKind::SnapshotDamaged,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::damages::{DAMAGES, open_read_only};
+use common::damages::{DAMAGES, open_read_only, take_snapshot};
 use common::survey::{Survey, survey, survey_of};
 use common::{BadBlock, Inodes, examine, rot, sample, spawn};
 use rand::seq::IndexedRandom;
@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
+use syncline::{Filesystem, ImageOptions};
 use syncline_check::{Condition, FindingKind, Repair, repair};
 
 fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
@@ -18,7 +19,7 @@ fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
 }
 
 fn is_data(kind: FindingKind) -> bool {
-    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable)
+    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
 }
 
 /// Inodes whose own contents the damage of a kind takes away.
@@ -89,6 +90,28 @@ fn each_kind_of_damage_is_mended_and_nothing_else_changes() {
 }
 
 #[test]
+fn what_is_built_anew_leaves_snapshots_as_they_were() {
+    let (device, _) = sample();
+    take_snapshot(&device);
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("later", "not in the snapshot").unwrap();
+    fs.close().unwrap();
+    let view = || {
+        let fs = Filesystem::open_snapshot_device(device.clone(), "of the sample", ImageOptions::default());
+        fs.unwrap()
+    };
+    let kept = block_on(view().engine().store().walk_nodes()).nodes;
+    let nodes = block_on(open_read_only(&device).walk_nodes()).nodes;
+    let own = nodes[1..].iter().find(|node| !kept.contains(node)).expect("a leaf was written anew");
+    rot(&device, own.start);
+    let done = run(device.clone(), false);
+    assert!(done.rebuilt);
+    assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+    assert_eq!(view().read("large").unwrap(), vec![1; 300_000]);
+    assert!(view().read("later").is_err());
+}
+
+#[test]
 fn a_sound_image_is_left_alone() {
     let (device, _) = sample();
     let image = device.image();
@@ -127,8 +150,13 @@ fn what_lost_its_name_or_its_inode_is_found_in_lost_and_found() {
 /// Several kinds at once, by seed.
 #[test]
 fn combinations_of_damage_are_mended() {
-    // These lose data, or replace the device.
-    let never = [FindingKind::LogDamaged, FindingKind::DataUnreadable, FindingKind::DataDamaged];
+    // These lose data, replace the device, or can't be mended.
+    let never = [
+        FindingKind::LogDamaged,
+        FindingKind::DataUnreadable,
+        FindingKind::DataDamaged,
+        FindingKind::SnapshotDamaged,
+    ];
     // These go below the filesystem, or let what is planted after them be written over data.
     let at_last = [
         FindingKind::LogOverlap,
@@ -137,6 +165,7 @@ fn combinations_of_damage_are_mended() {
         FindingKind::NodeDamaged,
         FindingKind::SuperblockDamaged,
         FindingKind::BlockUnnamed,
+        FindingKind::SnapshotTable,
     ];
     let apart = |kind| never.contains(kind) || at_last.contains(kind);
     let items: Vec<_> = DAMAGES.iter().filter(|(kind, _)| !apart(kind)).collect();

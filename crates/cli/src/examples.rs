@@ -53,15 +53,34 @@ Examples:
   syncline dedupe /mnt/data/images
   syncline dedupe old.img new.img --json";
 
-pub const SNAPSHOT: &str = "\
+pub const SNAPSHOT_CREATE: &str = "\
 Examples:
   syncline snapshot create /mnt/data before-upgrade
+  syncline snapshot create disk.img as-installed             an image that is not mounted";
+
+pub const SNAPSHOT_LIST: &str = "\
+Examples:
   syncline snapshot list /mnt/data
-  syncline snapshot mount /mnt/data before-upgrade /mnt/old    and copy from there
-  syncline snapshot create /mnt/data after
-  syncline snapshot diff /mnt/data before-upgrade after        + added, - removed, R renamed, M contents, A attributes
-  syncline snapshot rollback disk.img before-upgrade --keep failed-upgrade
-  syncline snapshot delete /mnt/data after";
+  syncline snapshot list disk.img --json";
+
+pub const SNAPSHOT_DELETE: &str = "\
+Examples:
+  syncline snapshot delete /mnt/data before-upgrade";
+
+pub const SNAPSHOT_MOUNT: &str = "\
+Examples:
+  syncline snapshot mount /mnt/data before-upgrade /mnt/old    and copy from there; then 'syncline umount /mnt/old'
+  syncline snapshot mount disk.img as-installed /mnt/old";
+
+pub const SNAPSHOT_ROLLBACK: &str = "\
+Examples:
+  syncline snapshot rollback disk.img before-upgrade
+  syncline snapshot rollback disk.img before-upgrade --keep failed-upgrade";
+
+pub const SNAPSHOT_DIFF: &str = "\
+Examples:
+  syncline snapshot diff /mnt/data monday tuesday
+  syncline snapshot diff disk.img monday                     with the present state";
 
 pub const INFO: &str = "\
 Examples:

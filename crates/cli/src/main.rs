@@ -88,7 +88,6 @@ enum Command {
     #[command(after_help = examples::DEDUPE)]
     Dedupe(commands::dedupe::Args),
     /// Keep states of the whole filesystem, look at them, compare them, and go back to them
-    #[command(after_help = examples::SNAPSHOT)]
     Snapshot(commands::snapshot::Args),
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]

@@ -277,4 +277,26 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         });
         None
     }),
+    (FindingKind::SnapshotTable, |device, _| {
+        take_snapshot(device);
+        rot(device, open_read_only(device).superblock().snapshots.addr);
+        None
+    }),
+    (FindingKind::SnapshotDamaged, |device, inodes| {
+        let addr = extents(&open_read_only(device), inodes.large)[0].addr;
+        take_snapshot(device);
+        // From now on only the snapshot has these blocks.
+        let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+        fs.write("large", vec![9; 300_000]).unwrap();
+        fs.close().unwrap();
+        rot(device, addr);
+        None
+    }),
 ];
+
+/// Makes a snapshot of the sample.
+pub fn take_snapshot(device: &Arc<MemoryDevice>) {
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.create_snapshot("of the sample").unwrap();
+    fs.close().unwrap();
+}

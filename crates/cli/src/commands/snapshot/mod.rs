@@ -5,6 +5,7 @@ mod diff;
 mod list;
 mod source;
 
+use crate::examples;
 use crate::failure::Outcome;
 use std::path::PathBuf;
 
@@ -18,16 +19,22 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Keep the filesystem as it is now under a name: instant, whatever its size
+    #[command(after_help = examples::SNAPSHOT_CREATE)]
     Create(change::Args),
     /// Show the snapshots and the space that only they use
+    #[command(after_help = examples::SNAPSHOT_LIST)]
     List(list::Args),
     /// Delete a snapshot; what only it used is free at once
+    #[command(after_help = examples::SNAPSHOT_DELETE)]
     Delete(change::Args),
     /// Mount a snapshot, read-only, beside the filesystem itself
+    #[command(after_help = examples::SNAPSHOT_MOUNT)]
     Mount(MountArgs),
     /// Make the filesystem what it was when the snapshot was made; what has changed since is given up
+    #[command(after_help = examples::SNAPSHOT_ROLLBACK)]
     Rollback(change::RollbackArgs),
     /// Show what changed between two snapshots, or since one
+    #[command(after_help = examples::SNAPSHOT_DIFF)]
     Diff(diff::Args),
 }
 
