@@ -4,10 +4,11 @@
 mod switch;
 
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, syncline};
+use crate::support::{self, Mount, Place, eventually, no_fuse, not_root, program, syncline};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use switch::Switch;
 use syncline_device::{Worker, WorkerOptions};
 
@@ -82,5 +83,38 @@ fn what_is_not_switched_on_is_an_error_only_if_asked_for() {
     let mounted = mount(&place, "mount", false, &["--transport", "auto"]);
     assert_eq!(transport(&mounted), "classic");
     mounted.unmount().ok();
+    place.check_clean();
+}
+
+/// The kernel promises io_uring when a filesystem is mounted, and may refuse it when the daemon comes to ask: here because it is
+/// switched off in between. strace holds the daemon back for that long.
+#[test]
+fn a_registration_that_the_kernel_refuses_makes_the_mount_a_classic_one() {
+    skip_if!(no_uring());
+    skip_if!(support::tool("strace", &["--version".as_ref()]).is_none().then_some("there is no strace"));
+    let place = Place::with_image("32MiB");
+    let directory = place.directory("mount");
+    let switch = Switch::set(true).unwrap();
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-o"]).arg(place.path().join("trace"));
+    traced.args(["-e", "trace=mount", "-e", "inject=mount:delay_exit=2000000"]);
+    traced.arg(program().get_program()).arg("mount").arg(place.image()).arg(&directory);
+    let mut traced = traced.spawn().unwrap();
+    let is_mounted = || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.contains(directory.to_str().unwrap())
+    };
+    eventually("the kernel mounts", is_mounted);
+    fs::write(SWITCH, "N").unwrap();
+    // The first mount goes away again, and the second may not ask for anything but what is there.
+    let stats = [Path::new("stats"), &directory, Path::new("--json")];
+    eventually("the daemon answers", || is_mounted() && syncline(stats).code == 0);
+    drop(switch);
+    let mounted = Mount::of(&directory);
+    assert_eq!(transport(&mounted), "classic");
+    fs::write(directory.join("file"), "over the old way").unwrap();
+    assert_eq!(fs::read(directory.join("file")).unwrap(), b"over the old way");
+    mounted.unmount().ok();
+    traced.wait().unwrap();
     place.check_clean();
 }
