@@ -100,6 +100,12 @@ fn a_forgotten_fsync_is_found_reduced_and_shown() {
     mount.unmount().ok();
     // The state alone fails again, and the same seed leads to the same state.
     assert_eq!(lab.explore(&python("saver_check.py"), &["--state", &state]).code, 1);
+    let report = lab.explore(&python("saver_check.py"), &["--json"]);
+    assert_eq!(report.code, 1);
+    let report: serde_json::Value = serde_json::from_str(&report.out).unwrap();
+    assert_eq!(report["simplest"]["state"].as_str(), Some(state.as_str()));
+    assert_eq!(report["fails_without_power_cut"], false);
+    assert!(report["trees"].as_u64() > Some(0) && !report["failing"].as_array().unwrap().is_empty());
     let again = lab.explore(&python("saver_check.py"), &["--jobs", "1"]);
     assert_eq!(state_of(&again), state);
     lab.place.check_clean();

@@ -5,6 +5,7 @@ use super::report::failing_text;
 use crate::commands::image;
 use crate::failure::{Cause, Failure, Outcome};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +63,9 @@ pub struct Args {
     /// Look at this state only
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -89,6 +93,10 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure::new("interrupted; nothing is left mounted").with_code(INTERRUPTED));
     }
     let found = found?;
+    if args.json {
+        println!("{:#}", as_json(&args, &recording, &explorer, plan.len(), &found)?);
+        return Ok(ExitCode::from(if found.is_empty() { 0 } else { STATE_FAILS }));
+    }
     // Before the reduction, which looks at more.
     let summary = summary(&recording, &explorer, plan.len(), started.elapsed());
     if let Some(first) = found.first() {
@@ -186,6 +194,40 @@ fn tell(
     }
     println!();
     Ok(())
+}
+
+/// The same for a program: what was looked at, each failing case, and the simplest state of the first.
+fn as_json(
+    args: &Args,
+    recording: &Recording,
+    explorer: &Explorer<'_>,
+    planned: usize,
+    found: &[Failing],
+) -> Result<Value, Failure> {
+    let counts = &explorer.counts;
+    let mut report = json!({
+        "recording": args.recording.to_string_lossy(),
+        "points": stretches(recording).len(),
+        "states_planned": planned,
+        "states": load(&counts.states),
+        "images": load(&counts.images),
+        "trees": load(&counts.cases),
+        "failing": found.iter().map(failing_json).collect::<Vec<_>>(),
+    });
+    if let (Some(first), None) = (found.first(), &args.state) {
+        let (simplest, _) = reduce(recording, explorer, first)?;
+        report["simplest"] = failing_json(&simplest);
+        report["fails_without_power_cut"] = fails_in_the_end(args, recording, explorer)?.into();
+    }
+    Ok(report)
+}
+
+fn failing_json(failing: &Failing) -> Value {
+    json!({
+        "state": failing.state.to_string(),
+        "event": failing.state.position,
+        "output": failing.output.trim_end(),
+    })
 }
 
 /// Tells whether the checker is content with what COMMAND has left, without any power cut.
