@@ -25,7 +25,11 @@ pub static IMAGES: LazyLock<Vec<Image>> =
 /// were kept mean what they did.
 pub fn image(number: u8) -> &'static Image {
     let number = usize::from(number);
-    &IMAGES[if (128..192).contains(&number) { 8 + number % 2 } else { number % 8 }]
+    &IMAGES[match number {
+        128..192 => 8 + number % 2,
+        224.. => 10,
+        _ => number % 8,
+    }]
 }
 
 /// How an image came about.
@@ -47,9 +51,10 @@ enum Content {
     Changes,
     Orphans,
     Shared,
+    Snapshots,
 }
 
-const BASES: [Base; 10] = [
+const BASES: [Base; 11] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
@@ -60,6 +65,7 @@ const BASES: [Base; 10] = [
     Base { size_bytes: WIDE_BYTES, node_bytes: 65536, fill: Content::Data, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Shared, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Data, logged: Some(Content::Shared) },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Snapshots, logged: None },
 ];
 
 impl Base {
@@ -133,6 +139,7 @@ fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
             Content::Changes => changes(&fs).await?,
             Content::Orphans => orphans(&fs, close).await?,
             Content::Shared => shared(&fs).await?,
+            Content::Snapshots => snapshots(&fs).await?,
         }
         if close && !matches!(content, Content::Orphans) {
             fs.close().await?;
@@ -204,6 +211,18 @@ async fn shared(fs: &Filesystem) -> Result<(), FsError> {
     fs.fsync(third, false).await?;
     fs.setattr(CALLER, third, SetAttributes { size: Some(10_000), ..SetAttributes::default() }).await?;
     fs.fsync(clone, false).await
+}
+
+/// Two snapshots, each of which keeps what is gone since.
+async fn snapshots(fs: &Filesystem) -> Result<(), FsError> {
+    data(fs).await?;
+    fs.create_snapshot("first").await?;
+    let large = fs.lookup(ROOT, b"large").await?.ino;
+    fs.write(large, 100_000, Bytes::from(vec![8; 60_000]), false).await?;
+    fs.unlink(ROOT, b"sparse").await?;
+    fs.create_snapshot("second").await?;
+    fs.unlink(ROOT, b"cut").await?;
+    names(fs).await
 }
 
 /// Extended attributes of all sizes, and with them a tree of three levels.
