@@ -32,9 +32,11 @@ enum Feature {
     None,
     ParentPointers,
     Preallocation,
+    Snapshots,
 }
 
-const FEATURES: [Feature; 3] = [Feature::None, Feature::ParentPointers, Feature::Preallocation];
+const FEATURES: [Feature; 4] =
+    [Feature::None, Feature::ParentPointers, Feature::Preallocation, Feature::Snapshots];
 /// Names that one inode has beside those of every golden image, where it knows its names: some fit its item, some do not.
 const MORE_NAMES: u32 = 60;
 
@@ -43,6 +45,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::None => "",
         Feature::ParentPointers => "parents-",
         Feature::Preallocation => "preallocation-",
+        Feature::Snapshots => "snapshots-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -106,6 +109,15 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         let inline = OpenOptions::new().write(true).open(&fs, "directory/7").unwrap();
         inline.allocate(Allocation::Preallocate { keep_size: true }, 0, 50_000).unwrap();
     }
+    if feature == Feature::Snapshots {
+        fs.write("changing", pattern(100_000)).unwrap();
+        fs.write("going", "only the first snapshot has it").unwrap();
+        fs.create_snapshot("first, of März").unwrap();
+        fs.remove_file("going").unwrap();
+        fs.write("changing", pattern(70_000)).unwrap();
+        fs.create_snapshot("second").unwrap();
+        fs.write("changing", "small now").unwrap();
+    }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
 }
@@ -155,8 +167,20 @@ fn compare(fs: &Filesystem, feature: Feature) {
         assert_eq!(fs.open_file("preallocated").unwrap().usage().unwrap().total_bytes, 1 << 20);
         assert_eq!(fs.open_file("directory/7").unwrap().usage().unwrap().total_bytes, 13 * 4096 + 512);
     }
+    if feature == Feature::Snapshots {
+        let open = |name| {
+            let device = fs.engine().store().device().clone();
+            Filesystem::open_snapshot_device(device, name, options()).unwrap()
+        };
+        let (first, second) = (open("first, of März"), open("second"));
+        assert_eq!(first.read("going").unwrap(), b"only the first snapshot has it");
+        assert_eq!(first.read("changing").unwrap(), pattern(100_000));
+        assert_eq!(second.read("changing").unwrap(), pattern(70_000));
+        assert!(!second.try_exists("going").unwrap());
+        assert_eq!(fs.snapshots().unwrap().len(), 2);
+    }
     match feature {
-        Feature::None | Feature::Preallocation => {
+        Feature::None | Feature::Preallocation | Feature::Snapshots => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }
