@@ -53,11 +53,10 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let superblock = slots.superblock;
     let scan = syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await;
     let log_batches = scan.map_err(syncline_store::StoreError::from)?.batches.len() as u64;
-    let end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(superblock.label.len());
     Ok(Info {
         format_version: FORMAT_VERSION,
         uuid: uuid::Uuid::from_bytes(superblock.uuid).to_string(),
-        label: String::from_utf8_lossy(&superblock.label[..end]).into_owned(),
+        label: superblock.label_text(),
         size_bytes: superblock.geometry.total_blocks * BLOCK_BYTES as u64,
         device_bytes: device.size_bytes(),
         node_bytes: superblock.geometry.node_bytes,

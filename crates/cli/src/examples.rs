@@ -87,6 +87,19 @@ Examples:
   syncline info disk.img
   syncline info disk.img --json";
 
+pub const LABEL: &str = "\
+Examples:
+  syncline label disk.img                        show it
+  syncline label disk.img backups                set it: at most 64 bytes; '' for none
+  syncline label /mnt/data backups               also while it is mounted, for root and the mount's owner";
+
+pub const UUID: &str = "\
+Examples:
+  syncline uuid disk.img                         show it; also of a mount
+  syncline uuid copy.img random                  set a new one, as copies of an image should have
+  syncline uuid disk.img 6ba7b810-9dad-11d1-80b4-00c04fd430c8
+Syncline itself does not mind two images with one UUID; what finds filesystems by UUID (udev, fstab) may then find either.";
+
 pub const PATH: &str = "\
 Examples:
   syncline path /mnt/data 4711                   of a mount

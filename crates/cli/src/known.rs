@@ -79,10 +79,8 @@ fn syncline(start: &[u8]) -> Option<String> {
     let blocks = [SUPERBLOCK_AT, 2 * SUPERBLOCK_AT].map(|at| start.get(at..at + BLOCK_BYTES));
     let mut found = blocks.into_iter().flatten().filter(|block| block.starts_with(&MAGIC)).peekable();
     found.peek()?;
-    let label = found.find_map(|block| Superblock::decode(block).ok()).map(|superblock| {
-        let text = String::from_utf8_lossy(&superblock.label).into_owned();
-        text.trim_end_matches('\0').to_owned()
-    });
+    let label =
+        found.find_map(|block| Superblock::decode(block).ok()).map(|superblock| superblock.label_text());
     Some(match label.filter(|label| !label.is_empty()) {
         Some(label) => format!("a Syncline filesystem ({label:?})"),
         None => "a Syncline filesystem".to_owned(),

@@ -92,6 +92,12 @@ enum Command {
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
+    /// Show the label of a filesystem, or set it
+    #[command(after_help = examples::LABEL)]
+    Label(commands::identity::LabelArgs),
+    /// Show the UUID of a filesystem, or set it
+    #[command(after_help = examples::UUID)]
+    Uuid(commands::identity::UuidArgs),
     /// Look into an image, structure by structure, without writing
     Inspect(commands::inspect::Args),
     /// Show every path of an inode, without searching
@@ -141,6 +147,8 @@ fn run(command: Command) -> Outcome {
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Info(args) => commands::info::run(args),
+        Command::Label(args) => commands::identity::label(args),
+        Command::Uuid(args) => commands::identity::uuid(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args),
         Command::Stats(args) => commands::stats::run(args),

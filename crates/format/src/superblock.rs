@@ -34,6 +34,16 @@ pub struct TreeRoot {
     pub level: u8,
 }
 
+/// Room for the label.
+pub const LABEL_BYTES: usize = 64;
+
+/// A label as the superblock has it; `None` if it is too long or has a NUL in it.
+pub fn encode_label(text: &str) -> Option<[u8; LABEL_BYTES]> {
+    let mut label = [0; LABEL_BYTES];
+    label.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+    (!text.contains('\0')).then_some(label)
+}
+
 /// Root of the radix tree of space map pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceRoot {
@@ -62,7 +72,7 @@ pub struct Superblock {
     /// Name of the filesystem.
     pub uuid: [u8; 16],
     /// Human-readable name, UTF-8, zero-padded.
-    pub label: [u8; 64],
+    pub label: [u8; LABEL_BYTES],
     /// Sizes fixed at mkfs.
     pub geometry: Geometry,
     /// Number of the checkpoint this superblock ends; grows by one each time and jumps at recovery.
@@ -197,6 +207,12 @@ impl Superblock {
         superblock.check()
     }
 
+    /// The label without its padding. It comes from the image: what is not UTF-8 is replaced.
+    pub fn label_text(&self) -> String {
+        let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
+        String::from_utf8_lossy(&self.label[..end]).into_owned()
+    }
+
     /// True when every inode knows its names.
     pub fn has_parent_pointers(&self) -> bool {
         self.features & FEATURE_PARENT_POINTERS != 0
@@ -322,6 +338,21 @@ mod tests {
     fn what_is_encoded_decodes_to_itself() {
         let superblock = sample();
         assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    }
+
+    #[test]
+    fn labels_fit_or_are_refused() {
+        let longest = "x".repeat(LABEL_BYTES);
+        for text in ["", "a label", "\u{fc}ber", &longest] {
+            let superblock = Superblock { label: encode_label(text).unwrap(), ..sample() };
+            assert_eq!(superblock.label_text(), text);
+        }
+        assert_eq!(encode_label(&(longest + "x")), None);
+        assert_eq!(encode_label("a\0b"), None);
+        assert_eq!(
+            Superblock { label: [0xff; LABEL_BYTES], ..sample() }.label_text().chars().next(),
+            Some('\u{fffd}')
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod error;
 mod filesystem;
 mod flags;
 mod hash;
+mod identity;
 mod inode;
 mod options;
 mod orphan;

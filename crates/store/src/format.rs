@@ -6,7 +6,7 @@ use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Pointer, Superblock};
+use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Pointer, Superblock, encode_label};
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -95,10 +95,8 @@ async fn first_superblock(
     options: &FormatOptions,
 ) -> Result<Superblock, StoreError> {
     const GENERATION: u64 = 1;
-    let mut label = [0; 64];
-    let bytes = options.label.as_bytes();
-    let too_long = || StoreError::Unusable("a label has at most 64 bytes".into());
-    label.get_mut(..bytes.len()).ok_or_else(too_long)?.copy_from_slice(bytes);
+    let impossible = || StoreError::Unusable("a label has at most 64 bytes, and no NUL".into());
+    let label = encode_label(&options.label).ok_or_else(impossible)?;
     let space = Space::format(geometry);
     let tree = Tree::new(tracker.clone(), geometry, 1 << 20);
     let node = geometry.node_blocks();

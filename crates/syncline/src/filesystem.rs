@@ -157,6 +157,26 @@ impl Filesystem {
         self.shared.engine.statfs()
     }
 
+    /// The label of the image: a name for people.
+    pub fn label(&self) -> String {
+        self.shared.engine.label()
+    }
+
+    /// Sets the label, at most 64 bytes without a NUL, durably.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        Ok(block_on(self.shared.engine.set_label(label))?)
+    }
+
+    /// The UUID of the image: a name for programs.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.shared.engine.uuid()
+    }
+
+    /// Sets the UUID, durably. Mounts go on under the new one.
+    pub fn set_uuid(&self, uuid: [u8; 16]) -> Result<()> {
+        Ok(block_on(self.shared.engine.set_uuid(uuid))?)
+    }
+
     /// Every path of an inode, in the order of their bytes, without searching: from the parent pointers of the image. They are bytes,
     /// with a slash before each name; the root is "/".
     pub fn paths(&self, ino: u64) -> Result<Vec<Vec<u8>>> {

@@ -12,7 +12,10 @@ use syncline_store::{RecoveryReport, Store};
 /// The text with the distributions behind the summaries of `stats`.
 pub const DISTRIBUTIONS: &str = "distributions";
 
-/// Makes the daemon answer `stats`, `daemon`, `distributions` and `explain`, and scrub.
+/// The text with what the filesystem is called.
+pub const IDENTITY: &str = "identity";
+
+/// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions` and `explain`, and scrub.
 pub fn register(
     mounted: &Mounted,
     fs: &Arc<Filesystem>,
@@ -32,6 +35,13 @@ pub fn register(
     });
     let daemon_text = daemon.to_string();
     control.register("daemon", move || daemon_text.clone());
+    let named = Arc::downgrade(fs);
+    control.register(IDENTITY, move || {
+        named.upgrade().map_or("{}".into(), |fs| {
+            let uuid = uuid::Uuid::from_bytes(fs.uuid());
+            json!({ "uuid": uuid.to_string(), "label": fs.label() }).to_string()
+        })
+    });
     let distributed = Arc::downgrade(fs);
     control.register(DISTRIBUTIONS, move || {
         distributed.upgrade().map_or("{}".into(), |fs| json!(fs.store().distributions()).to_string())

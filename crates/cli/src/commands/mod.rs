@@ -10,6 +10,7 @@ pub mod du;
 pub mod explain;
 pub mod figures;
 mod files;
+pub mod identity;
 pub mod image;
 pub mod info;
 pub mod inspect;

@@ -10,10 +10,12 @@
 pub(crate) mod blocks;
 mod client;
 pub(crate) mod files;
+pub(crate) mod label;
 mod server;
 pub(crate) mod wire;
 
 pub use blocks::{BLOCKS_MAX, Block, Usage, blocks, dedupe, usage};
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
+pub use label::{label, set_label};
 pub use server::{Asker, Control};

@@ -1,6 +1,6 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label. Every other command is "not for this file".
 
-use super::{Answer, Refusal, flags, reflink};
+use super::{Answer, Refusal, flags, label, reflink};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -25,6 +25,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         return Ok(Reply::fixed(&IoctlOut::default()).with_data(answer));
     }
     if let Some(answer) = flags::ioctl(session, request, &input, &mut arguments).await {
+        return answer;
+    }
+    if let Some(answer) = label::ioctl(session, request, &input, &mut arguments).await {
         return answer;
     }
     if input.command != COMMAND {
@@ -96,7 +99,7 @@ fn name_in<'a>(question: &ControlIn, rest: &'a [u8]) -> Result<&'a str, Refusal>
 }
 
 /// Refuses everybody but root and the owner of the daemon.
-fn require_owner(asker: &Asker<'_>) -> Result<(), Refusal> {
+pub(super) fn require_owner(asker: &Asker<'_>) -> Result<(), Refusal> {
     if asker.is_owner { Ok(()) } else { Err(Refusal::Errno(libc::EPERM)) }
 }
 

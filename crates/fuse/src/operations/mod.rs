@@ -9,6 +9,7 @@ mod flags;
 #[cfg(test)]
 mod fuzz;
 mod ioctl;
+mod label;
 mod names;
 mod reflink;
 mod synchronous;

@@ -17,9 +17,8 @@ const REFERENCES_MAX: usize = 1000;
 /// A superblock's fields.
 fn told(superblock: &Superblock) -> Value {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let label: Vec<u8> = superblock.label.iter().copied().take_while(|&byte| byte != 0).collect();
     json!({
-        "uuid": uuid::Uuid::from_bytes(superblock.uuid).to_string(), "label": decode::lossy(&label),
+        "uuid": uuid::Uuid::from_bytes(superblock.uuid).to_string(), "label": superblock.label_text(),
         "total_blocks": superblock.geometry.total_blocks, "node_bytes": superblock.geometry.node_bytes,
         "generation": superblock.generation, "epoch": hex(&superblock.epoch),
         "tree": { "block": superblock.tree.node.addr, "level": superblock.tree.level,

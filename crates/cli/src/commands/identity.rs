@@ -1,0 +1,160 @@
+//! `syncline label` and `syncline uuid`: what a filesystem is called.
+
+use super::figures::IDENTITY;
+use super::image;
+use crate::failure::{Cause, Failure, Outcome};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use syncline::{Filesystem, ImageOptions};
+use syncline_device::{Device, block_on};
+use syncline_format::superblock::{LABEL_BYTES, encode_label};
+use syncline_fuse::control::{self, ControlError};
+use uuid::Uuid;
+
+/// Arguments of `label`.
+#[derive(clap::Args)]
+pub struct LabelArgs {
+    /// Image file or block device that is not mounted, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
+    /// The label from now on, at most 64 bytes; '' for none
+    new: Option<String>,
+}
+
+/// Arguments of `uuid`.
+#[derive(clap::Args)]
+pub struct UuidArgs {
+    /// Image file or block device that is not mounted, or, to show it, any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
+    /// The UUID from now on: eight, four, four, four and twelve hexadecimal digits, or 'random'
+    new: Option<NewUuid>,
+}
+
+/// A UUID on the command line.
+#[derive(Clone, Copy)]
+struct NewUuid(Uuid);
+
+impl FromStr for NewUuid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "random" {
+            return Ok(Self(Uuid::new_v4()));
+        }
+        match Uuid::parse_str(text) {
+            Ok(uuid) if uuid.is_nil() => Err("all zeros name nothing".into()),
+            Ok(uuid) => Ok(Self(uuid)),
+            Err(error) => Err(format!("{error}; or give 'random'")),
+        }
+    }
+}
+
+/// Both names.
+struct Identity {
+    label: String,
+    uuid: Uuid,
+}
+
+/// Runs `label`.
+pub fn label(args: LabelArgs) -> Outcome {
+    let Some(new) = args.new else {
+        println!("{}", identity(&args.source)?.label);
+        return Ok(ExitCode::SUCCESS);
+    };
+    if encode_label(&new).is_none() {
+        return Err(Failure::usage(format!(
+            "a label has at most {LABEL_BYTES} bytes and no NUL, this one has {} bytes",
+            new.len()
+        )));
+    }
+    if args.source.is_dir() {
+        // The ioctl alone would also name a filesystem of another kind.
+        identity_of_mount(&args.source)?;
+        control::set_label(&args.source, &new).map_err(|error| refused(&args.source, error))?;
+    } else {
+        change(&args.source, |fs| fs.set_label(&new))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `uuid`.
+pub fn uuid(args: UuidArgs) -> Outcome {
+    let Some(NewUuid(new)) = args.new else {
+        println!("{}", identity(&args.source)?.uuid);
+        return Ok(ExitCode::SUCCESS);
+    };
+    if args.source.is_dir() {
+        let text = format!("{}: the UUID of a mounted filesystem stays", args.source.display());
+        return Err(Failure::of(Cause::InUse, text).next("unmount it, and name the image"));
+    }
+    change(&args.source, |fs| fs.set_uuid(*new.as_bytes()))?;
+    println!("{new}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn identity(source: &Path) -> Result<Identity, Failure> {
+    if source.is_dir() {
+        return identity_of_mount(source);
+    }
+    let device: Arc<dyn Device> = image::open_read_only(source)?;
+    let slots = block_on(syncline_store::read_superblocks(&device))
+        .map_err(|error| Failure::from(error).about(source))?;
+    Ok(Identity { label: slots.superblock.label_text(), uuid: Uuid::from_bytes(slots.superblock.uuid) })
+}
+
+fn identity_of_mount(source: &Path) -> Result<Identity, Failure> {
+    let text = control::text(source, IDENTITY)?;
+    let strange = |_| Failure::new(format!("{}: the daemon's answer makes no sense", source.display()));
+    let answer: serde_json::Value = serde_json::from_str(&text).map_err(strange)?;
+    let field = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+    let uuid = Uuid::parse_str(&field("uuid"))
+        .map_err(|_| Failure::new(format!("{}: the daemon ends just now", source.display())))?;
+    Ok(Identity { label: field("label"), uuid })
+}
+
+/// Opens an image as a mount would, changes it and leaves it clean.
+fn change(
+    source: &Path,
+    change: impl FnOnce(&Filesystem) -> Result<(), syncline::Error>,
+) -> Result<(), Failure> {
+    let about = |error: syncline::Error| Failure::from(error).about(source);
+    let fs = Filesystem::open(source, ImageOptions::default()).map_err(about)?;
+    change(&fs).and_then(|()| fs.close()).map_err(about)
+}
+
+/// Names the next step where only an owner may go on.
+fn refused(source: &Path, error: ControlError) -> Failure {
+    let errno = match &error {
+        ControlError::Failed { source, .. } => {
+            source.raw_os_error().map(rustix::io::Errno::from_raw_os_error)
+        }
+        _ => None,
+    };
+    match errno {
+        Some(rustix::io::Errno::PERM) => Failure::of(Cause::Permission, error)
+            .next("only root and the user whose daemon it is may name the filesystem"),
+        Some(rustix::io::Errno::ROFS) => {
+            let text = format!("{}: the filesystem is read-only", source.display());
+            Failure::of(Cause::Permission, text).next("mount it for writing")
+        }
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_read_and_nonsense_is_refused() {
+        let text = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+        assert_eq!(text.parse::<NewUuid>().unwrap().0.to_string(), text);
+        let random = || "random".parse::<NewUuid>().unwrap().0;
+        assert_ne!(random(), random());
+        assert!("00000000-0000-0000-0000-000000000000".parse::<NewUuid>().is_err());
+        assert!("6ba7".parse::<NewUuid>().is_err_and(|text| text.contains("random")));
+    }
+}
