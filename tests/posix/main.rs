@@ -5,6 +5,7 @@ mod support;
 
 mod acl;
 mod allocate;
+mod clone;
 mod explain;
 mod flags;
 mod limits;

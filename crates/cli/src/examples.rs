@@ -48,6 +48,14 @@ Examples:
   syncline du /mnt/data                          all files below it, in one line
   syncline du --all vm.img clone.img             what each would free, and what both share";
 
+pub const CLONE: &str = "\
+Examples:
+  syncline clone /mnt/data/project /mnt/data/project.before
+  syncline clone vm.img vm.test.img
+The copy is what 'cp -a' would make, with owners, permissions, times, extended attributes, access control lists, hard links, \
+holes and flags, but needs no room for data, and survives a crash when the command returns. It is not one moment's state of a \
+tree that is being changed.";
+
 pub const DEDUPE: &str = "\
 Examples:
   syncline dedupe /mnt/data/images

@@ -84,6 +84,9 @@ enum Command {
     /// Show what files use for themselves, and what they share
     #[command(after_help = examples::DU)]
     Du(commands::du::Args),
+    /// Copy a file or a whole tree, sharing all data
+    #[command(after_help = examples::CLONE)]
+    Clone(commands::clone::Args),
     /// Find equal blocks in files and share them
     #[command(after_help = examples::DEDUPE)]
     Dedupe(commands::dedupe::Args),
@@ -144,6 +147,7 @@ fn run(command: Command) -> Outcome {
         Command::Sync(args) => commands::sync::sync(args),
         Command::Barrier(args) => commands::sync::barrier(args),
         Command::Du(args) => commands::du::run(args),
+        Command::Clone(args) => commands::clone::run(args),
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Info(args) => commands::info::run(args),

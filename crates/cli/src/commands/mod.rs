@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod clone;
 pub mod completions;
 pub mod crashlab;
 pub mod dedupe;

@@ -1,0 +1,129 @@
+//! Owner, permissions, extended attributes with access control lists, times, flags: read before anything is changed by reading,
+//! and given in an order in which none takes another away.
+
+use super::{At, AtPath, Report};
+use rustix::fs::{
+    AtFlags, CWD, IFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags, ioctl_getflags, ioctl_setflags,
+    lgetxattr, llistxattr, lsetxattr, utimensat,
+};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::fs::{File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::path::Path;
+
+/// Longest value of an extended attribute, and longest list of names.
+const XATTR_BYTES_MAX: usize = 65536;
+/// Lists are attributes that not every listing shows.
+const LISTS: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
+
+/// All that a file has but its contents and names.
+pub(super) struct Attributes {
+    metadata: Metadata,
+    xattrs: Vec<(CString, Vec<u8>)>,
+    flags: IFlags,
+}
+
+/// Opens without following a link or waiting for a FIFO's other end.
+pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+impl Attributes {
+    pub(super) fn read(path: &Path, metadata: &Metadata) -> Result<Self, At> {
+        let mut flags = IFlags::empty();
+        if metadata.is_dir() || metadata.is_file() {
+            let file = open(path, OFlags::RDONLY).at(path)?;
+            flags = ioctl_getflags(&file).at(path)?;
+        }
+        Ok(Self { metadata: metadata.clone(), xattrs: xattrs(path).at(path)?, flags })
+    }
+
+    /// Gives all of it to what was made at `place`.
+    pub(super) fn give(&self, place: &Path, report: &mut Report) -> Result<(), At> {
+        self.give_all_but_flags(place, report)?;
+        self.give_flags(place, report)
+    }
+
+    /// Gives what does not stand in the way of a further name.
+    pub(super) fn give_all_but_flags(&self, place: &Path, report: &mut Report) -> Result<(), At> {
+        let owned = self.give_owner(place, report)?;
+        if !self.metadata.is_symlink() {
+            // A changed owner took these bits away; under another owner they would be a gift.
+            let kept = if owned { 0o7777 } else { 0o1777 };
+            let mode = Permissions::from_mode(self.metadata.mode() & kept);
+            std::fs::set_permissions(place, mode).at(place)?;
+        }
+        for (name, value) in &self.xattrs {
+            match lsetxattr(place, name.as_c_str(), value, XattrFlags::empty()) {
+                Err(Errno::PERM | Errno::ACCESS) if !is_root() => report.left_out += 1,
+                given => given.at(place)?,
+            }
+        }
+        let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        let times = Timestamps {
+            last_access: time(self.metadata.atime(), self.metadata.atime_nsec()),
+            last_modification: time(self.metadata.mtime(), self.metadata.mtime_nsec()),
+        };
+        utimensat(CWD, place, &times, AtFlags::SYMLINK_NOFOLLOW).at(place)
+    }
+
+    /// Gives the flags, under some of which nothing else could be given.
+    pub(super) fn give_flags(&self, place: &Path, report: &mut Report) -> Result<(), At> {
+        if !self.flags.is_empty() {
+            let file = open(place, OFlags::RDONLY).at(place)?;
+            match ioctl_setflags(&file, self.flags) {
+                Err(Errno::PERM) if !is_root() => report.left_out += 1,
+                given => given.at(place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// True if the owners are those of the source.
+    fn give_owner(&self, place: &Path, report: &mut Report) -> Result<bool, At> {
+        let (uid, gid) = (self.metadata.uid(), self.metadata.gid());
+        let made = place.symlink_metadata().at(place)?;
+        if (made.uid(), made.gid()) == (uid, gid) {
+            return Ok(true);
+        }
+        match lchown(place, Some(uid), Some(gid)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_root() => {
+                report.left_out += 1;
+                Ok(false)
+            }
+            Err(error) => Err(error).at(place),
+        }
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// All extended attributes that this user sees.
+fn xattrs(path: &Path) -> io::Result<Vec<(CString, Vec<u8>)>> {
+    let mut room = vec![0; XATTR_BYTES_MAX];
+    let len = llistxattr(path, &mut room[..])?;
+    let mut names: Vec<CString> = room[..len]
+        .split_inclusive(|&byte| byte == 0)
+        .filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+        .map(CStr::to_owned)
+        .collect();
+    names.extend(LISTS.into_iter().map(CStr::to_owned));
+    names.sort_unstable();
+    names.dedup();
+    let mut xattrs = Vec::new();
+    for name in names {
+        match lgetxattr(path, name.as_c_str(), &mut room[..]) {
+            Ok(len) => xattrs.push((name, room[..len].to_vec())),
+            // It went meanwhile, there is no such list, or links can't have one.
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(xattrs)
+}

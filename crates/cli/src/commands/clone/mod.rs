@@ -1,0 +1,175 @@
+//! `syncline clone`: a copy of a tree that shares all data with it.
+
+mod attributes;
+mod tree;
+
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::fs::Metadata;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use syncline_fuse::control;
+
+/// Arguments of `clone`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory or file of a mounted filesystem
+    source: PathBuf,
+    /// What the copy is called, on the same mount; it must not exist yet
+    destination: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was cloned.
+#[derive(Default, Serialize)]
+struct Report {
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    /// Further names of files that have several.
+    links: u64,
+    /// Device nodes, FIFOs and sockets.
+    specials: u64,
+    /// Sizes of the files, together.
+    bytes: u64,
+    /// Owners and attributes that only root may give, and that this user left out.
+    left_out: u64,
+}
+
+/// An error with the path that it is about.
+struct At {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Gives an error its path.
+trait AtPath<T> {
+    fn at(self, path: &Path) -> Result<T, At>;
+}
+
+impl<T, E: Into<io::Error>> AtPath<T> for Result<T, E> {
+    fn at(self, path: &Path) -> Result<T, At> {
+        self.map_err(|error| At { path: path.to_owned(), source: error.into() })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let source = args.source.symlink_metadata().map_err(|error| about(&args.source, error))?;
+    refuse_impossible(&args, &source)?;
+    let bar = spinner();
+    let mut report = Report::default();
+    let cloned = tree::clone(&args.source, &args.destination, &mut report, &bar);
+    bar.finish_and_clear();
+    cloned.map_err(|error| unfinished(&args, &report, error))?;
+    // One checkpoint for all of it: names, attributes, shared blocks and what small files have in memory.
+    control::sync(parent(&args.destination)).map_err(|error| {
+        let failure = Failure::from(error);
+        let text = format!("the copy is whole, but may not survive a crash: {failure}");
+        failure.with_text(text)
+    })?;
+    print(&report, args.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn about(path: &Path, error: io::Error) -> Failure {
+    Failure::from(error).about(path)
+}
+
+/// The directory that a path lies in.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Refuses, before anything is made, what can't be cloned.
+fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
+    let (from, to) = (args.source.display(), args.destination.display());
+    match args.destination.symlink_metadata() {
+        Ok(_) => {
+            let failure = Failure::usage(format!("{to} exists already"));
+            return Err(failure.next("choose another name, or remove it first"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(about(&args.destination, error)),
+    }
+    if args.destination.file_name().is_none() {
+        return Err(Failure::usage(format!("{to} is no name for a copy")));
+    }
+    let directory =
+        parent(&args.destination).metadata().map_err(|error| about(parent(&args.destination), error))?;
+    // A symbolic link or a FIFO can't be asked itself.
+    control::text(if source.is_dir() { &args.source } else { parent(&args.source) }, "daemon")?;
+    if directory.dev() != source.dev() {
+        let failure =
+            Failure::usage(format!("{to} is on another filesystem than {from}, and can't share its blocks"));
+        return Err(failure.next("copy with 'cp -a'"));
+    }
+    if !source.is_dir() {
+        return Ok(());
+    }
+    let whole = args.source.canonicalize().map_err(|error| about(&args.source, error))?;
+    let place =
+        parent(&args.destination).canonicalize().map_err(|error| about(parent(&args.destination), error))?;
+    if place.starts_with(&whole) {
+        let failure = Failure::usage(format!("{to} lies inside of {from}"));
+        return Err(failure.next("choose a place outside of what is cloned"));
+    }
+    Ok(())
+}
+
+/// Shows how far it is on a terminal.
+fn spinner() -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !crate::logging::is_quiet();
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{spinner} cloning: {human_pos} made, {elapsed}");
+    let bar =
+        ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is well-formed"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// What went wrong, and what is there now.
+fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure {
+    let shared = source.raw_os_error() == Some(rustix::io::Errno::XDEV.raw_os_error());
+    let failure = Failure::from(source).about(&path);
+    let to = args.destination.display();
+    let made = report.files + report.directories + report.symlinks + report.links + report.specials;
+    let mut text = failure.to_string();
+    if shared {
+        text += " (something else is mounted there)";
+    }
+    match args.destination.symlink_metadata() {
+        Ok(_) => {
+            text +=
+                &format!("; {to} is left unfinished, with {made} files and directories: remove it ('rm -r')")
+        }
+        Err(_) => text += "; nothing is left of the copy",
+    }
+    failure.with_text(text)
+}
+
+fn print(report: &Report, json: bool) {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report).expect("numbers"));
+        return;
+    }
+    let Report { files, directories, symlinks, links, specials, bytes, left_out } = report;
+    let mut parts =
+        vec![format!("{files} files of {}", size::show(*bytes)), format!("{directories} directories")];
+    let others =
+        [(symlinks, "symbolic links"), (links, "hard links"), (specials, "device nodes, FIFOs and sockets")];
+    parts.extend(
+        others.iter().filter(|(count, _)| **count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
+    println!("cloned {}", parts.join(", "));
+    if *left_out > 0 {
+        println!("{left_out} owners or attributes were left out: only root may give them");
+    }
+}

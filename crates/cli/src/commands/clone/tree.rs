@@ -1,0 +1,154 @@
+//! Going through the tree and making the same again.
+//!
+//! Everything is made without permissions for others and gets its attributes when nothing in it is made any more: of a
+//! directory when all below it is done, or its times and a missing permission to write would be in the way.
+
+use super::attributes::{self, Attributes};
+use super::{At, AtPath, Report};
+use indicatif::ProgressBar;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use walkdir::WalkDir;
+
+/// Most bytes asked for in one call; the filesystem shares less at a time.
+const CALL_BYTES_MAX: u64 = 1 << 30;
+
+/// Makes `to` what `from` is.
+pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressBar) -> Result<(), At> {
+    let mut cloner = Cloner { names: HashMap::new(), late: Vec::new(), report };
+    // Directories that are not done: those that lead to where the walk is.
+    let mut open: Vec<Directory> = Vec::new();
+    let mut device = None;
+    for entry in WalkDir::new(from).follow_links(false).follow_root_links(false) {
+        let entry = entry.map_err(|error| walk_failed(from, error))?;
+        while open.len() > entry.depth() {
+            close(open.pop(), cloner.report)?;
+        }
+        let metadata = entry.path().symlink_metadata().at(entry.path())?;
+        if metadata.dev() != *device.get_or_insert(metadata.dev()) {
+            return Err(io::Error::from(rustix::io::Errno::XDEV)).at(entry.path());
+        }
+        let below = entry.path().strip_prefix(from).expect("a walk stays below its start");
+        // Joining an empty path would add a slash.
+        let place = if entry.depth() == 0 { to.to_owned() } else { to.join(below) };
+        if metadata.is_dir() {
+            let attributes = Attributes::read(entry.path(), &metadata)?;
+            fs::DirBuilder::new().mode(0o700).create(&place).at(&place)?;
+            cloner.report.directories += 1;
+            open.push(Directory { place, attributes });
+        } else {
+            cloner.one(entry.path(), &metadata, place)?;
+        }
+        bar.inc(1);
+    }
+    for (place, attributes) in std::mem::take(&mut cloner.late) {
+        attributes.give_flags(&place, cloner.report)?;
+    }
+    while !open.is_empty() {
+        close(open.pop(), cloner.report)?;
+    }
+    Ok(())
+}
+
+/// A directory of the copy that is not done.
+struct Directory {
+    place: PathBuf,
+    attributes: Attributes,
+}
+
+fn close(directory: Option<Directory>, report: &mut Report) -> Result<(), At> {
+    match directory {
+        Some(Directory { place, attributes }) => attributes.give(&place, report),
+        None => Ok(()),
+    }
+}
+
+fn walk_failed(from: &Path, error: walkdir::Error) -> At {
+    let path = error.path().unwrap_or(from).to_owned();
+    At {
+        path,
+        source: error.into_io_error().unwrap_or_else(|| io::Error::other("the tree changes too fast")),
+    }
+}
+
+struct Cloner<'a> {
+    /// Where inodes with several names were put.
+    names: HashMap<u64, PathBuf>,
+    /// The first of their names, whose flags have to wait: an immutable file gets no further name.
+    late: Vec<(PathBuf, Attributes)>,
+    report: &'a mut Report,
+}
+
+impl Cloner<'_> {
+    /// Clones what is no directory.
+    fn one(&mut self, from: &Path, metadata: &Metadata, place: PathBuf) -> Result<(), At> {
+        if metadata.nlink() > 1 {
+            if let Some(first) = self.names.get(&metadata.ino()) {
+                fs::hard_link(first, &place).at(&place)?;
+                self.report.links += 1;
+                return Ok(());
+            }
+            self.names.insert(metadata.ino(), place.clone());
+        }
+        let attributes = Attributes::read(from, metadata)?;
+        let file_type = FileType::from_raw_mode(metadata.mode());
+        match file_type {
+            FileType::RegularFile => {
+                self.report.bytes += share(from, &place)?;
+                self.report.files += 1;
+            }
+            FileType::Symlink => {
+                symlink(fs::read_link(from).at(from)?, &place).at(&place)?;
+                self.report.symlinks += 1;
+            }
+            _ => {
+                mknodat(CWD, &place, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev()).at(&place)?;
+                self.report.specials += 1;
+            }
+        }
+        if metadata.nlink() == 1 {
+            return attributes.give(&place, self.report);
+        }
+        attributes.give_all_but_flags(&place, self.report)?;
+        self.late.push((place, attributes));
+        Ok(())
+    }
+}
+
+/// Makes a file that shares the blocks of another, holes included; its size.
+fn share(from: &Path, place: &Path) -> Result<u64, At> {
+    let source = attributes::open(from, OFlags::RDONLY).at(from)?;
+    let copy = File::options().write(true).create_new(true).mode_for_owner().open(place).at(place)?;
+    let size = source.metadata().at(from)?.len();
+    let (mut from_at, mut to_at) = (0, 0);
+    while from_at < size {
+        let len = (size - from_at).min(CALL_BYTES_MAX) as usize;
+        let copied = rustix::fs::copy_file_range(&source, Some(&mut from_at), &copy, Some(&mut to_at), len);
+        match copied {
+            // It was cut meanwhile.
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).at(from),
+        }
+    }
+    // A hole at the end is no data to copy.
+    if to_at < size && from_at >= size {
+        copy.set_len(size).at(place)?;
+    }
+    Ok(to_at)
+}
+
+/// New files are nobody else's until they have their owner.
+trait ModeForOwner {
+    fn mode_for_owner(&mut self) -> &mut Self;
+}
+
+impl ModeForOwner for fs::OpenOptions {
+    fn mode_for_owner(&mut self) -> &mut Self {
+        std::os::unix::fs::OpenOptionsExt::mode(self, 0o600)
+    }
+}
