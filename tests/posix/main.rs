@@ -21,6 +21,7 @@ mod sync_many;
 mod synced;
 mod tmpfile;
 mod transport;
+mod trim;
 mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};

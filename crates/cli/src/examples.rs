@@ -108,6 +108,13 @@ Examples:
   syncline uuid disk.img 6ba7b810-9dad-11d1-80b4-00c04fd430c8
 Syncline itself does not mind two images with one UUID; what finds filesystems by UUID (udev, fstab) may then find either.";
 
+pub const TRIM: &str = "\
+Examples:
+  syncline trim /mnt/data                        while it is mounted, as 'fstrim /mnt/data' does
+  syncline trim disk.img --minimum 1MiB          an image that is not mounted
+An image file gets holes where it is free: if its place is full when they are written again, that write fails. Mounted with \
+-o discard, what becomes free is discarded in the background.";
+
 pub const PATH: &str = "\
 Examples:
   syncline path /mnt/data 4711                   of a mount

@@ -101,6 +101,9 @@ enum Command {
     /// Show the UUID of a filesystem, or set it
     #[command(after_help = examples::UUID)]
     Uuid(commands::identity::UuidArgs),
+    /// Tell the device what is free
+    #[command(after_help = examples::TRIM)]
+    Trim(commands::trim::Args),
     /// Look into an image, structure by structure, without writing
     Inspect(commands::inspect::Args),
     /// Show every path of an inode, without searching
@@ -153,6 +156,7 @@ fn run(command: Command) -> Outcome {
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args),
         Command::Uuid(args) => commands::identity::uuid(args),
+        Command::Trim(args) => commands::trim::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args),
         Command::Stats(args) => commands::stats::run(args),

@@ -90,10 +90,18 @@ impl MemoryDevice {
     }
 
     fn forget(&self, offset: u64, len_bytes: u64) {
-        // Whole chunks only, and only those that exist: a discard of a terabyte costs what was written of it.
+        // Only chunks that exist: a discard of a terabyte costs what was written of it. All of the range reads as zeros
+        // afterwards, so that a test sees a discard of what was in use.
         let (first, end) = (offset.div_ceil(CHUNK_BYTES), (offset + len_bytes) / CHUNK_BYTES);
         for shard in &self.shards {
             shard.write().retain(|chunk, _| !(first..end).contains(chunk));
+        }
+        let head = (first * CHUNK_BYTES).min(offset + len_bytes);
+        let tail = (end * CHUNK_BYTES).max(head);
+        for (from, to) in [(offset, head), (tail, offset + len_bytes)] {
+            if from < to && self.shard(from / CHUNK_BYTES).read().contains_key(&(from / CHUNK_BYTES)) {
+                self.put(from, &vec![0; (to - from) as usize]);
+            }
         }
     }
 }
@@ -172,6 +180,19 @@ mod tests {
         assert_eq!(block_on(device.read_at((1 << 40) - 4096, 4096)).unwrap()[0], 9);
         block_on(device.discard_at(0, 1 << 40)).unwrap();
         assert_eq!(device.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn exactly_what_is_discarded_reads_as_zeros() {
+        for (first, blocks) in [(0, 1), (3, 1), (1, 2), (2, 9), (3, 6), (4, 4), (0, 16)] {
+            let device = MemoryDevice::new(64 << 10);
+            block_on(device.write_at(0, vec![block(5); 16])).unwrap();
+            block_on(device.discard_at(first * 4096, blocks * 4096)).unwrap();
+            for (index, bytes) in (0..).zip(device.image().chunks(4096)) {
+                let expected = if (first..first + blocks).contains(&index) { 0 } else { 5 };
+                assert!(bytes.iter().all(|&byte| byte == expected), "block {index} of {first}+{blocks}");
+            }
+        }
     }
 
     #[test]

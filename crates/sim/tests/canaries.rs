@@ -48,6 +48,7 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         CountInOwnTransaction => (Engine::Fs, false, 200),
         ForgetSnapshot => (Engine::Store, false, 100),
         DropSnapshotEarly => (Engine::Store, false, 600),
+        DiscardEarly => (Engine::Store, false, 50),
     }
 }
 

@@ -44,6 +44,26 @@ pub(crate) fn sorted_and_joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     joined
 }
 
+/// The parts of `runs` that `others` leave, and those that both have. Both are in order of address and disjoint.
+pub(crate) fn split_by(runs: &[BlockRun], others: &[BlockRun]) -> (Vec<BlockRun>, Vec<BlockRun>) {
+    let (mut rest, mut both) = (Vec::new(), Vec::new());
+    for run in runs {
+        let mut at = run.start;
+        let first = others.partition_point(|other| other.end() <= run.start);
+        for common in others[first..].iter().map_while(|other| clip(*other, *run)) {
+            if common.start > at {
+                rest.push(BlockRun::new(at, common.start - at));
+            }
+            at = common.end();
+            both.push(common);
+        }
+        if at < run.end() {
+            rest.push(BlockRun::new(at, run.end() - at));
+        }
+    }
+    (rest, both)
+}
+
 /// Blocks of all runs together.
 pub(crate) fn blocks_of(runs: &[BlockRun]) -> u64 {
     runs.iter().map(|run| run.blocks).sum()

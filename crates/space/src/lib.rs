@@ -14,6 +14,7 @@
 
 mod bits;
 mod bounds;
+mod discard;
 mod error;
 mod frozen;
 mod kept;

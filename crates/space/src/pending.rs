@@ -33,11 +33,18 @@ impl Pending {
         if waiting.is_empty() { *waiting = runs } else { waiting.extend(runs) }
     }
 
-    /// A superblock of `generation` is durable: what was freed up to it waits for pins only.
-    pub(crate) fn release(&mut self, generation: u64) {
+    /// A superblock of `generation` is durable: what was freed up to it waits for pins only. Returns what that is.
+    pub(crate) fn release(&mut self, generation: u64) -> Vec<BlockRun> {
         let later = self.by_generation.split_off(&(generation + 1));
         let runs = std::mem::replace(&mut self.by_generation, later);
-        self.released.extend(runs.into_values().flatten());
+        let released: Vec<BlockRun> = runs.into_values().flatten().collect();
+        self.released.extend(&released);
+        released
+    }
+
+    /// What generations freed that are not durable.
+    pub(crate) fn unreleased(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        self.by_generation.values().flatten().copied()
     }
 
     /// Everything that waits, whether or not a snapshot keeps it.

@@ -1,6 +1,7 @@
 //! The free space of one image: what may be handed out, what is named, what waits.
 
 use crate::bits::{blocks_of, clip, push_bits, sorted_and_joined};
+use crate::discard::Discards;
 use crate::frozen::{FrozenMap, InFlight};
 use crate::kept::KeptMap;
 use crate::live::LiveMap;
@@ -49,6 +50,7 @@ pub(crate) struct State {
     pub(crate) placement: Placement,
     pub(crate) table: PageTable,
     pub(crate) in_flight: Option<InFlight>,
+    pub(crate) discards: Discards,
 }
 
 impl State {
@@ -94,6 +96,7 @@ impl Space {
             placement: Placement::new(geometry),
             table,
             in_flight: None,
+            discards: Discards::default(),
         };
         Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
     }
@@ -115,15 +118,6 @@ impl Space {
     #[doc(hidden)]
     pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
         self.lock().placement.refuse(after, times)
-    }
-
-    /// Takes what is free of a run, for instance to discard it: nobody else gets these parts until `give_back`.
-    pub fn claim_free(&self, run: BlockRun) -> Vec<BlockRun> {
-        let Some(run) = self.clip(run) else { return Vec::new() };
-        let state = &mut *self.lock();
-        let parts = state.live.free_parts(run);
-        parts.iter().for_each(|part| state.live.set(*part));
-        parts
     }
 
     /// Gives back blocks that were allocated, claimed or reserved, and never named: they are reusable at once. No
@@ -240,7 +234,8 @@ impl Space {
             state.wait(done.generation, done.freed().collect());
             state.named.thaw();
         }
-        state.pending.release(generation);
+        let released = state.pending.release(generation);
+        state.discards.released(released);
         drop(state);
         self.collect_with(forget)
     }
@@ -274,6 +269,7 @@ impl Space {
             let cleared = state.live.clear(runs);
             debug_assert_eq!(cleared, blocks_of(runs), "a block waits in one place only");
             state.pending.reused(blocks_of(runs));
+            state.discards.reusable(runs);
         }
         ready
     }

@@ -98,6 +98,10 @@ struct Lab {
     /// Freed blocks whose generation is durable, with the newest pin that was taken before.
     released: BTreeMap<u64, u64>,
     checkpoint: Option<Checkpoint>,
+    /// What the newest superblock released, which the tree of the one before may name.
+    fresh: Blocks,
+    /// What the superblock before the newest names.
+    older: Blocks,
     /// The newest durable root, what its map names, and the runs in it that checkpoints and transactions own.
     durable: (SpaceRoot, Blocks, Vec<BlockRun>),
     pins: BTreeMap<u64, Pin>,
@@ -124,6 +128,8 @@ impl Lab {
             pages: Blocks::new(),
             pending: BTreeMap::new(),
             released: BTreeMap::new(),
+            fresh: Blocks::new(),
+            older: Blocks::new(),
             checkpoint: None,
             durable: (SpaceRoot::default(), Blocks::new(), Vec::new()),
             pins: BTreeMap::new(),
@@ -224,9 +230,13 @@ impl Lab {
         let live = self.live();
         let usable = GEOMETRY.usable();
         let free = |block: &u64| *block >= usable.start && *block < usable.end() && !live.contains(block);
-        let expected: Blocks = (run.start..run.end()).filter(free).collect();
-        let claimed = self.space.claim_free(run);
+        let waits = |block: &u64| self.fresh.contains(block);
+        let expected: Blocks = (run.start..run.end()).filter(|block| free(block) && !waits(block)).collect();
+        let claimed = self.space.claim_discardable(run);
         assert_eq!(blocks(&claimed), expected);
+        assert!(expected.is_disjoint(&self.older), "the tree in the other slot names it");
+        let again = self.space.claim_discardable(run);
+        assert!(again.is_empty(), "what is claimed is nobody else's");
         self.allocated.extend(claimed);
     }
 
@@ -339,17 +349,19 @@ impl Lab {
         let newest_pin = self.next_pin;
         let old_pages = checkpoint.old_pages.difference(&self.pages).copied();
         let freed = blocks(&checkpoint.replaced).into_iter().chain(old_pages);
-        self.released.extend(freed.map(|block| (block, newest_pin)));
+        self.fresh = freed.collect();
+        self.released.extend(self.fresh.iter().map(|block| (*block, newest_pin)));
         let due: Blocks =
             self.pending.iter().filter(|(_, freed)| **freed <= generation).map(|(block, _)| *block).collect();
         for block in due {
             self.pending.remove(&block);
             self.released.insert(block, newest_pin);
+            self.fresh.insert(block);
         }
         self.nodes.extend(checkpoint.written);
         let mut owned = self.runs_at_freeze.clone();
         owned.extend(&self.nodes);
-        self.durable = (root, checkpoint.named, owned);
+        self.older = std::mem::replace(&mut self.durable, (root, checkpoint.named, owned)).1;
         let mut seen = Vec::new();
         let reusable = self.space.superblock_durable_with(generation, |runs| seen.extend_from_slice(runs));
         assert_eq!(seen, reusable);
@@ -412,6 +424,9 @@ impl Lab {
         self.allocated.clear();
         self.pending.clear();
         self.released.clear();
+        // Recovery takes a checkpoint before anything else.
+        self.fresh.clear();
+        self.older.clear();
         self.generation += 10;
     }
 

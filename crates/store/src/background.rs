@@ -1,5 +1,6 @@
 //! Background tasks: sealing and bounding what is not durable, and starting checkpoints.
 
+use crate::trim::tend_discards;
 use crate::{OpSeq, Store, StoreError};
 use futures_lite::future::or;
 use std::sync::atomic::Ordering;
@@ -15,6 +16,10 @@ impl Store {
     pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
         spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
         spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
+        if self.options.discard {
+            self.space.remember_freed();
+            spawn.spawn(Box::pin(tend_discards(Arc::downgrade(self))));
+        }
     }
 
     fn log_is_full(&self) -> bool {

@@ -64,11 +64,13 @@ pub enum Canary {
     ForgetSnapshot,
     /// Hand out what only a deleted snapshot kept before the superblock that lacks it is durable (breaks R2).
     DropSnapshotEarly,
+    /// Discard what was freed before the superblock that frees it is durable (breaks R2).
+    DiscardEarly,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -95,6 +97,7 @@ impl Canary {
         Self::CountInOwnTransaction,
         Self::ForgetSnapshot,
         Self::DropSnapshotEarly,
+        Self::DiscardEarly,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

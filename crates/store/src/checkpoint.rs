@@ -350,6 +350,8 @@ impl Store {
         if self.options.read_only {
             return Ok(());
         }
+        // None on its way when the image is given to others.
+        drop(self.discarding.batch.lock().await);
         let mut state = self.checkpoint.lock().await;
         let result = self.run_checkpoint(&mut state, true).await;
         if result.is_ok() {

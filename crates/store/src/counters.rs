@@ -82,6 +82,9 @@ pub struct Counters {
     pub(crate) checkpoints_for_room: AtomicU64,
     pub(crate) background_flushes: AtomicU64,
     pub(crate) markers: AtomicU64,
+    pub(crate) discards: AtomicU64,
+    pub(crate) discarded_bytes: AtomicU64,
+    pub(crate) discards_failed: AtomicU64,
     pub(crate) replayed_batches: AtomicU64,
     pub(crate) replayed_records: AtomicU64,
     pub(crate) fsync_latency: Recorder,
@@ -146,6 +149,12 @@ pub struct CountersSnapshot {
     pub background_flushes: u64,
     /// Marker batches written when idle.
     pub markers: u64,
+    /// Runs of free blocks that the device was told to forget.
+    pub discards: u64,
+    /// Bytes in them.
+    pub discarded_bytes: u64,
+    /// Such runs that the device refused.
+    pub discards_failed: u64,
     /// Batches replayed when the image was opened.
     pub replayed_batches: u64,
     /// Records replayed then.
@@ -222,6 +231,9 @@ impl Counters {
             checkpoints_for_room: get(&self.checkpoints_for_room),
             background_flushes: get(&self.background_flushes),
             markers: get(&self.markers),
+            discards: get(&self.discards),
+            discarded_bytes: get(&self.discarded_bytes),
+            discards_failed: get(&self.discards_failed),
             replayed_batches: get(&self.replayed_batches),
             replayed_records: get(&self.replayed_records),
             device_writes: device.writes,

@@ -36,6 +36,7 @@ mod store;
 mod tickets;
 mod trace;
 mod transaction;
+mod trim;
 mod view;
 
 pub use ablation::{Ablation, Ablations};

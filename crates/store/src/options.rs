@@ -24,6 +24,8 @@ pub struct StoreOptions {
     /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
     /// writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
+    /// Discard what becomes free, in the background. Default false.
+    pub discard: bool,
     /// Mechanisms that are switched off, for measurements. Default none.
     pub ablations: Ablations,
     /// A deliberately broken rule, for tests of the tests.
@@ -45,6 +47,7 @@ impl Default for StoreOptions {
             log_bytes: 256 << 20,
             seal_bytes: 1 << 20,
             unflushed_bytes: 64 << 20,
+            discard: false,
             ablations: Ablations::default(),
             canary: None,
             epoch: None,

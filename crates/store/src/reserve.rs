@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Blocks that may still be promised; negative when the reserve is being drawn on.
-    fn room(&self) -> i64 {
+    pub(crate) fn room(&self) -> i64 {
         let free = self.space.free_blocks() as i64;
         free - self.reserved.load(Ordering::Acquire) as i64 - self.reserve_blocks() as i64
     }
@@ -210,6 +210,11 @@ impl Store {
             self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
             self.checkpoint().await?;
         }
+        if self.room() >= wanted {
+            return Ok(());
+        }
+        // Some may be kept for the moment that discarding it takes.
+        let _batch = self.discarding.batch.lock().await;
         if self.room() >= wanted { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 

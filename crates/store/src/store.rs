@@ -8,6 +8,7 @@ use crate::inflight::Inflight;
 use crate::memtable::Layers;
 use crate::seal::LogState;
 use crate::trace::DurableMark;
+use crate::trim::Discarding;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -54,6 +55,7 @@ pub struct Store {
     pub(crate) checkpoint_ended: Event,
     /// Told when sealed or pending bytes went down.
     pub(crate) drained: Event,
+    pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
 }
 

@@ -157,6 +157,12 @@ impl Filesystem {
         self.shared.engine.statfs()
     }
 
+    /// Tells the device what is free, in runs of at least `min_bytes`; how many bytes that were. An image file gets holes there:
+    /// its place has to have that room again when they are written.
+    pub fn trim(&self, min_bytes: u64) -> Result<u64> {
+        Ok(block_on(self.shared.engine.store().trim(0..u64::MAX, min_bytes))?)
+    }
+
     /// The label of the image: a name for people.
     pub fn label(&self) -> String {
         self.shared.engine.label()

@@ -28,6 +28,7 @@ pub mod snapshot;
 pub mod stats;
 pub mod sync;
 pub mod top;
+pub mod trim;
 pub mod umount;
 
 use files::files_below;

@@ -77,6 +77,8 @@ impl MountChoices {
             "sync" => self.synchronous = Synchronous::Everything,
             "dirsync" => self.synchronous = self.synchronous.max(Synchronous::Directories),
             "async" => self.synchronous = Synchronous::Never,
+            "discard" => self.store.discard = true,
+            "nodiscard" => self.store.discard = false,
             "accept-damaged-log" => self.store.accept_damaged_log = true,
             "commit" => {
                 let seconds: u64 = value.parse().map_err(|_| "give a number of seconds".to_owned())?;
@@ -192,6 +194,9 @@ mod tests {
     fn unknown_and_impossible_options_are_refused() {
         assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
         // What other readers of fstab look at is no business of ours, and mount(8) may ask to overlook the rest.
+        assert!(
+            parse("discard").unwrap().store.discard && !parse("discard,nodiscard").unwrap().store.discard
+        );
         assert!(parse("x-systemd.automount,X-mount.mkdir,comment=ours,nofail").is_ok());
         assert!(parse("sloppy,nobarrier").is_ok() && parse("sloppy,commit=soon").is_err());
         assert!(parse("commit=soon").is_err());

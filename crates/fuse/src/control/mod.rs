@@ -12,6 +12,7 @@ mod client;
 pub(crate) mod files;
 pub(crate) mod label;
 mod server;
+pub(crate) mod trim;
 pub(crate) mod wire;
 
 pub use blocks::{BLOCKS_MAX, Block, Usage, blocks, dedupe, usage};
@@ -19,3 +20,4 @@ pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths,
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};
 pub use server::{Asker, Control};
+pub use trim::trim;

@@ -1,10 +1,11 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label, FITRIM. Every other command is "not for this file".
 
-use super::{Answer, Refusal, flags, label, reflink};
+use super::{Answer, Refusal, flags, label, reflink, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
 use crate::control::files::{self, FilesCommand};
+use crate::control::trim::TRIM;
 use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
 use crate::options::Synced;
 use crate::reply::Reply;
@@ -29,6 +30,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     }
     if let Some(answer) = label::ioctl(session, request, &input, &mut arguments).await {
         return answer;
+    }
+    if input.command == TRIM {
+        return trim::trim(session, request, &input, &mut arguments).await;
     }
     if input.command != COMMAND {
         return Err(Refusal::Errno(libc::ENOTTY));

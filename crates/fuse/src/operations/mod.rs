@@ -15,6 +15,7 @@ mod reflink;
 mod synchronous;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod xattrs;
 
 use crate::abi::Opcode;

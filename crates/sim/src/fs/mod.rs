@@ -110,6 +110,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         unflushed_bytes: 1 << rng.random_range(15..21),
         canary: world.canary,
         epoch: Some(rng.random()),
+        discard: rng.random(),
         ..StoreOptions::default()
     };
     let fs = Options {

@@ -69,6 +69,7 @@ fn options(world: &World) -> StoreOptions {
         unflushed_bytes: 1 << rng.random_range(14..20),
         canary: world.canary,
         epoch: Some(rng.random()),
+        discard: rng.random(),
         ..StoreOptions::default()
     }
 }

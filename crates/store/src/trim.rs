@@ -1,0 +1,143 @@
+//! Telling the device what it may forget: all that is free, when asked, or what becomes free, in the background.
+//!
+//! A block is discarded only while nobody can allocate it, and only if no superblock slot leads to it (rule R2; see
+//! `syncline_space`). So a crash at any time, whatever it makes of the discard, finds nothing missing.
+
+use crate::{Canary, Store, StoreError};
+use std::ops::Range;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_device::{DeviceError, DeviceExt};
+use syncline_format::{BLOCK_BYTES, BlockRun};
+
+/// Most blocks that are kept from writers at a time: 16 MiB.
+const BATCH_BLOCKS: u64 = 4096;
+/// Most discards on their way at a time.
+const BATCH_DISCARDS: usize = 64;
+
+/// What is known of discards.
+#[derive(Default)]
+pub(crate) struct Discarding {
+    /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
+    pub(crate) batch: async_lock::Mutex<()>,
+    /// The device failed one; the background leaves it at that.
+    given_up: AtomicBool,
+}
+
+impl Store {
+    /// Discards what is free in a range of the device, in runs of at least `min_bytes`; returns how many bytes that were.
+    ///
+    /// What was deleted before the call is among it, unless a reader still holds on to it.
+    pub async fn trim(&self, bytes: Range<u64>, min_bytes: u64) -> Result<u64, StoreError> {
+        self.health.writable()?;
+        {
+            // After two superblocks neither slot leads to anything that was free or freed before.
+            let mut state = self.checkpoint.lock().await;
+            self.run_checkpoint(&mut state, false).await?;
+            self.run_checkpoint(&mut state, false).await?;
+        }
+        let block = BLOCK_BYTES as u64;
+        let usable = self.geometry.usable();
+        let start = bytes.start.div_ceil(block).max(usable.start);
+        let end = (bytes.end / block).min(usable.end());
+        let mut trimmed = 0;
+        let whole = BlockRun::new(start, end.saturating_sub(start));
+        for run in self.space.free_runs(whole, min_bytes.div_ceil(block)) {
+            // As runs of that length, but not all of one at once: writers are to find room meanwhile.
+            for piece in run.pieces(BATCH_BLOCKS) {
+                let (discarded, result) = self.discard_batch(&[piece]).await;
+                trimmed += discarded;
+                result?;
+            }
+        }
+        Ok(trimmed)
+    }
+
+    /// Discards what became free since this was done last.
+    async fn discard_freed(&self) -> Result<(), StoreError> {
+        if self.breaks(Canary::DiscardEarly) {
+            for run in self.space.freed_too_early() {
+                self.device().discard_at(run.offset_bytes(), run.len_bytes()).await?;
+            }
+        }
+        let pieces: Vec<BlockRun> =
+            self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)).collect();
+        let mut rest = pieces.as_slice();
+        while !rest.is_empty() {
+            let mut blocks = 0;
+            let fits = rest.iter().take(BATCH_DISCARDS).take_while(|run| {
+                blocks += run.blocks;
+                blocks <= BATCH_BLOCKS
+            });
+            let (batch, later) = rest.split_at(fits.count().max(1));
+            rest = later;
+            if self.closing.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            self.discard_batch(batch).await.1?;
+        }
+        Ok(())
+    }
+
+    /// Discards what is free of some runs. Says how many bytes were, also when a later one failed.
+    async fn discard_batch(&self, runs: &[BlockRun]) -> (u64, Result<(), StoreError>) {
+        let _batch = self.discarding.batch.lock().await;
+        if let Err(error) = self.health.writable() {
+            return (0, Err(error));
+        }
+        let claimed: Vec<BlockRun> = runs.iter().flat_map(|run| self.space.claim_discardable(*run)).collect();
+        if self.room() < 0 {
+            // What is promised comes first. On a full image there is little to discard anyway.
+            claimed.iter().for_each(|run| self.space.give_back(*run));
+            return (0, Ok(()));
+        }
+        // They start when they are asked for. The blocks are kept until the device has answered, however it does.
+        let discards =
+            claimed.iter().map(|run| self.device().discard_at(run.offset_bytes(), run.len_bytes()));
+        let discards: Vec<_> = discards.collect();
+        let (mut bytes, mut result) = (0, Ok(()));
+        for (run, discard) in claimed.iter().zip(discards) {
+            match discard.await {
+                Ok(()) => {
+                    bytes += run.len_bytes();
+                    self.counters.discards.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    self.counters.discards_failed.fetch_add(1, Ordering::Relaxed);
+                    result = result.and(Err(error.into()));
+                }
+            }
+            self.space.give_back(*run);
+        }
+        self.counters.discarded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (bytes, result)
+    }
+}
+
+/// Discards what each checkpoint releases, until the store closes or the device fails a discard.
+pub(crate) async fn tend_discards(store: Weak<Store>) {
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
+            return;
+        }
+        let ended = strong.checkpoint_ended.listen();
+        match strong.discard_freed().await {
+            Ok(()) => {}
+            Err(StoreError::Device(error)) => return strong.give_up(&error),
+            // Read-only: nothing more is discarded.
+            Err(_) => return,
+        }
+        drop(strong);
+        ended.await;
+    }
+}
+
+impl Store {
+    fn give_up(&self, error: &DeviceError) {
+        if !self.discarding.given_up.swap(true, Ordering::AcqRel) {
+            tracing::warn!("discarding ends: {error}; nothing is lost, freed blocks keep their contents");
+        }
+        self.space.forget_freed();
+    }
+}

@@ -1,0 +1,164 @@
+//! Discards through a mount: `syncline trim`, fstrim(8), `-o discard`.
+
+use crate::support::{
+    Answer, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, tool,
+};
+use crate::{Ground, skip_if};
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn trim(source: &Path, options: &[&str]) -> Answer {
+    let mut command = program();
+    command.arg("trim").arg(source).args(options);
+    run(command)
+}
+
+fn discarded(answer: Answer) -> u64 {
+    let report: serde_json::Value = serde_json::from_str(&answer.ok().out).unwrap();
+    report["discarded_bytes"].as_u64().unwrap()
+}
+
+/// What a file takes on its host.
+fn taken(path: &Path) -> u64 {
+    path.metadata().unwrap().blocks() * 512
+}
+
+/// Why a file's room can't be given back here.
+fn no_holes(place: &Place) -> Option<&'static str> {
+    let path = place.path().join("probe");
+    fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, mode, 0, 1 << 20).err().map(|_| "files here have no holes")
+}
+
+fn contents(seed: u64, len: u64) -> Vec<u8> {
+    (0..len / 8).flat_map(|index| (index ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
+}
+
+#[test]
+fn an_image_gets_holes_where_it_is_free_and_keeps_its_files() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    skip_if!(no_holes(&ground.place));
+    let image = ground.place.image();
+    for index in 0..20u64 {
+        fs::write(ground.path(&format!("file {index}")), contents(index, 2 * MIB)).unwrap();
+    }
+    syncline_fuse::control::sync(&ground.path("")).unwrap();
+    for index in (0..20).step_by(2) {
+        fs::remove_file(ground.path(&format!("file {index}"))).unwrap();
+    }
+    assert!(taken(&image) > 120 * MIB);
+    // 128 MiB in all; 20 MiB are in use, and some for log and tree.
+    let bytes = discarded(trim(&ground.path(""), &["--json"]));
+    assert!((80 * MIB..108 * MIB).contains(&bytes), "{bytes}");
+    assert!(taken(&image) < 128 * MIB - bytes + MIB, "{} bytes are taken", taken(&image));
+    assert_eq!(ground.mount.as_ref().unwrap().stats()["store"]["discarded_bytes"], bytes);
+    // Runs count as long as they are: most of the image is one.
+    assert!(discarded(trim(&ground.path(""), &["--json", "--minimum", "32MiB"])) > 32 * MIB);
+    assert_eq!(discarded(trim(&ground.path(""), &["--json", "--minimum", "127MiB"])), 0);
+    // Written anew in what was discarded.
+    fs::write(ground.path("new"), contents(99, 8 * MIB)).unwrap();
+    for crashed in [true, false] {
+        if crashed {
+            File::open(ground.path("new")).unwrap().sync_all().unwrap();
+            ground.mount.as_mut().unwrap().kill();
+            let path = ground.mount.take().unwrap().path.clone();
+            ground.mount = Some(Mount::new(&image, &path, &[]));
+        } else {
+            ground.remount();
+        }
+        assert!(fs::read(ground.path("new")).unwrap() == contents(99, 8 * MIB));
+        for index in (1..20).step_by(2) {
+            assert!(fs::read(ground.path(&format!("file {index}"))).unwrap() == contents(index, 2 * MIB));
+        }
+    }
+    ground.end();
+}
+
+#[test]
+fn an_image_that_is_not_mounted_is_trimmed() {
+    let place = Place::with_image("32MiB");
+    skip_if!(no_holes(&place));
+    assert!(taken(&place.image()) >= 32 * MIB);
+    let bytes = discarded(trim(&place.image(), &["--json"]));
+    assert!(bytes > 28 * MIB, "{bytes}");
+    assert!(taken(&place.image()) < 5 * MIB);
+    assert!(trim(&place.image(), &[]).ok().out.contains("MiB discarded"));
+    place.check_clean();
+    trim(&place.path().join("none"), &[]).fails(5, &["cannot open"]);
+    trim(place.path(), &[]).fails(6, &["not on a mounted Syncline filesystem"]);
+}
+
+#[test]
+fn fstrim_works_and_strangers_may_not() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let ground = Ground::with(&["-o", "allow_other"]);
+    if tool("fstrim", &["--version".as_ref()]).is_none() {
+        eprintln!("skipped in part: fstrim is not installed");
+    } else {
+        let mut fstrim = Command::new("fstrim");
+        fstrim.arg("-v").arg(ground.path(""));
+        let answer = run(fstrim).ok();
+        assert!(answer.out.contains("bytes) trimmed"), "{answer:?}");
+    }
+    fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = ground.place.path().join("syncline");
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command.arg("trim").arg(ground.path(""));
+    run(as_nobody(command)).fails(9, &["only root"]);
+    ground.end();
+}
+
+#[test]
+fn what_becomes_free_is_discarded_in_the_background() {
+    skip_if!(no_fuse());
+    let ground = Ground::with(&["-o", "discard"]);
+    skip_if!(no_holes(&ground.place));
+    let image = ground.place.image();
+    fs::write(ground.path("kept"), contents(1, 4 * MIB)).unwrap();
+    fs::write(ground.path("gone"), contents(2, 60 * MIB)).unwrap();
+    syncline_fuse::control::sync(&ground.path("")).unwrap();
+    let before = taken(&image);
+    fs::remove_file(ground.path("gone")).unwrap();
+    let stats = || ground.mount.as_ref().unwrap().stats();
+    eventually("discarding 60 MiB", || {
+        // Two checkpoints: one that frees, one that leaves no slot that leads there.
+        fs::write(ground.path("tick"), "tick").unwrap();
+        syncline_fuse::control::sync(&ground.path("")).unwrap();
+        stats()["store"]["discarded_bytes"].as_u64().unwrap() >= 60 * MIB
+    });
+    assert_eq!(stats()["store"]["discards_failed"], 0);
+    assert!(taken(&image) < before - 55 * MIB);
+    assert!(fs::read(ground.path("kept")).unwrap() == contents(1, 4 * MIB));
+    ground.end();
+}
+
+/// A disk answers discards otherwise than a file.
+#[test]
+fn a_block_device_is_trimmed() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("64MiB");
+    skip_if!(no_holes(&place));
+    let Some(disk) = Loop::new(&place.image()) else {
+        eprintln!("skipped: there are no loop devices");
+        return;
+    };
+    let mount = Mount::new(&disk.device, &place.directory("mount"), &[]);
+    fs::write(mount.path.join("file"), contents(5, 3 * MIB)).unwrap();
+    let bytes = discarded(trim(&mount.path, &["--json"]));
+    assert!(bytes > 50 * MIB);
+    assert!(taken(&place.image()) < 16 * MIB, "{}", taken(&place.image()));
+    assert!(fs::read(mount.path.join("file")).unwrap() == contents(5, 3 * MIB));
+    mount.unmount().ok();
+    drop(disk);
+    place.check_clean();
+}
