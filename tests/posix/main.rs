@@ -6,6 +6,7 @@ mod support;
 mod acl;
 mod allocate;
 mod clone;
+mod defragment;
 mod explain;
 mod flags;
 mod limits;

@@ -61,6 +61,13 @@ Examples:
   syncline dedupe /mnt/data/images
   syncline dedupe old.img new.img --json";
 
+pub const DEFRAGMENT: &str = "\
+Examples:
+  syncline defragment vm.img accounts.db
+  syncline defragment -r /mnt/data
+  syncline defragment --unshare clone.img        takes room of its own for what it shares
+Files stay in use meanwhile; contents and times do not change. Fragments of 4 MiB and more are left where they are.";
+
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:
   syncline snapshot create /mnt/data before-upgrade

@@ -90,6 +90,9 @@ enum Command {
     /// Find equal blocks in files and share them
     #[command(after_help = examples::DEDUPE)]
     Dedupe(commands::dedupe::Args),
+    /// Put files together that lie scattered on the device
+    #[command(after_help = examples::DEFRAGMENT)]
+    Defragment(commands::defragment::Args),
     /// Keep states of the whole filesystem, look at them, compare them, and go back to them
     Snapshot(commands::snapshot::Args),
     /// Show what an image says about itself
@@ -152,6 +155,7 @@ fn run(command: Command) -> Outcome {
         Command::Du(args) => commands::du::run(args),
         Command::Clone(args) => commands::clone::run(args),
         Command::Dedupe(args) => commands::dedupe::run(args),
+        Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args),

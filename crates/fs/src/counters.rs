@@ -102,6 +102,8 @@ counters! {
     reflinked_bytes,
     /// Bytes that were found to be equal and are shared since.
     deduplicated_bytes,
+    /// Bytes that were written again so that they lie together.
+    defragmented_bytes,
     /// Bytes that were copied because they could not be shared.
     copied_bytes,
 }

@@ -232,6 +232,11 @@ impl Store {
         Ok(run)
     }
 
+    /// Gives back blocks that were allocated and never written.
+    pub fn give_back(&self, run: BlockRun) {
+        self.space.give_back(run);
+    }
+
     /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());

@@ -6,6 +6,7 @@ pub mod clone;
 pub mod completions;
 pub mod crashlab;
 pub mod dedupe;
+pub mod defragment;
 pub mod demo;
 pub mod du;
 pub mod explain;

@@ -164,6 +164,11 @@ pub const METRICS: &[Metric] = &[
         1e-9,
     ),
     bytes(count("reflinked", "/files/reflinked_bytes", "Bytes that copies share with their originals")),
+    bytes(count(
+        "defragmented",
+        "/files/defragmented_bytes",
+        "Bytes written again so that they lie together",
+    )),
     bytes(count("deduplicated", "/files/deduplicated_bytes", "Bytes found to be equal and shared since")),
     bytes(count("copied", "/files/copied_bytes", "Bytes copied because they could not be shared")),
     bytes(now("dirty", "/files/dirty_bytes", "Dirty data in memory")),

@@ -11,6 +11,7 @@
 mod allocate;
 mod along;
 mod api;
+mod defragment;
 mod dirty;
 mod gauge;
 mod join;
@@ -36,6 +37,7 @@ mod writeback;
 mod tests;
 
 pub use allocate::Allocation;
+pub use defragment::{Defragmented, Fragments};
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;

@@ -2,6 +2,7 @@
 
 mod allocate;
 mod crash;
+mod defragment;
 mod faults;
 mod history;
 mod model;

@@ -22,6 +22,10 @@ pub(crate) enum BlocksCommand {
     Blocks = 0x59,
     /// Compares a range with one of another file and shares what is equal: [`DedupeMessage`] goes in and comes back.
     Dedupe = 0x5a,
+    /// How the file lies on the device: [`Fragments`] comes back.
+    Fragments = 0x5b,
+    /// Puts a part of the file together: [`DefragmentMessage`] goes in and comes back.
+    Defragment = 0x5c,
 }
 
 /// What a file uses on the device.
@@ -32,6 +36,38 @@ pub struct Usage {
     pub total_bytes: u64,
     /// Bytes of blocks that others use too.
     pub shared_bytes: u64,
+}
+
+/// How a file lies on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Fragments {
+    /// Runs of blocks that lie one after the other.
+    pub fragments: u64,
+    /// Bytes of blocks in them.
+    pub bytes: u64,
+}
+
+/// What one step of defragmenting did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Defragmented {
+    /// The block of the file to go on with, if there are more.
+    pub next: Option<u64>,
+    /// Bytes written again.
+    pub moved_bytes: u64,
+    /// Bytes copied for nothing, since somebody wrote there meanwhile.
+    pub overtaken_bytes: u64,
+}
+
+/// Where to begin; `next`, `moved_bytes` and `overtaken_bytes` are the answer. `next` is 0 at the end of the file.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct DefragmentMessage {
+    pub(crate) first: u64,
+    pub(crate) unshare: u64,
+    pub(crate) next: u64,
+    pub(crate) moved_bytes: u64,
+    pub(crate) overtaken_bytes: u64,
 }
 
 /// A block of a file as the device has it.
@@ -78,12 +114,16 @@ impl Block {
 }
 
 impl BlocksCommand {
+    const ALL: [Self; 5] = [Self::Usage, Self::Blocks, Self::Dedupe, Self::Fragments, Self::Defragment];
+
     /// Length of the argument, which goes in and comes out.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::Usage => size_of::<Usage>(),
             Self::Blocks => size_of::<BlocksPage>(),
             Self::Dedupe => size_of::<DedupeMessage>(),
+            Self::Fragments => size_of::<Fragments>(),
+            Self::Defragment => size_of::<DefragmentMessage>(),
         }
     }
 
@@ -93,7 +133,7 @@ impl BlocksCommand {
     }
 
     pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Usage, Self::Blocks, Self::Dedupe].into_iter().find(|command| command.number() == number)
+        Self::ALL.into_iter().find(|command| command.number() == number)
     }
 }
 
@@ -150,6 +190,25 @@ pub fn dedupe(
         .map_err(|source| failed(path, "dedupe", source))
 }
 
+/// How the file lies on the device; what is not written yet doesn't count.
+pub fn fragments(file: &File, path: &Path) -> Result<Fragments, ControlError> {
+    let mut fragments = Fragments::default();
+    ask(file, BlocksCommand::Fragments, &mut fragments)
+        .map_err(|source| failed(path, "defragment", source))?;
+    Ok(fragments)
+}
+
+/// Looks at a part of the file from block `first` on, and writes what lies scattered there again, together. What others use too is
+/// left alone, unless `unshare`. For the file's owner and root.
+pub fn defragment(file: &File, path: &Path, first: u64, unshare: bool) -> Result<Defragmented, ControlError> {
+    let mut message =
+        DefragmentMessage { first, unshare: u64::from(unshare), ..DefragmentMessage::default() };
+    ask(file, BlocksCommand::Defragment, &mut message)
+        .map_err(|source| failed(path, "defragment", source))?;
+    let DefragmentMessage { next, moved_bytes, overtaken_bytes, .. } = message;
+    Ok(Defragmented { next: (next > first).then_some(next), moved_bytes, overtaken_bytes })
+}
+
 fn ask<T: IntoBytes + FromBytes>(file: &File, command: BlocksCommand, message: &mut T) -> io::Result<()> {
     debug_assert_eq!(size_of::<T>(), command.bytes());
     // SAFETY: the command's number says that the kernel reads and writes as many bytes at the pointer as `message` has, and
@@ -166,8 +225,7 @@ mod tests {
 
     #[test]
     fn commands_lead_back_and_are_no_others() {
-        let all = [BlocksCommand::Usage, BlocksCommand::Blocks, BlocksCommand::Dedupe];
-        for command in all {
+        for command in BlocksCommand::ALL {
             assert_eq!(BlocksCommand::from_number(command.number()), Some(command));
             assert_eq!(super::super::files::FilesCommand::from_number(command.number()), None);
         }

@@ -5,7 +5,7 @@
 //! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
 //!
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier. So are those about a file's
-//! blocks: [`usage`] for everybody, [`blocks`] and [`dedupe`] for the owner of the files and root.
+//! blocks: [`usage`] and [`fragments`] for everybody, [`blocks`], [`dedupe`] and [`defragment`] for the owner of the files and root.
 
 pub(crate) mod blocks;
 mod client;
@@ -15,7 +15,9 @@ mod server;
 pub(crate) mod trim;
 pub(crate) mod wire;
 
-pub use blocks::{BLOCKS_MAX, Block, Usage, blocks, dedupe, usage};
+pub use blocks::{
+    BLOCKS_MAX, Block, Defragmented, Fragments, Usage, blocks, dedupe, defragment, fragments, usage,
+};
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};

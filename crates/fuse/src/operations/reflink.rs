@@ -2,10 +2,13 @@
 
 use super::{Answer, Refusal};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
-use crate::control::blocks::{BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, Usage, to_wire};
+use crate::control::blocks::{
+    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, DefragmentMessage, Fragments, Usage, to_wire,
+};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
+use syncline_device::BLOCK_BYTES;
 use syncline_fs::types::Ino;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -65,6 +68,20 @@ pub(super) async fn ioctl(
             let (from, to) = ((message.from_inode, message.from_offset), (ino, message.to_offset));
             let answer = session.fs().dedupe_range(from, to, message.len).await?;
             (message.status, message.bytes) = to_wire(answer);
+            Ok(message.as_bytes().to_vec())
+        }
+        BlocksCommand::Fragments => {
+            let found = session.fs().fragments(ino).await?;
+            let bytes = found.blocks * BLOCK_BYTES as u64;
+            Ok(Fragments { fragments: found.fragments, bytes }.as_bytes().to_vec())
+        }
+        BlocksCommand::Defragment => {
+            let mut message = DefragmentMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
+            // The contents stay, but the work is real, and so is the room that unsharing takes.
+            require_owner(session, request, ino).await?;
+            let done = session.fs().defragment(ino, message.first, message.unshare != 0).await?;
+            message.next = done.next.unwrap_or(0);
+            (message.moved_bytes, message.overtaken_bytes) = (done.moved_bytes, done.overtaken_bytes);
             Ok(message.as_bytes().to_vec())
         }
     }

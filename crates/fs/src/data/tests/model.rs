@@ -16,6 +16,7 @@ pub(super) enum Step {
     Copy { from: (usize, u64), to: (usize, u64), len: u64 },
     Deduplicate { from: (usize, u64), to: (usize, u64), len: u64 },
     Allocate { what: Allocation, place: (usize, u64), len: u64 },
+    Defragment { file: usize, unshare: bool },
     Reopen,
     Crash,
 }
@@ -61,6 +62,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(from, to, len)| Step::Deduplicate { from, to, len }),
         4 => (allocation(), place(0..3), size(300_000))
             .prop_map(|(what, place, len)| Step::Allocate { what, place, len }),
+        2 => (0..3usize, any::<bool>()).prop_map(|(file, unshare)| Step::Defragment { file, unshare }),
         1 => Just(Step::Reopen),
         1 => Just(Step::Crash),
     ]
@@ -118,6 +120,10 @@ impl Pair {
             Step::Copy { from, to, len } => self.copy(from, to, len),
             Step::Deduplicate { from, to, len } => self.deduplicate(from, to, len),
             Step::Allocate { what, place: (file, offset), len } => self.allocate(what, file, offset, len),
+            Step::Defragment { file, unshare } => {
+                self.mount.defragment(self.inos[file], unshare);
+                self.mount.check_items(self.inos[file]);
+            }
             Step::Reopen => {
                 self.mount = self.mount.reopen();
                 self.find_again();
