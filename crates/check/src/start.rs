@@ -16,15 +16,18 @@ pub(crate) async fn superblock(
     report: &mut Report,
 ) -> Result<Option<Superblock>, CheckError> {
     let device_blocks = device.size_bytes() / BLOCK_BYTES as u64;
+    let found = read_superblocks(device).await;
+    // The device may be larger than its filesystem.
+    let end = found.as_ref().map_or(device_blocks, |slots| slots.superblock.geometry.total_blocks);
     let mut damaged = false;
     if device_blocks >= Geometry::MIN_BLOCKS {
         for slot in 0..2 {
-            for (copy, addr) in Geometry::superblock_copies_for(device_blocks, slot).into_iter().enumerate() {
+            for (copy, addr) in Geometry::superblock_copies_for(end, slot).into_iter().enumerate() {
                 damaged |= look_at_copy(device, (slot, copy), addr, report).await;
             }
         }
     }
-    match read_superblocks(device).await {
+    match found {
         Ok(slots) => Ok(Some(slots.superblock)),
         Err(_) if damaged => Ok(None),
         // Nothing that is damaged, so it is something else: no image, a truncated one, a newer format.

@@ -115,6 +115,12 @@ Examples:
   syncline uuid disk.img 6ba7b810-9dad-11d1-80b4-00c04fd430c8
 Syncline itself does not mind two images with one UUID; what finds filesystems by UUID (udev, fstab) may then find either.";
 
+pub const RESIZE: &str = "\
+Examples:
+  syncline resize disk.img 20GiB                 the file becomes longer, too
+  syncline resize /dev/vg0/data max              all of a block device that was enlarged
+A crash leaves the old size or the new one. Mounted filesystems are not resized, and none is made smaller.";
+
 pub const TRIM: &str = "\
 Examples:
   syncline trim /mnt/data                        while it is mounted, as 'fstrim /mnt/data' does

@@ -153,6 +153,14 @@ impl From<DeviceError> for Failure {
                 of(Cause::Other).next("create the folder first")
             }
             (DeviceError::Create { .. }, _) => of(Cause::Other),
+            (DeviceError::Extend { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
+                of(Cause::NoSpace)
+                    .next("free some space there, or choose a smaller size; nothing has changed")
+            }
+            (DeviceError::Extend { .. }, Some(io::ErrorKind::InvalidInput)) => {
+                of(Cause::Usage).next("choose a smaller size or 'max', or enlarge the device first")
+            }
+            (DeviceError::Extend { .. }, _) => of(Cause::Other).next("nothing has changed"),
             (DeviceError::InUse { .. }, _) => of(Cause::InUse),
             (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
                 .next("add --force if it is not needed any more"),

@@ -104,6 +104,9 @@ enum Command {
     /// Show the UUID of a filesystem, or set it
     #[command(after_help = examples::UUID)]
     Uuid(commands::identity::UuidArgs),
+    /// Make the filesystem in an image larger
+    #[command(after_help = examples::RESIZE)]
+    Resize(commands::resize::Args),
     /// Tell the device what is free
     #[command(after_help = examples::TRIM)]
     Trim(commands::trim::Args),
@@ -160,6 +163,7 @@ fn run(command: Command) -> Outcome {
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args),
         Command::Uuid(args) => commands::identity::uuid(args),
+        Command::Resize(args) => commands::resize::run(args),
         Command::Trim(args) => commands::trim::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args),

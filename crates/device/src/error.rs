@@ -60,6 +60,14 @@ pub enum DeviceError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
+    /// An image could not be made longer.
+    #[error("cannot make {path} longer: {source}")]
+    Extend {
+        /// The path as given.
+        path: String,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
     /// Another process holds the image (promise P7).
     #[error("{path} is in use by another process: unmount it first")]
     InUse {
@@ -81,7 +89,8 @@ impl DeviceError {
             Self::Io { source, .. }
             | Self::Poisoned { source }
             | Self::Open { source, .. }
-            | Self::Create { source, .. } => Some(source),
+            | Self::Create { source, .. }
+            | Self::Extend { source, .. } => Some(source),
             Self::Abandoned { .. } | Self::InUse { .. } | Self::NotEmpty { .. } => None,
         }
     }
@@ -102,6 +111,10 @@ impl DeviceError {
 
     pub(crate) fn create(path: &Path, source: io::Error) -> Self {
         Self::Create { path: path.display().to_string(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn extend(path: &Path, source: io::Error) -> Self {
+        Self::Extend { path: path.display().to_string(), source: Arc::new(source) }
     }
 
     pub(crate) fn in_use(path: &Path) -> Self {

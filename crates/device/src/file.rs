@@ -75,6 +75,22 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
+    /// Opens an existing image file or block device that is to have `size_bytes` (rounded down to a multiple of 4096) at least.
+    /// A shorter image file becomes so long, allocated and written with zeros behind what there was, durably; a shorter block
+    /// device is refused. `progress` hears how many bytes are written so far.
+    pub fn extend(
+        path: impl AsRef<Path>,
+        size_bytes: u64,
+        options: OpenOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Arc<Self>, DeviceError> {
+        let path = path.as_ref();
+        let options = OpenOptions { read_only: false, ..options };
+        let size_bytes = size_bytes - size_bytes % crate::BLOCK_BYTES as u64;
+        let opened = create::extend(path, size_bytes, options, progress)?;
+        Self::new(path, opened, options)
+    }
+
     fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let size_bytes = open::size_bytes(&opened).map_err(|source| DeviceError::open(path, source))?;
         tracing::debug!(path = %path.display(), size_bytes, direct = opened.direct, "device opened");

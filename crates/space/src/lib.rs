@@ -17,6 +17,7 @@ mod bounds;
 mod discard;
 mod error;
 mod frozen;
+mod grow;
 mod kept;
 mod live;
 mod load;

@@ -85,6 +85,7 @@ pub(crate) fn pages_of(run: BlockRun) -> std::ops::RangeInclusive<u64> {
 }
 
 /// The named bits as of now, and what a checkpoint in flight needs to know of how they were when it froze them.
+#[derive(Default)]
 pub(crate) struct NamedMap {
     pages: Vec<SharedPage>,
     used: u64,
@@ -105,6 +106,11 @@ impl NamedMap {
     /// A map with no bit set.
     pub(crate) fn empty(geometry: Geometry) -> Self {
         Self::new(vec![None; geometry.total_blocks.div_ceil(BITS) as usize])
+    }
+
+    /// Adds pages without a set bit, up to so many.
+    pub(crate) fn grow(&mut self, pages: usize) {
+        self.pages.resize(pages, None);
     }
 
     /// Number of named blocks.

@@ -98,7 +98,11 @@ impl Space {
             in_flight: None,
             discards: Discards::default(),
         };
-        Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
+        Self::assembled(geometry, Mutex::new(state), Pins::default())
+    }
+
+    pub(crate) fn assembled(geometry: Geometry, state: Mutex<State>, pins: Pins) -> Arc<Self> {
+        Arc::new(Self { geometry, state, pins })
     }
 
     /// The sizes of the image.

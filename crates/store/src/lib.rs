@@ -17,6 +17,7 @@ mod features;
 mod figures;
 mod format;
 mod group;
+mod grow;
 mod health;
 mod inflight;
 mod inspect;

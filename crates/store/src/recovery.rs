@@ -67,18 +67,28 @@ impl Store {
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
+        Self::open_as(device, options, spawn, None).await
+    }
+
+    /// The same, with another size from the superblock on that ends recovery.
+    pub(crate) async fn open_as(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+        grown: Option<Geometry>,
+    ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
         let tracker = FlushTracker::new(device.clone());
         if !options.read_only {
             // Trust no cache: what an earlier process wrote and never flushed becomes durable or is seen to be gone.
             tracker.flush_now().await?;
         }
         let slots = read_superblocks(&device).await?;
-        let superblock = slots.superblock.clone();
+        let mut superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
-        let space = load_space(&tracker, &superblock).await?;
+        let mut space = load_space(&tracker, &superblock).await?;
         let table = Table::read(&device, &superblock).await?;
         // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
         table.keep(&tracker, &superblock, &space).await?;
@@ -87,6 +97,12 @@ impl Store {
             scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
+        let old_tail = space.old_tail();
+        if let Some(geometry) = grown {
+            // All that was read so far was checked against the size that it was written for.
+            space = space.grow(geometry)?;
+            superblock.geometry = geometry;
+        }
         let store = Arc::new(assemble(tracker, options, spawn.clone(), &superblock, space, &replayed)?);
         *store.layers.write() = Layers {
             active: replayed.memtable,
@@ -109,6 +125,9 @@ impl Store {
         {
             let mut state = store.checkpoint.lock().await;
             store.run_checkpoint(&mut state, false).await?;
+        }
+        if grown.is_some() {
+            store.settle_size(old_tail).await?;
         }
         store.start_background(&spawn);
         Ok((store, report))
@@ -362,6 +381,7 @@ pub(crate) fn assemble(
         checkpoint_due: AtomicBool::new(false),
         checkpoint_ended: Event::new(),
         drained: Event::new(),
+        discarding: Default::default(),
         closing: AtomicBool::new(false),
         options,
     })

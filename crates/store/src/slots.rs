@@ -20,6 +20,9 @@ pub struct ReadSlots {
 }
 
 /// Reads all copies and picks the newest superblock.
+///
+/// The second copies lie at the end of the filesystem, which a device may have outgrown, or outgrow just now: they are looked for
+/// where the first copies say that it ends, and at the end of the device.
 pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, StoreError> {
     let device_blocks = device.size_bytes() / BLOCK_BYTES as u64;
     if device_blocks < Geometry::MIN_BLOCKS {
@@ -27,45 +30,112 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
             "the image is smaller than the smallest filesystem (16 MiB): it is truncated, or no Syncline image",
         ));
     }
-    let mut best: Option<(usize, Superblock)> = None;
-    let mut generation_seen = 0;
-    let mut damaged = Vec::new();
+    let mut copies = Copies { device_blocks, ..Copies::default() };
     for slot in 0..2 {
-        let mut one_is_good = false;
-        for (copy, addr) in Geometry::superblock_copies_for(device_blocks, slot).into_iter().enumerate() {
-            let whole = |block: &[u8]| Superblock::decode(block).is_ok();
-            let found = match read_settled(device, addr * BLOCK_BYTES as u64, BLOCK_BYTES, whole).await {
-                Ok(block) if block.iter().all(|byte| *byte == 0) => continue,
-                Ok(block) => Superblock::decode(&block),
-                // A slot counts as durable only when both of its copies are, so the good one tells enough.
-                Err(error) if copy == 0 || one_is_good => {
-                    tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            match found {
-                Ok(superblock) => {
-                    one_is_good = true;
-                    generation_seen = generation_seen.max(superblock.generation);
-                    if best.as_ref().is_none_or(|(_, best)| superblock.generation > best.generation) {
-                        best = Some((slot, superblock));
-                    }
-                }
-                // Never an older slot instead: what it does not know of would be lost.
-                Err(error @ FormatError::Features { .. }) => return Err(unusable(&error.to_string())),
-                Err(error) => damaged.push((slot, copy, error)),
+        copies.look(device, slot, None).await?;
+    }
+    for slot in 0..2 {
+        for total in copies.ends(slot) {
+            // No filesystem that this device can hold ends beyond it.
+            if total <= device_blocks {
+                copies.look(device, slot, Some(total)).await?;
             }
         }
     }
-    let Some((slot, superblock)) = best else { return Err(no_superblock(&damaged)) };
+    copies.damaged.sort_by_key(|(slot, copy, _)| (*slot, *copy));
+    let Some((slot, superblock)) = copies.best else { return Err(no_superblock(&copies.damaged)) };
     if superblock.geometry.total_blocks > device_blocks {
         let (want, have) = (superblock.geometry.total_blocks * 4096, device_blocks * 4096);
         return Err(unusable(&format!(
             "the image is truncated: the filesystem has {want} bytes, the device only {have}; restore the image to its full length"
         )));
     }
+    let Copies { generation_seen, damaged, .. } = copies;
     Ok(ReadSlots { superblock, slot, generation_seen, damaged })
+}
+
+/// The copies read so far.
+#[derive(Default)]
+struct Copies {
+    device_blocks: u64,
+    /// The first copies that are whole, by slot.
+    first: [Option<Superblock>; 2],
+    /// A whole copy of the slot was read.
+    good: [bool; 2],
+    best: Option<(usize, Superblock)>,
+    generation_seen: u64,
+    damaged: Vec<(usize, usize, FormatError)>,
+}
+
+impl Copies {
+    /// Where the filesystem may end, as far as the second copy of this slot is concerned.
+    fn ends(&self, slot: usize) -> Vec<u64> {
+        let told = self.first[slot].iter().chain(if self.first[slot].is_none() {
+            &self.first[1 - slot]
+        } else {
+            &None
+        });
+        let mut ends: Vec<u64> = told.map(|superblock| superblock.geometry.total_blocks).collect();
+        ends.push(self.device_blocks);
+        ends.dedup();
+        ends
+    }
+
+    /// False where a copy lies only if the filesystem is becoming larger just now: otherwise anything may lie there.
+    fn is_certain(&self, end: Option<u64>) -> bool {
+        let mut told =
+            self.first.iter().flatten().map(|superblock| superblock.geometry.total_blocks).peekable();
+        end.is_none() || told.peek().is_none() || told.any(|total| Some(total) == end)
+    }
+
+    /// Whether a superblock that was found there is this filesystem's.
+    fn belongs(&self, superblock: &Superblock, end: Option<u64>) -> bool {
+        // Neither ever changes.
+        let name = |superblock: &Superblock| (superblock.hash_seed, superblock.created_ns);
+        let Some(end) = end else { return true };
+        let stranger = self.first.iter().flatten().any(|first| name(first) != name(superblock));
+        superblock.geometry.total_blocks == end && !stranger
+    }
+
+    /// Looks at the first copy of a slot, or at the second one of a filesystem that ends there.
+    async fn look(
+        &mut self,
+        device: &Arc<dyn Device>,
+        slot: usize,
+        end: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let copy = usize::from(end.is_some());
+        let addr = Geometry::superblock_copies_for(end.unwrap_or(self.device_blocks), slot)[copy];
+        let certain = self.is_certain(end);
+        let whole = |block: &[u8]| Superblock::decode(block).is_ok();
+        let found = match read_settled(device, addr * BLOCK_BYTES as u64, BLOCK_BYTES, whole).await {
+            Ok(block) if block.iter().all(|byte| *byte == 0) => return Ok(()),
+            Ok(block) => Superblock::decode(&block),
+            // A slot counts as durable only when both of its copies are, so the good one tells enough.
+            Err(error) if copy == 0 || self.good[slot] || !certain => {
+                tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match found {
+            Ok(superblock) if self.belongs(&superblock, end) => {
+                self.good[slot] = true;
+                self.generation_seen = self.generation_seen.max(superblock.generation);
+                if end.is_none() {
+                    self.first[slot] = Some(superblock.clone());
+                }
+                if self.best.as_ref().is_none_or(|(_, best)| superblock.generation > best.generation) {
+                    self.best = Some((slot, superblock));
+                }
+            }
+            // Never an older slot instead: what it does not know of would be lost.
+            Err(error @ FormatError::Features { .. }) if certain => return Err(unusable(&error.to_string())),
+            Err(error) if certain => self.damaged.push((slot, copy, error)),
+            Ok(_) | Err(_) => {}
+        }
+        Ok(())
+    }
 }
 
 fn unusable(text: &str) -> StoreError {

@@ -23,6 +23,7 @@ pub mod mkfs;
 pub mod mount;
 mod mount_options;
 pub mod path;
+pub mod resize;
 pub mod scrub;
 mod signals;
 pub mod snapshot;

@@ -6,6 +6,7 @@ use crate::request::OpenFile;
 use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -54,7 +55,7 @@ fn create_new(
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
     allocate(&file, size_bytes).map_err(failed)?;
     let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
-    write_zeros(&file, size_bytes, progress).map_err(failed)?;
+    write_zeros(&file, 0..size_bytes, progress).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(OpenFile { file, direct, block_device: false })
 }
@@ -90,8 +91,36 @@ fn take_over(
     }
     opened.file.set_len(size_bytes).map_err(failed)?;
     allocate(&opened.file, size_bytes).map_err(failed)?;
-    write_zeros(&opened.file, size_bytes, progress).map_err(failed)?;
+    write_zeros(&opened.file, 0..size_bytes, progress).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
+    Ok(opened)
+}
+
+/// Makes an image file longer; see [`FileDevice::extend`](super::FileDevice::extend).
+pub(super) fn extend(
+    path: &Path,
+    size_bytes: u64,
+    options: OpenOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<OpenFile, DeviceError> {
+    let failed = |source| DeviceError::extend(path, source);
+    let opened = open::open_existing(path, options)?;
+    let present = open::size_bytes(&opened).map_err(failed)?;
+    if size_bytes <= present {
+        return Ok(opened);
+    }
+    if opened.block_device {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "the block device is smaller than that");
+        return Err(failed(source));
+    }
+    let length = opened.file.metadata().map_err(failed)?.len();
+    let extended = allocate(&opened.file, size_bytes)
+        .and_then(|()| write_zeros(&opened.file, present..size_bytes, progress));
+    if let Err(error) = extended {
+        // Nothing of the filesystem lies there. The first error is the one to tell.
+        let _ = opened.file.set_len(length);
+        return Err(failed(error));
+    }
     Ok(opened)
 }
 
@@ -117,16 +146,16 @@ fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeros over all of it and makes them durable: extents that are allocated but unwritten would be converted
+/// Writes zeros over a range and makes them durable: extents that are allocated but unwritten would be converted
 /// by the host at a later flush of ours, and the flush would wait for its journal.
-fn write_zeros(file: &File, size_bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
-    let zeros = AlignedBuf::zeroed(PIECE_BYTES.min(size_bytes) as usize);
-    let mut written = 0;
-    while written < size_bytes {
-        let piece = PIECE_BYTES.min(size_bytes - written);
-        file.write_all_at(&zeros[..piece as usize], written)?;
-        written += piece;
-        progress(written);
+fn write_zeros(file: &File, bytes: Range<u64>, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+    let zeros = AlignedBuf::zeroed(PIECE_BYTES.min(bytes.end - bytes.start) as usize);
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let piece = PIECE_BYTES.min(bytes.end - at);
+        file.write_all_at(&zeros[..piece as usize], at)?;
+        at += piece;
+        progress(at - bytes.start);
     }
     file.sync_all()
 }

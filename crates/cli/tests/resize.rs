@@ -1,0 +1,117 @@
+//! `resize`: image files and block devices become larger, and keep what is in them.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use support::{Answer, Loop, Mount, Place, no_fuse, not_root, program, run};
+
+const MIB: u64 = 1 << 20;
+
+fn resize(image: &Path, size: &str) -> Answer {
+    let mut command = program();
+    command.arg("resize").arg(image).arg(size);
+    run(command)
+}
+
+fn info(image: &Path) -> serde_json::Value {
+    let mut command = program();
+    command.arg("info").arg(image).arg("--json");
+    serde_json::from_str(&run(command).ok().out).unwrap()
+}
+
+#[test]
+fn an_image_file_grows_with_its_filesystem() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let image = place.image();
+    let mut mount = place.mount("mount");
+    let contents: Vec<u8> = (0..5_000_000u32).map(|index| (index % 251) as u8).collect();
+    fs::write(mount.path.join("large"), &contents).unwrap();
+    fs::File::open(mount.path.join("large")).unwrap().sync_all().unwrap();
+    resize(&mount.path, "64MiB").fails(3, &["not resized while it is mounted", "unmount"]);
+    resize(&image, "64MiB").fails(3, &["in use"]);
+    // What only the log has comes along.
+    mount.kill();
+    drop(mount);
+    assert!(resize(&image, "300MiB").ok().out.contains("32.00 MiB before, 300.00 MiB now"));
+    let metadata = image.metadata().unwrap();
+    assert_eq!(metadata.len(), 300 * MIB);
+    assert!(metadata.blocks() * 512 >= 300 * MIB, "fully allocated");
+    let told = info(&image);
+    assert_eq!((&told["size_bytes"], &told["clean"]), (&(300 * MIB).into(), &true.into()));
+    place.check_clean();
+    let mount = Mount::new(&image, &place.directory("again"), &[]);
+    assert!(fs::read(mount.path.join("large")).unwrap() == contents);
+    // More than fitted before.
+    for index in 0..4 {
+        fs::write(mount.path.join(format!("copy {index}")), vec![index; 50 << 20]).unwrap();
+    }
+    let space = rustix::fs::statvfs(&mount.path).unwrap();
+    assert_eq!(space.f_blocks * space.f_frsize, 300 * MIB);
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let place = Place::with_image("32MiB");
+    let image = place.image();
+    let before = fs::read(&image).unwrap();
+    resize(&image, "16MiB").fails(1, &["can't be made smaller", "smaller image"]);
+    assert!(resize(&image, "max").ok().out.contains("32.00 MiB, as before"));
+    assert!(resize(&image, "32MiB").ok().out.contains("as before"));
+    assert_eq!(resize(&image, "more").code, 2);
+    resize(&place.path().join("none"), "64MiB").fails(5, &["cannot open"]);
+    let other = place.path().join("other");
+    fs::write(&other, vec![7; 20 << 20]).unwrap();
+    resize(&other, "64MiB").fails(5, &["not a Syncline image"]);
+    assert_eq!(other.metadata().unwrap().len(), 20 * MIB);
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+/// A place with too little room for more.
+#[test]
+fn a_full_host_leaves_the_image_as_it_was() {
+    skip_if!(not_root());
+    let place = Place::new();
+    let Some(small) = support::Tmpfs::new(place.directory("small"), "48m") else {
+        eprintln!("skipped: no tmpfs can be mounted here");
+        return;
+    };
+    let image = small.path.join("image");
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "32MiB"]);
+    run(command).ok();
+    resize(&image, "64MiB").fails(10, &["cannot make", "nothing has changed"]);
+    assert_eq!(image.metadata().unwrap().len(), 32 * MIB);
+    let mut command = program();
+    command.arg("check").arg(&image);
+    run(command).ok();
+}
+
+/// The device was made larger first, as LVM does it.
+#[test]
+fn a_filesystem_takes_all_of_a_larger_block_device() {
+    skip_if!(not_root());
+    let place = Place::with_image("32MiB");
+    fs::File::options().write(true).open(place.image()).unwrap().set_len(200 * MIB).unwrap();
+    let Some(disk) = Loop::new(&place.image()) else {
+        eprintln!("skipped: there are no loop devices");
+        return;
+    };
+    // Before it is resized, it can be used and checked as it is.
+    assert_eq!(info(&disk.device)["size_bytes"], 32 * MIB);
+    let mut command = program();
+    command.arg("check").arg(&disk.device);
+    run(command).ok();
+    resize(&disk.device, "201MiB").fails(2, &["smaller than that", "max"]);
+    resize(&disk.device, "100MiB").ok();
+    assert_eq!(info(&disk.device)["size_bytes"], 100 * MIB);
+    resize(&disk.device, "max").ok();
+    assert_eq!(info(&disk.device)["size_bytes"], 200 * MIB);
+    drop(disk);
+    place.check_clean();
+}
