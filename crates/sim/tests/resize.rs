@@ -90,10 +90,10 @@ fn look(image: Arc<MemoryDevice>, seed: u64, grow_again: bool) -> Result<u64, St
         let (store, _) = opened.map_err(|error| format!("it does not open: {error}"))?;
         let total = store.geometry().total_blocks;
         let fs = Filesystem::open(store, spawn, options).await.map_err(|error| error.to_string())?;
-        for index in 0..SIZES.len() {
+        for (index, size) in SIZES.into_iter().enumerate() {
             let found = fs.lookup(ROOT, format!("file{index}").as_bytes()).await;
             let found = found.map_err(|error| format!("file{index}: {error}"))?;
-            let pieces = fs.read(found.ino, 0, SIZES[index] + 1).await.map_err(|error| error.to_string())?;
+            let pieces = fs.read(found.ino, 0, size + 1).await.map_err(|error| error.to_string())?;
             if pieces.concat() != contents(index) {
                 return Err(format!("file{index} has other contents"));
             }
