@@ -3,9 +3,11 @@
 use crate::Ground;
 use crate::skip_if;
 use crate::support::no_fuse;
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::time::Duration;
 
 fn requests(ground: &Ground, name: &str) -> u64 {
     ground.mount.as_ref().unwrap().stats()["requests"][name].as_u64().unwrap_or(0)
@@ -51,6 +53,66 @@ fn an_open_file_without_a_name_stays() {
     assert_eq!((&bytes[50_000..50_007], bytes[50_007]), (&b"changed"[..], 7));
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"another");
+    ground.end();
+}
+
+/// Waits until as many bytes are free as before, but for what the log and the items around take.
+fn expect_free(ground: &Ground, before: u64) {
+    let free = |ground: &Ground| {
+        let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();
+        figures.f_bfree * figures.f_frsize
+    };
+    for _ in 0..500 {
+        if free(ground) + (1 << 20) > before {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} bytes are free of {before}", free(ground));
+}
+
+/// Once OPEN was refused for good, no RELEASE tells of the end of what CREATE opened.
+#[test]
+fn what_was_created_gives_its_room_back_when_its_name_goes() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();
+    let before = figures.f_bfree * figures.f_frsize;
+    let large = vec![7; 8 << 20];
+    // Created before the first opening, closed after it.
+    let mut early = File::create(ground.path("early")).unwrap();
+    early.write_all(&large).unwrap();
+    File::open(ground.path("early")).unwrap();
+    assert_eq!(requests(&ground, "Open"), 1, "it was asked once");
+    drop(early);
+    fs::remove_file(ground.path("early")).unwrap();
+    expect_free(&ground, before);
+    // Created after it; removed while open, and closed.
+    let mut late = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(ground.path("late"))
+        .unwrap();
+    late.write_all(&large).unwrap();
+    late.sync_all().unwrap();
+    fs::remove_file(ground.path("late")).unwrap();
+    late.write_all_at(b"changed", 0).unwrap();
+    let mut bytes = [0; 8];
+    late.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"changed\x07");
+    drop(late);
+    expect_free(&ground, before);
+    // Without a name from the beginning.
+    let nameless = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(ground.path(""), nameless, Mode::RUSR).unwrap());
+    file.write_all(&large).unwrap();
+    file.sync_all().unwrap();
+    file.read_exact_at(&mut bytes, 1 << 20).unwrap();
+    assert_eq!(bytes, [7; 8]);
+    drop(file);
+    expect_free(&ground, before);
     ground.end();
 }
 

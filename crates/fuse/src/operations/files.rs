@@ -49,10 +49,23 @@ async fn truncate(
     Ok(stale)
 }
 
+/// True when the kernel tells of every opening and of its end, so that they are counted. Where OPEN may be refused for good it
+/// does not, and from then on it sends no RELEASE either, also not for what CREATE opened: a count would never come back to
+/// zero, and the file would outlive its last name. There its references keep what is open, until FORGET.
+fn counts_openings(session: &Session) -> bool {
+    !session.negotiated().has(init::NO_OPEN_SUPPORT)
+}
+
+fn close(session: &Session, ino: Ino) {
+    if counts_openings(session) {
+        session.fs().release_file(ino);
+    }
+}
+
 pub(super) async fn open(session: &Session, request: &Request) -> Answer {
     let input: OpenIn = request.arguments().take()?;
     let ino = request.ino();
-    if session.negotiated().has(init::NO_OPEN_SUPPORT) {
+    if !counts_openings(session) {
         // From now on nobody asks: what the kernel refers to stays, and it refers to what is open.
         return Err(Refusal::Errno(libc::ENOSYS));
     }
@@ -107,7 +120,9 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
             // The kernel takes nothing else in answer to CREATE; asked again, it looks the name up first.
             return Err(Refusal::Errno(libc::ESTALE));
         }
-        session.fs().open_file(ino).await?;
+        if counts_openings(session) {
+            session.fs().open_file(ino).await?;
+        }
         Ok(())
     };
     if let Err(refusal) = opened_file.await {
@@ -124,7 +139,7 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
         match emptied.await {
             Ok(attributes) => found = attributes,
             Err(error) => {
-                session.fs().release_file(ino);
+                close(session, ino);
                 session.fs().forget(ino, 1);
                 return Err(error.into());
             }
@@ -144,13 +159,17 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     let permissions = new_mode(input.mode, input.umask);
     let linkable = input.flags & libc::O_EXCL as u32 == 0;
     let made = session.fs().tmpfile(request.caller(), request.ino(), permissions, linkable).await?;
+    if !counts_openings(session) {
+        // The reference that the answer makes keeps it.
+        session.fs().release_file(made.ino);
+    }
     let open = opened(session, input.flags);
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &made), open }))
 }
 
 pub(super) fn release(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<ReleaseIn>()?;
-    session.fs().release_file(request.ino());
+    close(session, request.ino());
     Ok(Reply::empty())
 }
 
