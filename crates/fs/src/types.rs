@@ -48,6 +48,21 @@ impl FileType {
         }
     }
 
+    /// True for a directory.
+    pub fn is_dir(self) -> bool {
+        self == Self::Directory
+    }
+
+    /// True for a regular file.
+    pub fn is_file(self) -> bool {
+        self == Self::Regular
+    }
+
+    /// True for a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == Self::Symlink
+    }
+
     /// The inverse of [`FileType::number`].
     pub fn from_number(number: u8) -> Option<Self> {
         Some(match number {

@@ -30,6 +30,9 @@ pub enum Error {
     /// EXDEV: files of different filesystems in one call.
     #[error("the files belong to different filesystems")]
     CrossDevice,
+    /// EILSEQ: the file's contents are not UTF-8.
+    #[error("the file's contents are not UTF-8 text; 'read' gives them as bytes")]
+    NotText,
     /// No thread could be started for the engine.
     #[error("the engine's thread could not be started: {0}")]
     Thread(Arc<io::Error>),
@@ -54,7 +57,16 @@ impl Error {
             Self::WrongAccess(_) => 9,
             Self::Invalid(_) => 22,
             Self::CrossDevice => 18,
+            Self::NotText => 84,
             Self::Thread(error) => error.raw_os_error().unwrap_or(11),
+        }
+    }
+
+    /// The kind of [`io::Error`] that it becomes.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NotText => io::ErrorKind::InvalidData,
+            _ => io::Error::from_raw_os_error(self.errno()).kind(),
         }
     }
 
@@ -65,7 +77,19 @@ impl Error {
 }
 
 impl From<Error> for io::Error {
+    /// Of the kind, and with the errno, that the same failure has in `std::fs`. The errno takes the place of the words.
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// let error: std::io::Error = fs.read("/nowhere").unwrap_err().into();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// # std::io::Result::Ok(())
+    /// ```
     fn from(error: Error) -> Self {
-        io::Error::from_raw_os_error(error.errno())
+        match error {
+            // No errno has this kind.
+            Error::NotText => io::Error::new(io::ErrorKind::InvalidData, error),
+            error => io::Error::from_raw_os_error(error.errno()),
+        }
     }
 }

@@ -1,26 +1,41 @@
 //! Open files.
 
 use crate::error::{Error, Result};
-use crate::filesystem::{Shared, timestamp};
-use crate::metadata::Metadata;
+use crate::filesystem::Shared;
 use crate::walk::Reference;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
-use std::time::SystemTime;
 use syncline_device::{AlignedBuf, block_on};
 use syncline_fs::Receipt;
-use syncline_fs::types::{Ino, SetAttributes, SetTime};
+use syncline_fs::types::Ino;
 
 /// Most bytes of one operation; longer reads and writes are short, as the standard library's callers expect.
 const OPERATION_BYTES_MAX: usize = 4 << 20;
 /// A write of so many bytes is worth being aligned, so that the engine need not copy it again.
 const ALIGN_FROM_BYTES: usize = 4096;
 
-/// An open file. It may be used from several threads at once; they share the position.
+/// An open file. It may be used from several threads at once, in an `Arc` or by reference; they share the position, and
+/// positioned calls ([`File::read_at`], [`File::write_all_at`]) leave it alone.
 ///
 /// A file that was unlinked stays readable and writable until its last handle is dropped.
+///
+/// ```
+/// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+/// let journal = fs.create_file("/journal")?;
+/// std::thread::scope(|scope| {
+///     for slot in 0..4 {
+///         let journal = &journal;
+///         scope.spawn(move || {
+///             journal.write_all_at(&[slot; 512], u64::from(slot) * 512)?;
+///             journal.sync_data() // those that wait at the same time share a flush
+///         });
+///     }
+/// });
+/// assert_eq!(journal.metadata()?.len(), 2048);
+/// # std::io::Result::Ok(())
+/// ```
 pub struct File {
     shared: Arc<Shared>,
     reference: Reference,
@@ -36,11 +51,23 @@ pub(crate) struct Access {
     pub(crate) append: bool,
 }
 
+impl Access {
+    /// Whether it may change the contents.
+    pub(crate) fn writes(self) -> bool {
+        self.write || self.append
+    }
+}
+
 impl File {
     /// Opens what `reference` stands for.
     pub(crate) async fn new(shared: &Arc<Shared>, reference: Reference, access: Access) -> Result<Self> {
         shared.engine.open_file(reference.ino()).await?;
-        Ok(Self { shared: shared.clone(), reference, access, position: Mutex::new(0) })
+        Ok(Self::opened(reference, shared, access))
+    }
+
+    /// A file that the engine has counted as open.
+    pub(crate) fn opened(reference: Reference, shared: &Arc<Shared>, access: Access) -> Self {
+        Self { shared: shared.clone(), reference, access, position: Mutex::new(0) }
     }
 
     pub(crate) fn ino(&self) -> Ino {
@@ -74,34 +101,6 @@ impl File {
     /// The receipt of the newest sync of this file, as long as it is kept.
     pub fn last_receipt(&self) -> Option<Receipt> {
         self.shared.engine.recent_receipts(1, Some(self.ino())).pop()
-    }
-
-    /// Cuts or extends the file; what is added reads as zeros.
-    pub fn set_len(&self, size: u64) -> Result<()> {
-        self.require_write()?;
-        let kill_privileges = self.shared.kill_privileges();
-        self.set(SetAttributes { size: Some(size), kill_privileges, ..SetAttributes::default() })
-    }
-
-    /// What is known about it.
-    pub fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata::new(block_on(self.shared.engine.getattr(self.ino()))?))
-    }
-
-    /// Changes the permission bits.
-    pub fn set_permissions(&self, permissions: u16) -> Result<()> {
-        self.set(SetAttributes { permissions: Some(permissions), ..SetAttributes::default() })
-    }
-
-    /// Changes the time of the last change of the contents.
-    pub fn set_modified(&self, time: SystemTime) -> Result<()> {
-        let mtime = Some(SetTime::To(timestamp(time)));
-        self.set(SetAttributes { mtime, ..SetAttributes::default() })
-    }
-
-    fn set(&self, changes: SetAttributes) -> Result<()> {
-        block_on(self.shared.engine.setattr(self.shared.caller, self.ino(), changes))?;
-        Ok(())
     }
 
     /// Reads at `offset` without moving the position; 0 bytes at the end of the file.
@@ -178,7 +177,7 @@ impl File {
     }
 
     pub(crate) fn require_write(&self) -> Result<()> {
-        if self.access.write || self.access.append { Ok(()) } else { Err(Error::WrongAccess("writing")) }
+        if self.access.writes() { Ok(()) } else { Err(Error::WrongAccess("writing")) }
     }
 
     fn append(&self, data: &[u8], position: &mut u64) -> Result<usize> {

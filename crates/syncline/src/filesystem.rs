@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline_device::{Background, Device, FileDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, FileDevice, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
 use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreOptions};
@@ -23,6 +23,9 @@ use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreO
 pub struct Filesystem {
     pub(crate) shared: Arc<Shared>,
 }
+
+/// Linux's number.
+const ENOENT: i32 = 2;
 
 /// What all handles share.
 pub(crate) struct Shared {
@@ -77,10 +80,45 @@ impl Filesystem {
     /// Makes an image file of `size_bytes`, allocated and written whole, puts a filesystem on it and opens it. What exists
     /// at `path` is not overwritten, unless it is empty.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64, format: &FormatOptions) -> Result<Self> {
-        let options = ImageOptions::default();
+        Self::create_with(path, size_bytes, format, ImageOptions::default())
+    }
+
+    /// The same with choices for how it is opened.
+    pub fn create_with(
+        path: impl AsRef<Path>,
+        size_bytes: u64,
+        format: &FormatOptions,
+        options: ImageOptions,
+    ) -> Result<Self> {
         let device = FileDevice::create(path, Some(size_bytes), false, options.device(), &mut |_| {})?;
         format_device(device.clone(), format)?;
         Self::open_device(device, options)
+    }
+
+    /// Opens an image file, or makes one of `size_bytes` where there is none.
+    pub fn open_or_create(
+        path: impl AsRef<Path>,
+        size_bytes: u64,
+        format: &FormatOptions,
+        options: ImageOptions,
+    ) -> Result<Self> {
+        match Self::open(path.as_ref(), options.clone()) {
+            Err(error) if error.errno() == ENOENT => Self::create_with(path, size_bytes, format, options),
+            opened => opened,
+        }
+    }
+
+    /// A filesystem in memory, which is gone with its last handle: for tests, and for what need not last.
+    ///
+    /// ```
+    /// let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// fs.write("/note", "gone tomorrow")?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn in_memory(size_bytes: u64) -> Result<Self> {
+        let device = MemoryDevice::new(size_bytes);
+        format_device(device.clone(), &FormatOptions::default())?;
+        Self::open_device(device, ImageOptions::default())
     }
 
     /// Opens an image file or block device. What a crash left is recovered first.
@@ -135,6 +173,16 @@ impl Filesystem {
 
     /// Makes several files durable with one batch and one flush; what of them was not logged before comes back all or
     /// nothing after a crash. EFBIG, before any effect, for more than 64 MiB of unwritten data.
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// let (table, index) = (fs.create_file("/table")?, fs.create_file("/index")?);
+    /// table.write_all_at(b"row", 0)?;
+    /// index.write_all_at(b"where the row is", 0)?;
+    /// fs.sync_many(&[&table, &index])?;
+    /// assert_eq!(fs.last_receipt().map(|receipt| receipt.cover), Some(syncline::receipt::Cover::Issued));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn sync_many(&self, files: &[&File]) -> Result<()> {
         let inodes = self.inodes(files)?;
         Ok(block_on(self.shared.engine.sync_many(&inodes, self.shared.caller.uid))?)

@@ -42,8 +42,10 @@
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod directories;
 mod error;
 mod file;
+mod file_attributes;
 mod filesystem;
 mod metadata;
 mod names;
@@ -53,8 +55,11 @@ mod read_dir;
 mod share;
 mod snapshots;
 mod walk;
+mod walk_dir;
+mod whole_files;
 mod xattrs;
 
+pub use directories::DirBuilder;
 pub use error::{Error, Result};
 pub use file::File;
 pub use filesystem::{Filesystem, Statistics, format_device};
@@ -64,11 +69,12 @@ pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use snapshots::Snapshot;
 pub use syncline_device as device;
-pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp};
+pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp, XattrMode};
 pub use syncline_fs::{
     AccessTime, Allocation, Change, ChangeKind, Deduplicated, Options as EngineOptions, Receipt, Usage,
 };
 pub use syncline_store::{RecoveryReport, StoreOptions};
+pub use walk_dir::WalkDir;
 
 /// What a [`Receipt`] consists of.
 pub mod receipt {

@@ -59,6 +59,11 @@ impl Metadata {
         self.attributes.permissions
     }
 
+    /// Type and permission bits, as `st_mode` has them.
+    pub fn mode(&self) -> u32 {
+        u32::from(self.file_type().number()) << 12 | u32::from(self.permissions())
+    }
+
     /// Number of names.
     pub fn nlink(&self) -> u32 {
         self.attributes.nlink
@@ -77,6 +82,11 @@ impl Metadata {
     /// 512-byte units allocated.
     pub fn blocks(&self) -> u64 {
         self.attributes.blocks
+    }
+
+    /// Device number of a device node.
+    pub fn rdev(&self) -> u32 {
+        self.attributes.rdev
     }
 
     /// Last change of the contents.

@@ -1,6 +1,6 @@
 //! Names: directories, links, renames, removal; and what can be said of a path.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filesystem::{Filesystem, timestamp};
 use crate::metadata::Metadata;
 use crate::walk::{Last, Place, Reference};
@@ -10,24 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use syncline_device::block_on;
 use syncline_fs::FsError;
-use syncline_fs::types::{FileType, Ino, RenameFlags, SetAttributes, SetTime};
-
-/// Permission bits of directories that are created.
-const DIRECTORY_PERMISSIONS: u16 = 0o755;
-/// Entries read at a time when a tree is removed.
-const ENTRIES_EACH: usize = 256;
+use syncline_fs::types::{RenameFlags, SetAttributes, SetTime};
 
 impl Filesystem {
-    /// The whole contents of a file.
-    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        self.open_file(path)?.contents()
-    }
-
-    /// Makes a file of these contents, in place of what it had. Not durable before it is synced.
-    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
-        self.create_file(path)?.write_all_at(contents.as_ref(), 0)
-    }
-
     /// What is known about what a path leads to.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         block_on(self.shared.find(path.as_ref(), Last::Follow))
@@ -48,32 +33,29 @@ impl Filesystem {
         }
     }
 
-    /// Creates a directory.
-    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
-            let (parent, name) = match self.shared.walk(path.as_ref(), Last::Keep).await? {
-                Place::There(..) => return Err(FsError::Exists.into()),
-                Place::Nowhere(parent, name) => (parent, name),
-            };
-            let permissions = DIRECTORY_PERMISSIONS;
-            let made = self.shared.engine.mkdir(self.shared.caller, parent.ino(), &name, permissions).await?;
-            drop(Reference::counted(&self.shared, made.ino));
-            Ok(())
-        })
+    /// True when a path leads to something; false also when that can't be told.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.metadata(path).is_ok()
     }
 
-    /// Creates a directory and all that lead to it, as far as they do not exist.
-    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let mut so_far = PathBuf::from("/");
-        for component in path.as_ref().components() {
-            so_far.push(component);
-            match self.create_dir(&so_far) {
-                Ok(()) => {}
-                Err(Error::Filesystem(FsError::Exists)) if self.metadata(&so_far)?.is_dir() => {}
-                Err(error) => return Err(error),
-            }
+    /// The path of the same thing from the root of the image, without symbolic links, `.` and `..`.
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// fs.create_dir_all("/releases/7")?;
+    /// fs.symlink("releases/7", "/current")?;
+    /// assert_eq!(fs.canonicalize("current/../7/.")?.to_str(), Some("/releases/7"));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let mut names = Vec::new();
+        match block_on(self.shared.walk_naming(path.as_ref(), Last::Follow, &mut names))? {
+            Place::There(..) => {}
+            Place::Nowhere(..) => return Err(FsError::NotFound.into()),
         }
-        Ok(())
+        let mut canonical = PathBuf::from("/");
+        canonical.extend(names.into_iter().map(OsString::from_vec));
+        Ok(canonical)
     }
 
     /// Removes a name of anything but a directory.
@@ -90,49 +72,6 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             Ok(self.shared.engine.rmdir(parent.ino(), &name).await?)
         })
-    }
-
-    /// Removes a directory with everything in it. Symbolic links are removed, not followed.
-    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
-            let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            let top = self.shared.engine.lookup(parent.ino(), &name).await?;
-            let _top = Reference::counted(&self.shared, top.ino);
-            if top.file_type != FileType::Directory {
-                return Err(FsError::NotDirectory.into());
-            }
-            // The way down: each directory with its parent and its name there.
-            let mut way = vec![(parent.ino(), name, top.ino)];
-            while let Some((above, name, ino)) = way.pop() {
-                match self.remove_entries(ino).await? {
-                    Some((name_below, below)) => {
-                        way.push((above, name, ino));
-                        way.push((ino, name_below, below));
-                    }
-                    None => self.shared.engine.rmdir(above, &name).await?,
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Removes what is not a directory from a directory, up to the first subdirectory.
-    async fn remove_entries(&self, ino: Ino) -> Result<Option<(Vec<u8>, Ino)>> {
-        let engine = &self.shared.engine;
-        loop {
-            let entries = engine.readdir(ino, 0, ENTRIES_EACH).await?;
-            let mut entries =
-                entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
-            if entries.peek().is_none() {
-                return Ok(None);
-            }
-            for entry in entries {
-                if entry.file_type == FileType::Directory {
-                    return Ok(Some((entry.name, entry.ino)));
-                }
-                engine.unlink(ino, &entry.name).await?;
-            }
-        }
     }
 
     /// Renames, replacing what is at `to`.

@@ -75,7 +75,17 @@ impl OpenOptions {
         self
     }
 
-    /// Opens `path`.
+    /// Opens `path`. A directory can be opened for reading, which lets it be synced; what it has is listed by
+    /// [`Filesystem::read_dir`].
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// use std::io::Write;
+    /// let mut log = syncline::OpenOptions::new().append(true).create(true).open(&fs, "/log")?;
+    /// log.write_all(b"one line\n")?;
+    /// log.sync_data()?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn open(&self, filesystem: &Filesystem, path: impl AsRef<Path>) -> Result<File> {
         let Access { read, write, append } = self.access;
         if !(read || write || append) {
@@ -98,6 +108,10 @@ impl OpenOptions {
                 Place::There(reference, attributes) => {
                     return match attributes.file_type {
                         FileType::Regular => self.open_existing(shared, reference).await,
+                        // To be synced, or to ask and change what is known about it.
+                        FileType::Directory if !self.access.writes() && !self.create => {
+                            File::new(shared, reference, self.access).await
+                        }
                         FileType::Directory => Err(FsError::IsDirectory.into()),
                         _ => Err(Error::Invalid("neither a file nor a directory")),
                     };
@@ -149,5 +163,26 @@ impl Filesystem {
     /// Opens a file for writing, empty; creates it if it does not exist.
     pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
         OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
+    }
+
+    /// Opens a new file without a name, for reading and writing, on the filesystem of `directory`. It goes with its handle or a
+    /// crash, unless [`File::link`] gives it a name: contents and all, it appears whole.
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// let file = fs.create_unnamed("/")?;
+    /// file.write_all_at(b"complete", 0)?;
+    /// file.link("/report")?;
+    /// assert_eq!(fs.read("/report")?, b"complete");
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn create_unnamed(&self, directory: impl AsRef<Path>) -> Result<File> {
+        block_on(async {
+            let shared = &self.shared;
+            let (parent, _) = shared.find(directory.as_ref(), Last::Follow).await?;
+            let made = shared.engine.tmpfile(shared.caller, parent.ino(), 0o644, true).await?;
+            let access = Access { read: true, write: true, append: false };
+            Ok(File::opened(Reference::counted(shared, made.ino), shared, access))
+        })
     }
 }

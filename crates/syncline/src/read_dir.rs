@@ -32,6 +32,7 @@ struct Directory {
 }
 
 /// One entry.
+#[derive(Clone)]
 pub struct DirEntry {
     directory: Arc<Directory>,
     entry: DirectoryEntry,
@@ -45,8 +46,25 @@ impl Filesystem {
         if attributes.file_type != FileType::Directory {
             return Err(FsError::NotDirectory.into());
         }
-        let directory = Arc::new(Directory { shared: self.shared.clone(), reference, path });
-        Ok(ReadDir { directory, waiting: VecDeque::new(), cookie: 0, ended: false })
+        Ok(ReadDir::new(&self.shared, reference, path))
+    }
+
+    /// Lists a directory that a listing told of, wherever that is now, and never what a link in its place leads to.
+    pub(crate) fn enter(&self, entry: &DirEntry) -> Result<ReadDir> {
+        let Directory { shared, reference, .. } = &*entry.directory;
+        let found = block_on(shared.engine.lookup(reference.ino(), &entry.entry.name))?;
+        let below = Reference::counted(shared, found.ino);
+        if found.file_type != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        Ok(ReadDir::new(shared, below, entry.path()))
+    }
+}
+
+impl ReadDir {
+    fn new(shared: &Arc<Shared>, reference: Reference, path: PathBuf) -> Self {
+        let directory = Arc::new(Directory { shared: shared.clone(), reference, path });
+        Self { directory, waiting: VecDeque::new(), cookie: 0, ended: false }
     }
 }
 

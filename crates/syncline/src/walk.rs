@@ -62,6 +62,16 @@ pub(crate) enum Last {
 impl Shared {
     /// Follows a path to its end.
     pub(crate) async fn walk(self: &Arc<Self>, path: &Path, last: Last) -> Result<Place> {
+        self.walk_naming(path, last, &mut Vec::new()).await
+    }
+
+    /// The same, and leaves in `names` those that lead from the root to what was found, without links.
+    pub(crate) async fn walk_naming(
+        self: &Arc<Self>,
+        path: &Path,
+        last: Last,
+        names: &mut Vec<Vec<u8>>,
+    ) -> Result<Place> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
             return Err(FsError::NotFound.into());
@@ -86,6 +96,10 @@ impl Shared {
             let follow = !todo.is_empty() || must_be_directory || last == Last::Follow;
             if found.file_type != FileType::Symlink || !follow {
                 (current, attributes) = (child, found);
+                match &name[..] {
+                    b".." => drop(names.pop()),
+                    _ => names.push(name),
+                }
                 continue;
             }
             links += 1;
@@ -96,6 +110,7 @@ impl Shared {
             if target.starts_with(b"/") {
                 current = Reference::root(self);
                 attributes = self.engine.getattr(ROOT).await?;
+                names.clear();
             }
             for component in components(&target).rev().collect::<Vec<_>>() {
                 todo.push_front(component);

@@ -1,0 +1,140 @@
+//! Making directories, and removing them with all that is in them.
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::walk::{Last, Place, Reference};
+use std::path::{Path, PathBuf};
+use syncline_device::block_on;
+use syncline_fs::FsError;
+use syncline_fs::types::{FileType, Ino};
+
+/// Entries read at a time when a tree is removed.
+const ENTRIES_EACH: usize = 256;
+
+/// How to make a directory, as in the standard library.
+///
+/// ```
+/// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+/// syncline::DirBuilder::new().recursive(true).mode(0o700).create(&fs, "/private/keys")?;
+/// assert_eq!(fs.metadata("/private")?.permissions(), 0o700);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DirBuilder {
+    recursive: bool,
+    permissions: u16,
+}
+
+impl Default for DirBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DirBuilder {
+    /// One directory, with permission bits 0o755.
+    pub fn new() -> Self {
+        Self { recursive: false, permissions: 0o755 }
+    }
+
+    /// Whether to make all directories on the way too, and to be content with one that exists.
+    pub fn recursive(&mut self, recursive: bool) -> &mut Self {
+        self.recursive = recursive;
+        self
+    }
+
+    /// Permission bits of each directory that is made.
+    pub fn mode(&mut self, permissions: u16) -> &mut Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// Makes it.
+    pub fn create(&self, filesystem: &Filesystem, path: impl AsRef<Path>) -> Result<()> {
+        if !self.recursive {
+            return self.create_one(filesystem, path.as_ref());
+        }
+        let mut so_far = PathBuf::from("/");
+        let mut components = path.as_ref().components().peekable();
+        while let Some(component) = components.next() {
+            so_far.push(component);
+            match self.create_one(filesystem, &so_far) {
+                Ok(()) => {}
+                Err(Error::Filesystem(FsError::Exists))
+                    // What is no directory shows when the next is to be made in it.
+                    if components.peek().is_some()
+                        || filesystem.metadata(&so_far).is_ok_and(|there| there.is_dir()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn create_one(&self, filesystem: &Filesystem, path: &Path) -> Result<()> {
+        let shared = &filesystem.shared;
+        block_on(async {
+            let (parent, name) = match shared.walk(path, Last::Keep).await? {
+                Place::There(..) => return Err(FsError::Exists.into()),
+                Place::Nowhere(parent, name) => (parent, name),
+            };
+            let made = shared.engine.mkdir(shared.caller, parent.ino(), &name, self.permissions).await?;
+            drop(Reference::counted(shared, made.ino));
+            Ok(())
+        })
+    }
+}
+
+impl Filesystem {
+    /// Creates a directory.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        DirBuilder::new().create(self, path)
+    }
+
+    /// Creates a directory and all that lead to it, as far as they do not exist.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        DirBuilder::new().recursive(true).create(self, path)
+    }
+
+    /// Removes a directory with everything in it. Symbolic links are removed, not followed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        block_on(async {
+            let (parent, name) = self.shared.parent(path.as_ref()).await?;
+            let top = self.shared.engine.lookup(parent.ino(), &name).await?;
+            let _top = Reference::counted(&self.shared, top.ino);
+            if top.file_type != FileType::Directory {
+                return Err(FsError::NotDirectory.into());
+            }
+            // The way down: each directory with its parent and its name there.
+            let mut way = vec![(parent.ino(), name, top.ino)];
+            while let Some((above, name, ino)) = way.pop() {
+                match self.remove_entries(ino).await? {
+                    Some((name_below, below)) => {
+                        way.push((above, name, ino));
+                        way.push((ino, name_below, below));
+                    }
+                    None => self.shared.engine.rmdir(above, &name).await?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes what is not a directory from a directory, up to the first subdirectory.
+    async fn remove_entries(&self, ino: Ino) -> Result<Option<(Vec<u8>, Ino)>> {
+        let engine = &self.shared.engine;
+        loop {
+            let entries = engine.readdir(ino, 0, ENTRIES_EACH).await?;
+            let mut entries =
+                entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
+            if entries.peek().is_none() {
+                return Ok(None);
+            }
+            for entry in entries {
+                if entry.file_type == FileType::Directory {
+                    return Ok(Some((entry.name, entry.ino)));
+                }
+                engine.unlink(ino, &entry.name).await?;
+            }
+        }
+    }
+}
