@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use syncline_device::{
-    AlignedBuf, Background, Device, MemoryDevice, Operation, Spawn, WorkerOptions, block_on,
+    AlignedBuf, Background, Device, DeviceExt, MemoryDevice, Operation, Spawn, WorkerOptions, block_on,
 };
 use syncline_format::Key;
+use syncline_format::superblock::{Pointer, Superblock, TreeRoot};
 use syncline_sim::{Effect, Fault, FaultDevice};
-use syncline_store::{FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
+use syncline_store::{
+    FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format, read_superblocks,
+};
 
 struct Rig {
     memory: Arc<MemoryDevice>,
@@ -222,5 +225,50 @@ fn wrong_bytes_are_an_error_never_an_answer() {
         assert!(matches!(block_on(store.get(key(100))), Err(StoreError::Corrupt { .. })), "{effect:?}");
         device.mend();
     }
-    assert!(block_on(store.get(key(100))).unwrap().is_some());
+    for object in [100, 102] {
+        assert!(block_on(store.get(key(object))).unwrap().is_some());
+    }
+}
+
+/// The power failed while a superblock was written: one of its copies is there, and its first reader can't read it. What that reader
+/// does must not depend on its never being read.
+#[test]
+fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
+    let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+    let before = MemoryDevice::new(32 << 20);
+    block_on(format(before.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
+    let (store, _) = block_on(Store::open(before.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+    let put = |object| {
+        let mut transaction = Transaction::new();
+        transaction.put(key(object), "value");
+        store.commit(transaction).unwrap()
+    };
+    let slot = |device: Arc<dyn Device>| block_on(read_superblocks(&device)).unwrap().slot;
+    // The copy that is read first shall not be of the newest slot, and recovery shall have something to do.
+    put(100);
+    while slot(before.clone()) == 0 {
+        put(101);
+        block_on(store.checkpoint()).unwrap();
+    }
+    block_on(store.sync(put(102))).unwrap();
+    let memory = before.snapshot();
+    let any: Arc<dyn Device> = memory.clone();
+    let newest = || block_on(read_superblocks(&any)).unwrap();
+    let superblock = newest().superblock;
+    let elsewhere = Pointer { addr: superblock.geometry.usable().end() - 8, checksum: 1 };
+    let tree = TreeRoot { node: elsewhere, level: 0 };
+    let half_written = Superblock { generation: superblock.generation + 1, tree, ..superblock };
+    let [first, _] = superblock.geometry.superblock_copies(0);
+    let block = AlignedBuf::copy_from(&half_written.encode()).into_bytes();
+    block_on(memory.write_at(first * 4096, vec![block])).unwrap();
+    let device = FaultDevice::new(memory.clone());
+    device.add(Fault::next(Operation::Read, 1));
+    // The power fails again as soon as recovery has written anything.
+    device.add(Fault { after: 1, ..Fault::next(Operation::Write, u64::MAX) });
+    let opened = block_on(Store::open(device, StoreOptions::default(), spawn.clone()));
+    assert!(opened.is_err());
+    let (store, _) = block_on(Store::open(any.clone(), StoreOptions::default(), spawn)).unwrap();
+    for object in [100, 102] {
+        assert!(block_on(store.get(key(object))).unwrap().is_some());
+    }
 }

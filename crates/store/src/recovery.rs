@@ -83,6 +83,9 @@ impl Store {
             tracker.flush_now().await?;
         }
         let slots = read_superblocks(&device).await?;
+        if !options.read_only {
+            slots.settle(&tracker).await?;
+        }
         let mut superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {

@@ -4,7 +4,7 @@ use crate::StoreError;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, FlushTracker, read_settled};
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, FormatError, Geometry};
+use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
 
 /// What the superblock slots of a device hold.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct ReadSlots {
     pub generation_seen: u64,
     /// Copies that are damaged: slot, copy, what is wrong. The slot that was never written counts as absent, not as damaged.
     pub damaged: Vec<(usize, usize, FormatError)>,
+    /// Copies that could not be read: where they lie, and what a whole copy of the same slot says, if there is one.
+    unreadable: Vec<(BlockAddr, Option<Superblock>)>,
 }
 
 /// Reads all copies and picks the newest superblock.
@@ -50,8 +52,33 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
             "the image is truncated: the filesystem has {want} bytes, the device only {have}; restore the image to its full length"
         )));
     }
-    let Copies { generation_seen, damaged, .. } = copies;
-    Ok(ReadSlots { superblock, slot, generation_seen, damaged })
+    let Copies { generation_seen, damaged, good, unreadable, .. } = copies;
+    let unreadable = unreadable.into_iter().map(|(slot, addr)| (addr, good[slot].clone())).collect();
+    Ok(ReadSlots { superblock, slot, generation_seen, damaged, unreadable })
+}
+
+impl ReadSlots {
+    /// Makes copies that could not be read say what the other one of their slot says, durably, before anything is written that
+    /// follows from what was read.
+    ///
+    /// Such a copy may hold a superblock that was being written when the power failed, newer than the one that is gone on from. If
+    /// it became readable later it would count, and lead to blocks that were used for other things meanwhile.
+    pub(crate) async fn settle(&self, tracker: &Arc<FlushTracker>) -> Result<(), StoreError> {
+        for (addr, other) in &self.unreadable {
+            let block = other.as_ref().map_or([0; BLOCK_BYTES], Superblock::encode);
+            let block = AlignedBuf::copy_from(&block).into_bytes();
+            tracker.write(addr * BLOCK_BYTES as u64, vec![block]).wait().await.map_err(|error| {
+                unusable(&format!(
+                    "a copy of a superblock can be neither read nor written ({error}); mount read-only (-o ro) to save the files, \
+                     and replace the device"
+                ))
+            })?;
+        }
+        if !self.unreadable.is_empty() {
+            tracker.flush_now().await?;
+        }
+        Ok(())
+    }
 }
 
 /// The copies read so far.
@@ -60,8 +87,10 @@ struct Copies {
     device_blocks: u64,
     /// The first copies that are whole, by slot.
     first: [Option<Superblock>; 2],
-    /// A whole copy of the slot was read.
-    good: [bool; 2],
+    /// The newest whole copy of each slot.
+    good: [Option<Superblock>; 2],
+    /// Copies that could not be read: slot and block.
+    unreadable: Vec<(usize, BlockAddr)>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
     damaged: Vec<(usize, usize, FormatError)>,
@@ -112,15 +141,21 @@ impl Copies {
             Ok(block) if block.iter().all(|byte| *byte == 0) => return Ok(()),
             Ok(block) => Superblock::decode(&block),
             // A slot counts as durable only when both of its copies are, so the good one tells enough.
-            Err(error) if copy == 0 || self.good[slot] || !certain => {
+            Err(error) if copy == 0 || self.good[slot].is_some() || !certain => {
                 tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
+                if certain {
+                    self.unreadable.push((slot, addr));
+                }
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
         };
         match found {
             Ok(superblock) if self.belongs(&superblock, end) => {
-                self.good[slot] = true;
+                let newer = |good: &Superblock| good.generation < superblock.generation;
+                if self.good[slot].as_ref().is_none_or(newer) {
+                    self.good[slot] = Some(superblock.clone());
+                }
                 self.generation_seen = self.generation_seen.max(superblock.generation);
                 if end.is_none() {
                     self.first[slot] = Some(superblock.clone());
