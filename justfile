@@ -24,10 +24,10 @@ crash:
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test soak -- --ignored --nocapture soak
 
-# Real programs on a real mount (root, installs nothing)
-apps:
+# Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
+apps *options="--peers --runs 3":
     cargo build --release
-    tests/apps/run target/release/syncline
+    tests/apps/run target/release/syncline {{options}}
 
 # The POSIX test suite pjdfstest on a real mount (root; installs the suite into ~/.cache)
 pjdfstest:
