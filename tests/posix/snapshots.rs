@@ -163,3 +163,29 @@ fn going_back_undoes_everything_but_snapshots() {
     mounted.unmount().ok();
     ground.place.check_clean();
 }
+
+#[test]
+fn a_snapshot_outlives_that_the_image_grows() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    let (root, image) = (ground.path(""), ground.place.image());
+    fs::write(ground.path("file"), vec![1; 5 << 20]).unwrap();
+    snapshot(&[&"create", &root, &"small"]).ok();
+    fs::write(ground.path("file"), vec![2; 5 << 20]).unwrap();
+    ground.mount.take().unwrap().unmount().ok();
+    // So far that the space map gets an index page.
+    syncline([OsStr::new("resize"), image.as_ref(), OsStr::new("300MiB")]).ok();
+    ground.place.check_clean();
+    let mounted = Mount::new(&image, &root, &[]);
+    fs::write(root.join("larger"), vec![3; 150 << 20]).unwrap();
+    snapshot(&[&"create", &root, &"large"]).ok();
+    let view = Mount::new(&image, &ground.place.directory("view"), &["--snapshot", "small"]);
+    assert!(fs::read(view.path.join("file")).unwrap() == vec![1; 5 << 20]);
+    assert!(!view.path.join("larger").exists());
+    view.unmount().ok();
+    snapshot(&[&"delete", &root, &"small"]).ok();
+    assert_eq!(names(&root), ["large"]);
+    mounted.unmount().ok();
+    snapshot(&[&"rollback", &image, &"large"]).ok();
+    ground.place.check_clean();
+}
