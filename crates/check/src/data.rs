@@ -1,10 +1,10 @@
-//! Compares blocks of file data with their checksums, many reads at a time.
+//! Compares blocks of file data with their checksums, and decodes what is compressed, many reads at a time.
 
 use crate::finding::{FindingKind, Report};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, DeviceFuture};
-use syncline_format::items::extent::Extent;
+use syncline_format::items::extent::{Extent, Packed};
 use syncline_format::{BlockRun, Crc, block_checksums};
 
 /// Reads in flight; each is at most an extent, 128 KiB.
@@ -22,6 +22,7 @@ struct Pending {
     file_block: u64,
     run: BlockRun,
     checksums: Vec<Crc>,
+    packed: Option<Packed>,
 }
 
 impl DataReader {
@@ -36,8 +37,8 @@ impl DataReader {
         }
         let run = extent.run();
         let read = self.device.read_at(run.offset_bytes(), run.len_bytes() as usize);
-        let Extent { file_block, checksums, .. } = extent;
-        self.window.push_back(Pending { read, object, file_block, run, checksums });
+        let Extent { file_block, checksums, packed, .. } = extent;
+        self.window.push_back(Pending { read, object, file_block, run, checksums, packed });
     }
 
     /// Waits for all that was started.
@@ -48,13 +49,20 @@ impl DataReader {
     }
 
     async fn pop(&mut self, report: &mut Report) {
-        let Some(Pending { read, object, file_block, run, checksums }) = self.window.pop_front() else {
+        let Some(Pending { read, object, file_block, run, checksums, packed }) = self.window.pop_front()
+        else {
             return;
         };
         match read.await {
             Ok(bytes) => {
                 report.data_blocks += run.blocks;
-                compare(report, object, file_block, run, block_checksums(&bytes).zip(checksums));
+                let right = compare(report, object, file_block, run, block_checksums(&bytes).zip(checksums));
+                if let Some(packed) = packed.filter(|_| right)
+                    && let Err(error) = syncline_codec::unpack(&packed, &bytes)
+                {
+                    let text = format!("blocks from {file_block} on of the file: {error}");
+                    report.add(FindingKind::DataDamaged, Some(object), Some(run.start), text);
+                }
             }
             // One bad sector must not hide the neighbours.
             Err(_) => self.block_by_block(report, object, file_block, run, &checksums).await,
@@ -86,15 +94,18 @@ impl DataReader {
     }
 }
 
+/// Tells of wrong checksums; true if there are none.
 fn compare(
     report: &mut Report,
     object: u64,
     file_block: u64,
     run: BlockRun,
     checksums: impl Iterator<Item = (Crc, Crc)>,
-) {
+) -> bool {
+    let mut right = true;
     for (index, (found, expected)) in (0..).zip(checksums) {
         if found != expected {
+            right = false;
             let text = format!(
                 "block {} of the file has checksum {found:08x} instead of {expected:08x}",
                 file_block + index
@@ -102,4 +113,5 @@ fn compare(
             report.add(FindingKind::DataDamaged, Some(object), Some(run.start + index), text);
         }
     }
+    right
 }

@@ -12,7 +12,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, FLAGS, InodeItem, Target, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, InodeItem, Target, inline_bytes_max, sound_flags, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::items::preallocation::Preallocation;
@@ -150,8 +150,8 @@ impl Object {
         if capability && item.flags & FLAG_CAPABILITY == 0 {
             wrong("a file capability is set that the flags do not tell of".into());
         }
-        if item.flags & !FLAGS != 0 {
-            wrong(format!("unknown flags {:#x}", item.flags));
+        if item.flags != sound_flags(item.flags) {
+            wrong(format!("unknown or contradicting flags {:#x}", item.flags));
         }
     }
 
@@ -215,7 +215,7 @@ impl Object {
             report.object(FindingKind::ExtentOverlap, self.number, text);
         }
         self.extent_end = self.extent_end.max(extent.end());
-        self.extent_blocks += extent.blocks();
+        self.extent_blocks += extent.charged_blocks();
         self.covered.extent(extent.file_block..extent.end());
         let run = extent.run();
         if !shared.geometry.contains(run) {

@@ -248,8 +248,14 @@ impl Scrub {
 
     async fn extent(&self, store: &Arc<Store>, object: u64, extent: &Extent) {
         self.count(extent.run().len_bytes());
-        self.state.lock().report.data_blocks += extent.blocks();
-        if store.read_data(extent.run(), &extent.checksums).await.is_ok() {
+        self.state.lock().report.data_blocks += extent.run().blocks;
+        if let Ok(bytes) = store.read_data(extent.run(), &extent.checksums).await {
+            if let Some(packed) = &extent.packed
+                && let Err(error) = syncline_codec::unpack(packed, &bytes)
+            {
+                let text = format!("blocks from {} on of the file: {error}", extent.file_block);
+                self.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+            }
             return;
         }
         for (index, checksum) in (0..).zip(&extent.checksums) {

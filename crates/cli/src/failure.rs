@@ -193,10 +193,11 @@ impl From<FsError> for Failure {
     fn from(error: FsError) -> Self {
         match error {
             FsError::Store(error) => error.into(),
-            FsError::Corrupt { .. } | FsError::CorruptCount { .. } | FsError::Stale => {
-                Self::of(Cause::Damaged, format!("the image is damaged: {error}"))
-                    .next("'syncline check' tells all that is damaged")
-            }
+            FsError::Corrupt { .. }
+            | FsError::CorruptCount { .. }
+            | FsError::Undecodable { .. }
+            | FsError::Stale => Self::of(Cause::Damaged, format!("the image is damaged: {error}"))
+                .next("'syncline check' tells all that is damaged"),
             error => Self::new(error),
         }
     }

@@ -10,8 +10,11 @@ pub const FEATURE_PARENT_POINTERS: u32 = 1;
 pub const FEATURE_PREALLOCATION: u32 = 2;
 /// Feature flag: there are snapshots. Set exactly when the superblock points to a table of them.
 pub const FEATURE_SNAPSHOTS: u32 = 4;
+/// Feature flag: there may be compressed extents, and inodes that ask for them. Set before the first asks.
+pub const FEATURE_COMPRESSION: u32 = 8;
 /// The feature flags that this program knows. An image with others is refused.
-pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION | FEATURE_SNAPSHOTS;
+pub const FEATURES_KNOWN: u32 =
+    FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION | FEATURE_SNAPSHOTS | FEATURE_COMPRESSION;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";

@@ -106,4 +106,14 @@ counters! {
     defragmented_bytes,
     /// Bytes that were copied because they could not be shared.
     copied_bytes,
+    /// Bytes of units that were compressed.
+    packed_bytes_in,
+    /// Bytes that they take on the device.
+    packed_bytes_out,
+    /// Units that were compressed.
+    units_packed,
+    /// Units that would have saved too little and were written as they are.
+    units_unshrunk,
+    /// Compressed units that were read and decoded.
+    units_unpacked,
 }

@@ -1,5 +1,6 @@
 //! What can go wrong in the filesystem, and the one table that turns it into an errno.
 
+use syncline_codec::CodecError;
 use syncline_format::FormatError;
 use syncline_store::{SnapshotError, StoreError};
 
@@ -84,6 +85,19 @@ pub enum FsError {
         /// What is wrong.
         detail: FormatError,
     },
+    /// EIO: a compressed unit has the right checksums and is no compressed unit.
+    #[error("inode {ino}, block {block}: {detail}")]
+    Undecodable {
+        /// Whose data.
+        ino: crate::types::Ino,
+        /// First block in the file.
+        block: u64,
+        /// What is wrong.
+        detail: CodecError,
+    },
+    /// EMLINK
+    #[error("a block can't have more references")]
+    TooManyShares,
     /// ENOSPC, EROFS, EIO, by what the store said.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -109,7 +123,7 @@ impl FsError {
             Self::IsDirectory => 21,
             Self::Invalid(_) => 22,
             Self::TooLarge => 27,
-            Self::TooManyLinks => 31,
+            Self::TooManyLinks | Self::TooManyShares => 31,
             Self::Range => 34,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
@@ -125,7 +139,7 @@ impl FsError {
                 SnapshotError::Name { .. } => 22,
                 SnapshotError::TooMany => 31,
             },
-            Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } => 5,
+            Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } | Self::Undecodable { .. } => 5,
         }
     }
 }

@@ -10,11 +10,16 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, Meta};
 use crate::types::{FileFlags, FileType, Ino};
 use std::sync::Arc;
-use syncline_format::items::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ACCESS_TIME, FLAG_NO_DUMP};
+use syncline_format::items::extent::Algorithm;
+use syncline_format::items::inode::{
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAG_LZ4, FLAG_NO_ACCESS_TIME, FLAG_NO_DUMP, FLAG_ZSTD, compression_of,
+};
+use syncline_format::superblock::FEATURE_COMPRESSION;
 use syncline_store::{Admission, Transaction};
 
 /// All that a caller can set.
-const SETTABLE: u32 = FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP;
+const SETTABLE: u32 =
+    FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD;
 
 impl FileFlags {
     fn bits(self) -> u32 {
@@ -23,6 +28,8 @@ impl FileFlags {
             | bit(self.append_only, FLAG_APPEND)
             | bit(self.no_access_time, FLAG_NO_ACCESS_TIME)
             | bit(self.no_dump, FLAG_NO_DUMP)
+            | bit(self.compression == Some(Algorithm::Lz4), FLAG_LZ4)
+            | bit(self.compression == Some(Algorithm::Zstd), FLAG_ZSTD)
     }
 
     fn of(bits: u32) -> Self {
@@ -32,6 +39,7 @@ impl FileFlags {
             append_only: has(FLAG_APPEND),
             no_access_time: has(FLAG_NO_ACCESS_TIME),
             no_dump: has(FLAG_NO_DUMP),
+            compression: compression_of(bits),
         }
     }
 }
@@ -46,6 +54,27 @@ impl Filesystem {
 
     /// Sets the flags of a file or directory. Whether the caller may was decided by the kernel.
     pub async fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<(), FsError> {
+        self.change_flags(ino, flags.compression, |before| (before & !SETTABLE) | flags.bits()).await
+    }
+
+    /// Sets how what is written to a file is compressed, or what is made in a directory. What is there stays as it is; see
+    /// [`Filesystem::rewrite`].
+    pub async fn set_compression(&self, ino: Ino, compression: Option<Algorithm>) -> Result<(), FsError> {
+        let bits = FileFlags { compression, ..FileFlags::default() }.bits();
+        self.change_flags(ino, compression, |before| (before & !(FLAG_LZ4 | FLAG_ZSTD)) | bits).await
+    }
+
+    async fn change_flags(
+        &self,
+        ino: Ino,
+        compression: Option<Algorithm>,
+        change_of: impl FnOnce(u32) -> u32,
+    ) -> Result<(), FsError> {
+        self.store.writable()?;
+        if compression.is_some() {
+            // Durable before anything asks for it, and so before anything is compressed: an older program refuses the image.
+            self.store.add_features(FEATURE_COMPRESSION).await?;
+        }
         self.store.admit(Admission::Shrink).await?;
         let inode = self.inode(ino).await?;
         if !matches!(inode.file_type, FileType::Regular | FileType::Directory) {
@@ -55,7 +84,7 @@ impl Filesystem {
         self.require_present(&inode)?;
         let mut changes = Changes::new();
         let change = changes.of(&inode);
-        let set = (change.meta.flags & !SETTABLE) | flags.bits();
+        let set = change_of(change.meta.flags);
         if set == change.meta.flags {
             return Ok(());
         }
@@ -97,6 +126,10 @@ impl NewInode {
     pub(crate) fn with_flags_of(self, dir: &Arc<Inode>) -> Self {
         let inherited = match self.file_type {
             FileType::Symlink => 0,
+            FileType::Regular | FileType::Directory => {
+                let inherited = FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD;
+                dir.state.lock().meta.flags & inherited
+            }
             _ => dir.state.lock().meta.flags & (FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP),
         };
         Self { meta: Meta { flags: self.meta.flags | inherited, ..self.meta }, ..self }

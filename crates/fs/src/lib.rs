@@ -44,7 +44,7 @@ mod xattr_place;
 pub use changes::{Change, ChangeKind};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Usage};
+pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage};
 pub use error::FsError;
 pub use filesystem::Filesystem;
 pub use options::{AccessTime, Options};

@@ -1,5 +1,7 @@
 //! The words that callers of the filesystem use.
 
+pub use syncline_format::items::extent::Algorithm;
+
 /// Inode number; equals the object id in the store. The root directory is 1.
 pub type Ino = u64;
 
@@ -175,6 +177,8 @@ pub struct FileFlags {
     pub no_access_time: bool,
     /// `d`: backup programs may leave it out.
     pub no_dump: bool,
+    /// `c`: how what is written is compressed, if at all.
+    pub compression: Option<Algorithm>,
 }
 
 /// How a rename treats an existing target.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use syncline_device::{Device, FlushTracker};
 use syncline_format::node::Node;
 use syncline_format::superblock::{LogStart, Pointer, Superblock, TreeRoot};
-use syncline_format::{BlockRun, FormatError, Key};
+use syncline_format::{BlockAddr, BlockRun, FormatError, Key};
 use syncline_space::{Class, Space};
 use syncline_tree::{Merged, Tree, TreeError};
 
@@ -83,15 +83,26 @@ impl Rebuild {
         let mut from = run;
         while from.blocks > 0 {
             let want = from.blocks.min(COPY_BLOCKS);
-            let to = self.space.allocate(Class::Data, want, 1, None).ok_or(StoreError::NoSpace)?;
-            let source = BlockRun::new(from.start, to.blocks);
-            let bytes = self.tracker.read(source.offset_bytes(), source.len_bytes() as usize).await?;
-            self.tracker.write(to.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
-            self.space.name(to);
+            let to = self.copy_some(from.start, want, 1).await?;
             copies.push(to);
             from = BlockRun::new(from.start + to.blocks, from.blocks - to.blocks);
         }
         Ok(copies)
+    }
+
+    /// Copies a short run of blocks to one that is as long.
+    pub async fn copy_whole(&mut self, run: BlockRun) -> Result<BlockRun, StoreError> {
+        self.copy_some(run.start, run.blocks, run.blocks).await
+    }
+
+    /// Copies blocks from `start` on, at least `least` and at most `most` of them.
+    async fn copy_some(&mut self, start: BlockAddr, most: u64, least: u64) -> Result<BlockRun, StoreError> {
+        let to = self.space.allocate(Class::Data, most, least, None).ok_or(StoreError::NoSpace)?;
+        let source = BlockRun::new(start, to.blocks);
+        let bytes = self.tracker.read(source.offset_bytes(), source.len_bytes() as usize).await?;
+        self.tracker.write(to.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
+        self.space.name(to);
+        Ok(to)
     }
 
     /// Adds items, all of which have greater keys than those before.

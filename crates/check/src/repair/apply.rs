@@ -138,6 +138,11 @@ async fn copy(
     edits: &mut Edits,
 ) -> Result<(), StoreError> {
     edits.insert(Key::new(object, Kind::Extent, extent.file_block), None);
+    if extent.packed.is_some() {
+        let moved = Extent { addr: rebuild.copy_whole(extent.run()).await?.start, ..extent.clone() };
+        edits.insert(Key::new(object, Kind::Extent, extent.file_block), Some(moved.encode().into()));
+        return Ok(());
+    }
     let mut file_block = extent.file_block;
     for run in rebuild.copy(extent.run()).await? {
         let Some(part) = extent.slice(file_block, file_block + run.blocks) else { break };

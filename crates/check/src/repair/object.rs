@@ -11,7 +11,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, FLAGS, InodeItem, Target, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, InodeItem, Target, sound_flags, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
 use syncline_format::items::xattr::{Xattr, XattrValue};
@@ -120,7 +120,7 @@ impl Object {
         self.facts.file_type = (item.mode >> 12) as u8;
         self.small_xattrs(planner, &mut item).await;
         let capability = item.xattrs.iter().any(|(name, _)| *name == CAPABILITY);
-        let flags = (item.flags & FLAGS) | if capability { FLAG_CAPABILITY } else { 0 };
+        let flags = sound_flags(item.flags) | if capability { FLAG_CAPABILITY } else { 0 };
         if flags != item.flags {
             let text = format!("flags {:#x} → {flags:#x}", item.flags);
             planner.object(FindingKind::InodeContradiction, self.number, text);
@@ -287,7 +287,7 @@ impl Object {
         }
         let Some(extent) = self.trim(planner, key, extent, first, why) else { return };
         self.extent_end = extent.end();
-        self.extent_blocks += extent.blocks();
+        self.extent_blocks += extent.charged_blocks();
         self.covered.extent(extent.file_block..extent.end());
         if extent.shared {
             // Which of them can stay is known when those are known that share with nobody.
@@ -343,7 +343,9 @@ impl Object {
         planner.view.delete(key);
         let rest = extent.slice(first, extent.end());
         let cut = extent.slice(extent.file_block, first).expect("the extent begins before that");
-        if extent.shared {
+        if extent.packed.is_some() && rest.is_some() {
+            // What is left lies on all of the blocks.
+        } else if extent.shared {
             // Others may use them: what is free is found out when the space map is made anew.
             planner.leaks = true;
         } else {

@@ -162,7 +162,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
     }),
     (FindingKind::ExtentOutside, |device, inodes| {
         plant(device, |_, transaction| {
-            let extent = Extent { file_block: 1000, addr: 3, checksums: vec![0], shared: false };
+            let extent = Extent::plain(1000, 3, vec![0]);
             transaction.put(Key::new(inodes.large, Kind::Extent, 1000), extent.encode());
         });
         None

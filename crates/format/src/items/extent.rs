@@ -8,30 +8,74 @@ use crate::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError};
 pub const EXTENT_BLOCKS_MAX: u64 = 32;
 /// Number of the first block that no file can have.
 pub const FILE_BLOCKS_MAX: u64 = SIZE_MAX / BLOCK_BYTES as u64 + 1;
-/// Bytes of the value before the checksums.
+/// Bytes of the value before the checksums, of an extent that is not compressed.
 pub const FIXED_BYTES: usize = 12;
 /// Other extents may lie on some of the same blocks: [`super::shared`] has their reference counts.
 const FLAG_SHARED: u16 = 1;
+/// The blocks hold a unit compressed with LZ4.
+const FLAG_LZ4: u16 = 1 << 1;
+/// The blocks hold a unit compressed with Zstandard.
+const FLAG_ZSTD: u16 = 1 << 2;
+
+/// Bytes between those and the checksums, of one that is.
+const PACKED_BYTES: usize = 8;
 
 const STRUCTURE: &str = "extent";
 
-/// A run of file blocks that lies in one run of device blocks.
+/// How a unit of file data is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Algorithm {
+    /// The LZ4 block format.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+}
+
+/// What an extent says of a compressed unit: up to [`EXTENT_BLOCKS_MAX`] file blocks that were compressed together, of which it
+/// covers some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packed {
+    /// How.
+    pub algorithm: Algorithm,
+    /// Bytes of the compressed unit; zeros follow in its last block.
+    pub bytes: u32,
+    /// Blocks of the whole unit when it is decoded; more than it takes on the device.
+    pub unit_blocks: u64,
+    /// Blocks of the unit before those that the extent covers.
+    pub skip: u64,
+    /// File blocks that the extent covers.
+    pub blocks: u64,
+}
+
+/// A run of file blocks that lies in one run of device blocks, as it is or compressed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// First block in the file: the offset of the item's key.
     pub file_block: u64,
     /// First block on the device.
     pub addr: BlockAddr,
-    /// CRC32C of each block: one to [`EXTENT_BLOCKS_MAX`].
+    /// CRC32C of each block on the device: one to [`EXTENT_BLOCKS_MAX`].
     pub checksums: Vec<Crc>,
     /// Other extents may lie on some of the same blocks. Without this mark none does.
     pub shared: bool,
+    /// The blocks hold a compressed unit; all of them belong to it.
+    pub packed: Option<Packed>,
 }
 
 impl Extent {
-    /// Number of blocks.
+    /// File blocks that lie as they are in as many device blocks, which nothing else uses.
+    pub fn plain(file_block: u64, addr: BlockAddr, checksums: Vec<Crc>) -> Self {
+        Self { file_block, addr, checksums, shared: false, packed: None }
+    }
+
+    /// Number of file blocks.
     pub fn blocks(&self) -> u64 {
-        self.checksums.len() as u64
+        self.packed.map_or(self.checksums.len() as u64, |packed| packed.blocks)
+    }
+
+    /// Blocks that the inode's count has for this: those it covers, or those it lies on if these are fewer.
+    pub fn charged_blocks(&self) -> u64 {
+        self.blocks().min(self.checksums.len() as u64)
     }
 
     /// First file block after the extent.
@@ -41,10 +85,11 @@ impl Extent {
 
     /// Where it lies on the device.
     pub fn run(&self) -> BlockRun {
-        BlockRun::new(self.addr, self.blocks())
+        BlockRun::new(self.addr, self.checksums.len() as u64)
     }
 
-    /// The part of the extent that lies in the file blocks `first..end`, if any.
+    /// The part of the extent that lies in the file blocks `first..end`, if any. A part of a compressed one lies on all of the
+    /// unit's blocks.
     pub fn slice(&self, first: u64, end: u64) -> Option<Extent> {
         let first = first.max(self.file_block);
         let end = end.min(self.end());
@@ -52,22 +97,36 @@ impl Extent {
             return None;
         }
         let skip = first - self.file_block;
+        if let Some(packed) = self.packed {
+            let packed = Packed { skip: packed.skip + skip, blocks: end - first, ..packed };
+            return Some(Extent { file_block: first, packed: Some(packed), ..self.clone() });
+        }
         Some(Extent {
             file_block: first,
             addr: self.addr + skip,
             checksums: self.checksums[skip as usize..(end - self.file_block) as usize].to_vec(),
             shared: self.shared,
+            packed: None,
         })
     }
 
     /// The item's value.
     pub fn encode(&self) -> Vec<u8> {
-        let blocks = u16::try_from(self.checksums.len()).expect("an extent has at most 32 blocks");
-        let mut value = Vec::with_capacity(FIXED_BYTES + 4 * self.checksums.len());
+        let small = |blocks: u64| u8::try_from(blocks).expect("an extent has at most 32 blocks");
+        let mut value = Vec::with_capacity(FIXED_BYTES + PACKED_BYTES + 4 * self.checksums.len());
         value.extend_from_slice(&self.addr.to_le_bytes());
-        value.extend_from_slice(&blocks.to_le_bytes());
-        let flags = if self.shared { FLAG_SHARED } else { 0 };
+        value.extend_from_slice(&u16::from(small(self.blocks())).to_le_bytes());
+        let algorithm = match self.packed.map(|packed| packed.algorithm) {
+            None => 0,
+            Some(Algorithm::Lz4) => FLAG_LZ4,
+            Some(Algorithm::Zstd) => FLAG_ZSTD,
+        };
+        let flags = algorithm | if self.shared { FLAG_SHARED } else { 0 };
         value.extend_from_slice(&flags.to_le_bytes());
+        if let Some(packed) = self.packed {
+            value.extend_from_slice(&packed.bytes.to_le_bytes());
+            value.extend_from_slice(&[small(packed.unit_blocks), small(packed.skip), 0, 0]);
+        }
         self.checksums.iter().for_each(|crc| value.extend_from_slice(&crc.to_le_bytes()));
         value
     }
@@ -79,23 +138,52 @@ impl Extent {
         let addr = cursor.u64()?;
         let blocks = u64::from(cursor.u16()?);
         let flags = cursor.u16()?;
-        if flags & !FLAG_SHARED != 0 {
-            return Err(cursor.field("flags"));
-        }
+        let algorithm = match flags & !FLAG_SHARED {
+            0 => None,
+            FLAG_LZ4 => Some(Algorithm::Lz4),
+            FLAG_ZSTD => Some(Algorithm::Zstd),
+            _ => return Err(cursor.field("flags")),
+        };
         if blocks == 0 || file_block % EXTENT_BLOCKS_MAX + blocks > EXTENT_BLOCKS_MAX {
             return Err(cursor.field("length"));
         }
-        if file_block >= FILE_BLOCKS_MAX || addr.checked_add(blocks).is_none() {
+        if file_block >= FILE_BLOCKS_MAX || addr.checked_add(EXTENT_BLOCKS_MAX).is_none() {
             return Err(cursor.field("position"));
         }
-        let mut checksums = Vec::with_capacity(blocks as usize);
-        for _ in 0..blocks {
+        let packed = algorithm.map(|algorithm| Packed::decode(algorithm, blocks, &mut cursor)).transpose()?;
+        let stored = packed.map_or(blocks, |packed| packed.stored_blocks());
+        let mut checksums = Vec::with_capacity(stored as usize);
+        for _ in 0..stored {
             checksums.push(cursor.u32()?);
         }
         if !cursor.is_empty() {
             return Err(cursor.field("value length"));
         }
-        Ok(Self { file_block, addr, checksums, shared: flags & FLAG_SHARED != 0 })
+        Ok(Self { file_block, addr, checksums, shared: flags & FLAG_SHARED != 0, packed })
+    }
+}
+
+impl Packed {
+    /// Blocks that the compressed unit takes on the device.
+    pub fn stored_blocks(&self) -> u64 {
+        u64::from(self.bytes).div_ceil(BLOCK_BYTES as u64)
+    }
+
+    fn decode(algorithm: Algorithm, blocks: u64, cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        let bytes = cursor.u32()?;
+        let (unit_blocks, skip) = (u64::from(cursor.u8()?), u64::from(cursor.u8()?));
+        if cursor.u16()? != 0 {
+            return Err(cursor.field("zeros"));
+        }
+        let packed = Self { algorithm, bytes, unit_blocks, skip, blocks };
+        if unit_blocks > EXTENT_BLOCKS_MAX || skip + blocks > unit_blocks {
+            return Err(cursor.field("unit"));
+        }
+        // Whoever compresses and gains nothing stores the blocks as they are.
+        if bytes == 0 || packed.stored_blocks() >= unit_blocks {
+            return Err(cursor.field("compressed length"));
+        }
+        Ok(packed)
     }
 }
 
@@ -110,7 +198,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> Extent {
-        Extent { file_block: 35, addr: 0x1122_3344, checksums: vec![0xaabb_ccdd, 7], shared: false }
+        Extent::plain(35, 0x1122_3344, vec![0xaabb_ccdd, 7])
+    }
+
+    fn packed() -> Extent {
+        let packed = Packed { algorithm: Algorithm::Zstd, bytes: 4097, unit_blocks: 30, skip: 3, blocks: 10 };
+        Extent { packed: Some(packed), ..sample() }
     }
 
     #[test]
@@ -142,6 +235,8 @@ mod tests {
         refused(35, &|value| value[8] = 0);
         refused(35, &|value| value[8] = 33);
         refused(35, &|value| value[10] = 2);
+        refused(35, &|value| value[10] = 6);
+        refused(35, &|value| value[10] = 8);
         refused(35, &|value| value[..8].fill(0xff));
         refused(63, &|_| {}); // would cross a multiple of 32
         refused(FILE_BLOCKS_MAX, &|_| {});
@@ -149,10 +244,52 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_unit_is_laid_out_as_the_document_says() {
+        let expected = [
+            0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, // address
+            10, 0, // file blocks
+            4, 0, // flags
+            1, 0x10, 0, 0, // bytes of the compressed unit
+            30, 3, 0, 0, // its blocks when decoded, those before the extent
+            0xdd, 0xcc, 0xbb, 0xaa, 7, 0, 0, 0, // checksums
+        ];
+        assert_eq!(packed().encode(), expected);
+        assert_eq!(Extent::decode(35, &expected).unwrap(), packed());
+        let refused = |at: usize, byte: u8| {
+            let mut value = expected;
+            value[at] = byte;
+            assert!(Extent::decode(35, &value).is_err(), "byte {at} must not be {byte}");
+        };
+        refused(10, 6);
+        refused(8, 0);
+        refused(8, 28);
+        refused(12, 0); // one block less than there are checksums
+        refused(14, 0xff);
+        refused(16, 33);
+        refused(16, 12);
+        refused(17, 21);
+        refused(18, 1);
+        let mut useless = expected;
+        (useless[8], useless[16], useless[17]) = (2, 2, 0);
+        assert!(Extent::decode(35, &useless).is_err(), "it saves no block");
+    }
+
+    #[test]
+    fn a_part_of_a_compressed_unit_lies_on_all_of_its_blocks() {
+        let middle = packed().slice(37, 40).unwrap();
+        assert_eq!((middle.file_block, middle.blocks(), middle.charged_blocks()), (37, 3, 2));
+        assert_eq!((middle.run(), &middle.checksums), (packed().run(), &packed().checksums));
+        assert_eq!(middle.packed.unwrap().skip, 5);
+        assert_eq!(middle.slice(39, 99).unwrap().packed.unwrap().skip, 7);
+        assert_eq!(middle.slice(39, 99).unwrap().charged_blocks(), 1);
+        assert_eq!(Extent::decode(37, &middle.encode()).unwrap(), middle);
+    }
+
+    #[test]
     fn slices_keep_addresses_and_checksums_together() {
-        let extent = Extent { file_block: 10, addr: 100, checksums: vec![0, 1, 2, 3], shared: true };
+        let extent = Extent { shared: true, ..Extent::plain(10, 100, vec![0, 1, 2, 3]) };
         let middle = extent.slice(11, 13).unwrap();
-        assert_eq!(middle, Extent { file_block: 11, addr: 101, checksums: vec![1, 2], shared: true });
+        assert_eq!(middle, Extent { shared: true, ..Extent::plain(11, 101, vec![1, 2]) });
         assert_eq!(extent.slice(0, 99).unwrap(), extent);
         assert_eq!(extent.slice(0, 10), None);
         assert_eq!(extent.slice(14, 20), None);

@@ -2,6 +2,7 @@
 
 use super::{
     Cursor,
+    extent::Algorithm,
     parent::{COUNT_SECTION_BYTES, Parent},
     xattr::{ChunkRef, is_xattr_name},
 };
@@ -23,8 +24,33 @@ pub const FLAG_APPEND: u32 = 1 << 2;
 pub const FLAG_NO_ACCESS_TIME: u32 = 1 << 3;
 /// Flag: backup programs may leave the file out.
 pub const FLAG_NO_DUMP: u32 = 1 << 4;
+/// Flag: what is written is compressed with LZ4. Directories hand it down.
+pub const FLAG_LZ4: u32 = 1 << 5;
+/// Flag: what is written is compressed with Zstandard; never together with [`FLAG_LZ4`]. Directories hand it down.
+pub const FLAG_ZSTD: u32 = 1 << 6;
 /// All flags there are.
-pub const FLAGS: u32 = FLAG_CAPABILITY | FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP;
+pub const FLAGS: u32 = FLAG_CAPABILITY
+    | FLAG_IMMUTABLE
+    | FLAG_APPEND
+    | FLAG_NO_ACCESS_TIME
+    | FLAG_NO_DUMP
+    | FLAG_LZ4
+    | FLAG_ZSTD;
+
+/// The flags without those that make no sense: unknown ones, and one of two ways to compress.
+pub fn sound_flags(flags: u32) -> u32 {
+    let both = flags & (FLAG_LZ4 | FLAG_ZSTD) == FLAG_LZ4 | FLAG_ZSTD;
+    flags & FLAGS & if both { !FLAG_LZ4 } else { FLAGS }
+}
+
+/// How the flags say that what is written is to be compressed.
+pub fn compression_of(flags: u32) -> Option<Algorithm> {
+    match sound_flags(flags) {
+        flags if flags & FLAG_ZSTD != 0 => Some(Algorithm::Zstd),
+        flags if flags & FLAG_LZ4 != 0 => Some(Algorithm::Lz4),
+        _ => None,
+    }
+}
 
 /// File type bits of a mode.
 pub const MODE_TYPE: u16 = 0o170000;

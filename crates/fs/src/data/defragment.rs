@@ -125,10 +125,15 @@ async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool
         return Ok(Row { extents: Vec::new(), before: None, after: None, next });
     }
     let found = lookup::all(&fs.store, ino, first, until).await?;
-    let fragments: Vec<&[Extent]> = found.chunk_by(|one, other| one.run().end() == other.addr).collect();
+    let follows = |one: &Extent, other: &Extent| {
+        one.run().end() == other.addr && one.packed.is_some() == other.packed.is_some()
+    };
+    let fragments: Vec<&[Extent]> = found.chunk_by(follows).collect();
     let movable = |fragment: &&[Extent]| {
         let small = fragment.iter().map(Extent::blocks).sum::<u64>() < LARGE_BLOCKS;
-        small && (unshare || !fragment.iter().any(|extent| extent.shared))
+        // A compressed unit is small already, and parts of one may lie on the same blocks.
+        let plain = fragment.iter().all(|extent| extent.packed.is_none());
+        small && plain && (unshare || !fragment.iter().any(|extent| extent.shared))
     };
     let mut rows = fragments.chunk_by(|one, other| movable(one) == movable(other));
     let Some(row) = rows.find(|row| row.len() > 1 && movable(&row[0])) else {
@@ -196,7 +201,7 @@ impl<'a> Room<'a> {
         for run in std::mem::take(&mut self.runs).into_iter().flat_map(|run| run.pieces(WRITE_BLOCKS_MAX)) {
             let count = run.blocks as usize;
             let write = self.fs.store.write_data(run, blocks.by_ref().take(count).collect());
-            copy.placements.push(Placement { write, numbers: numbers.by_ref().take(count).collect() });
+            copy.placements.push(Placement::plain(write, numbers.by_ref().take(count)));
         }
         copy
     }

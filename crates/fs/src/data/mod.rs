@@ -16,12 +16,14 @@ mod dirty;
 mod gauge;
 mod join;
 mod lookup;
+mod pack;
 mod place;
 mod plan;
 mod preallocated;
 mod ranges;
 mod read;
 mod reflink;
+mod rewrite;
 mod seek;
 mod shared;
 mod submit;
@@ -29,6 +31,7 @@ mod sync;
 mod throttle;
 mod transact;
 mod truncate;
+mod units;
 mod why;
 mod write;
 mod writeback;
@@ -39,6 +42,7 @@ mod tests;
 pub use allocate::Allocation;
 pub use defragment::{Defragmented, Fragments};
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
+pub use rewrite::Rewritten;
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};
@@ -90,6 +94,8 @@ pub(crate) struct DataState {
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
     errors: WriteErrors,
+    /// Units in a row that compression did not make smaller.
+    unshrunk: u32,
     /// In the list of dirty inodes.
     queued: bool,
     /// In the list of small files that an fsync may take along, or was there and forgotten.
@@ -136,6 +142,7 @@ impl DataState {
             recalled: None,
             data_op: last_op,
             errors: WriteErrors::default(),
+            unshrunk: 0,
             queued: false,
             small_noted: false,
             accounted: 0,

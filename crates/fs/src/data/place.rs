@@ -1,11 +1,16 @@
 //! Placing dirty blocks on the device: allocation, and the start of their writes.
 
+use super::BLOCK;
 use super::dirty::{Block, gather};
+use super::submit::number_ranges;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::receipt::Submitted;
-use syncline_format::BlockRun;
-use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::ops::Range;
+use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent, Packed};
+use syncline_format::{BLOCK_BYTES, BlockRun, Crc};
 use syncline_store::{DataWrite, Reservation};
 
 /// Most blocks of one data write.
@@ -14,8 +19,49 @@ const WRITE_BLOCKS_MAX: usize = 256;
 /// Blocks of a file on their way to fresh addresses.
 pub(crate) struct Placement {
     pub write: DataWrite,
-    /// File block of each block of the write, growing.
-    pub numbers: Vec<u64>,
+    /// What lies there, one after the other.
+    pieces: Vec<Piece>,
+}
+
+/// File blocks that follow each other, and lie in one place of a placement.
+struct Piece {
+    first: u64,
+    blocks: u64,
+    /// Compressed, to so many bytes.
+    packed: Option<(Algorithm, u32)>,
+}
+
+impl Piece {
+    fn numbers(&self) -> Range<u64> {
+        self.first..self.first + self.blocks
+    }
+
+    /// Blocks that it takes on the device.
+    fn stored_blocks(&self) -> usize {
+        self.packed.map_or(self.blocks, |(_, bytes)| u64::from(bytes).div_ceil(BLOCK)) as usize
+    }
+}
+
+/// Frozen blocks that are to be placed together.
+pub(crate) struct Cargo<'a> {
+    /// In order.
+    pub blocks: &'a [(u64, Block)],
+    /// They follow each other, and these bytes (whole blocks of the device) are to be written for them.
+    pub packed: Option<PackedUnit>,
+}
+
+/// A compressed unit.
+pub(crate) struct PackedUnit {
+    pub algorithm: Algorithm,
+    /// Without the zeros behind.
+    pub bytes: u32,
+    pub contents: Bytes,
+}
+
+impl Cargo<'_> {
+    fn stored_blocks(&self) -> usize {
+        self.packed.as_ref().map_or(self.blocks.len(), |packed| packed.contents.len() / BLOCK_BYTES)
+    }
 }
 
 /// What an extent item is to say about a placement's blocks.
@@ -31,12 +77,24 @@ pub(crate) fn place(
     fs: &Filesystem,
     reservation: &mut Reservation,
     blocks: &[(u64, Block)],
+    near: Option<u64>,
+) -> Result<Vec<Placement>, FsError> {
+    place_all(fs, reservation, vec![Cargo { blocks, packed: None }], near)
+}
+
+/// The same for several lots, some of them compressed. The reservation has a block for each of the file: one that finds no
+/// room in one piece is placed as it is.
+pub(crate) fn place_all(
+    fs: &Filesystem,
+    reservation: &mut Reservation,
+    cargo: Vec<Cargo<'_>>,
     mut near: Option<u64>,
 ) -> Result<Vec<Placement>, FsError> {
     let mut placements = Vec::new();
-    let mut rest = blocks;
+    let mut rest: VecDeque<Cargo<'_>> = cargo.into();
+    rest.retain(|lot| !lot.blocks.is_empty());
     while !rest.is_empty() {
-        let want = rest.len().min(WRITE_BLOCKS_MAX);
+        let want = wanted(&rest);
         let run = match fs.store.allocate(reservation, want as u64, near) {
             Ok(run) => run,
             Err(error) => {
@@ -44,13 +102,57 @@ pub(crate) fn place(
                 return Err(error.into());
             }
         };
-        let (now, later) = rest.split_at((run.blocks as usize).min(want));
-        let write = fs.store.write_data(run, gather(now));
-        placements.push(Placement { write, numbers: now.iter().map(|(number, _)| *number).collect() });
+        let (pieces, bufs) = load(&mut rest, (run.blocks as usize).min(want));
+        placements.push(Placement { write: fs.store.write_data(run, bufs), pieces });
         near = Some(run.end());
-        rest = later;
     }
     Ok(placements)
+}
+
+/// How many blocks the next write is to have: no compressed unit is cut.
+fn wanted(rest: &VecDeque<Cargo<'_>>) -> usize {
+    let mut want = 0;
+    for lot in rest {
+        let blocks = lot.stored_blocks();
+        if want + blocks > WRITE_BLOCKS_MAX {
+            return if lot.packed.is_some() && want > 0 { want } else { WRITE_BLOCKS_MAX };
+        }
+        want += blocks;
+    }
+    want
+}
+
+/// Takes from the front what fills `room` blocks. A compressed unit that does not fit goes uncompressed.
+fn load(rest: &mut VecDeque<Cargo<'_>>, mut room: usize) -> (Vec<Piece>, Vec<Bytes>) {
+    let (mut pieces, mut bufs) = (Vec::new(), Vec::new());
+    while room > 0
+        && let Some(lot) = rest.front_mut()
+    {
+        if lot.stored_blocks() > room {
+            lot.packed = None;
+        }
+        if let Some(packed) = lot.packed.take() {
+            room -= packed.contents.len() / BLOCK_BYTES;
+            let (first, blocks) = (lot.blocks[0].0, lot.blocks.len() as u64);
+            pieces.push(Piece { first, blocks, packed: Some((packed.algorithm, packed.bytes)) });
+            bufs.push(packed.contents);
+            rest.pop_front();
+            continue;
+        }
+        let (now, later) = lot.blocks.split_at(room.min(lot.blocks.len()));
+        room -= now.len();
+        pieces.extend(number_ranges(now.iter().map(|(number, _)| *number)).into_iter().map(|range| Piece {
+            first: range.start,
+            blocks: range.end - range.start,
+            packed: None,
+        }));
+        bufs.extend(gather(now));
+        lot.blocks = later;
+        if later.is_empty() {
+            rest.pop_front();
+        }
+    }
+    (pieces, bufs)
 }
 
 /// Notes placements that were written.
@@ -67,42 +169,128 @@ pub(crate) fn abandon(fs: &Filesystem, placements: &[Placement]) {
 }
 
 impl Placement {
+    /// Blocks with these numbers, as they are, one after the other.
+    pub(crate) fn plain(write: DataWrite, numbers: impl Iterator<Item = u64>) -> Self {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for number in numbers {
+            match pieces.last_mut() {
+                Some(piece) if piece.numbers().end == number => piece.blocks += 1,
+                _ => pieces.push(Piece { first: number, blocks: 1, packed: None }),
+            }
+        }
+        Self { write, pieces }
+    }
+
+    /// The file blocks, growing.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pieces.iter().flat_map(Piece::numbers)
+    }
+
     /// Adds to `naming` the extents of those blocks that are `valid`, and returns the runs of the others.
     pub(crate) fn name(&self, naming: &mut Naming, valid: impl Fn(u64) -> bool) -> Vec<BlockRun> {
-        let mut stale = Vec::new();
-        let mut named = Vec::new();
-        let start = self.write.run().start;
-        for (index, (&number, &checksum)) in self.numbers.iter().zip(self.write.checksums()).enumerate() {
-            let addr = start + index as u64;
-            if !valid(number) {
-                extend_run(&mut stale, addr);
+        let (mut stale, mut named) = (Vec::new(), Vec::new());
+        let (mut addr, mut checksums) = (self.write.run().start, self.write.checksums());
+        for piece in &self.pieces {
+            let (own, rest) = checksums.split_at(piece.stored_blocks());
+            let run = BlockRun::new(addr, own.len() as u64);
+            (addr, checksums) = (run.end(), rest);
+            let Some((algorithm, bytes)) = piece.packed else {
+                for ((number, addr), &checksum) in piece.numbers().zip(run.start..).zip(own) {
+                    if valid(number) {
+                        extend_run(&mut named, BlockRun::new(addr, 1));
+                        name_block(&mut naming.extents, number, addr, checksum);
+                    } else {
+                        extend_run(&mut stale, BlockRun::new(addr, 1));
+                    }
+                }
+                continue;
+            };
+            // Only truncations take blocks away meanwhile: what is left is a beginning.
+            let blocks = piece.numbers().take_while(|&number| valid(number)).count() as u64;
+            if blocks == 0 {
+                extend_run(&mut stale, run);
                 continue;
             }
-            extend_run(&mut named, addr);
-            match naming.extents.last_mut() {
-                Some(last)
-                    if last.end() == number
-                        && last.run().end() == addr
-                        && !number.is_multiple_of(EXTENT_BLOCKS_MAX) =>
-                {
-                    last.checksums.push(checksum);
-                }
-                _ => naming.extents.push(Extent {
-                    file_block: number,
-                    addr,
-                    checksums: vec![checksum],
-                    shared: false,
-                }),
-            }
+            extend_run(&mut named, run);
+            let packed = Packed { algorithm, bytes, unit_blocks: piece.blocks, skip: 0, blocks };
+            let extent = Extent::plain(piece.first, run.start, own.to_vec());
+            naming.extents.push(Extent { packed: Some(packed), ..extent });
         }
         naming.named.extend(named.into_iter().map(|run| (self.write.clone(), run)));
         stale
     }
 }
 
-fn extend_run(runs: &mut Vec<BlockRun>, addr: u64) {
+/// Adds a block to the last extent, or begins another.
+fn name_block(extents: &mut Vec<Extent>, number: u64, addr: u64, checksum: Crc) {
+    match extents.last_mut() {
+        Some(last)
+            if last.packed.is_none()
+                && last.end() == number
+                && last.run().end() == addr
+                && !number.is_multiple_of(EXTENT_BLOCKS_MAX) =>
+        {
+            last.checksums.push(checksum);
+        }
+        _ => extents.push(Extent::plain(number, addr, vec![checksum])),
+    }
+}
+
+fn extend_run(runs: &mut Vec<BlockRun>, run: BlockRun) {
     match runs.last_mut() {
-        Some(last) if last.end() == addr => last.blocks += 1,
-        _ => runs.push(BlockRun::new(addr, 1)),
+        Some(last) if last.end() == run.start => last.blocks += run.blocks,
+        _ => runs.push(run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_device::AlignedBuf;
+
+    fn blocks(numbers: Range<u64>) -> Vec<(u64, Block)> {
+        numbers.map(|number| (number, Block::Owned(AlignedBuf::zeroed(BLOCK_BYTES)).freeze())).collect()
+    }
+
+    fn unit(stored: usize) -> Option<PackedUnit> {
+        let contents = AlignedBuf::zeroed(stored * BLOCK_BYTES).into_bytes();
+        Some(PackedUnit { algorithm: Algorithm::Lz4, bytes: contents.len() as u32 - 5, contents })
+    }
+
+    fn shape(pieces: &[Piece]) -> Vec<(u64, u64, bool)> {
+        pieces.iter().map(|piece| (piece.first, piece.blocks, piece.packed.is_some())).collect()
+    }
+
+    #[test]
+    fn a_compressed_unit_is_never_cut() {
+        let (one, two, three) = (blocks(0..10), blocks(32..64), blocks(64..96));
+        let lots = || -> VecDeque<Cargo<'_>> {
+            let (one, two) = (Cargo { blocks: &one, packed: None }, Cargo { blocks: &two, packed: unit(7) });
+            [one, two, Cargo { blocks: &three, packed: unit(20) }].into()
+        };
+        let mut rest = lots();
+        assert_eq!(wanted(&rest), 37);
+        let (pieces, bufs) = load(&mut rest, 37);
+        assert_eq!(shape(&pieces), [(0, 10, false), (32, 32, true), (64, 32, true)]);
+        assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).sum::<usize>(), 37);
+        // A shorter run: what does not fit whole goes as it is, in as many runs as it takes.
+        let mut rest = lots();
+        assert_eq!(shape(&load(&mut rest, 20).0), [(0, 10, false), (32, 32, true), (64, 3, false)]);
+        assert_eq!(wanted(&rest), 29);
+        assert_eq!(shape(&load(&mut rest, 29).0), [(67, 29, false)]);
+        assert!(rest.is_empty());
+        let mut rest = lots();
+        assert_eq!(shape(&load(&mut rest, 4).0), [(0, 4, false)]);
+        assert_eq!(shape(&load(&mut rest, 7).0), [(4, 6, false), (32, 1, false)]);
+    }
+
+    #[test]
+    fn a_write_ends_before_the_unit_that_would_make_it_too_long() {
+        let (one, two) = (blocks(0..250), blocks(256..288));
+        let lots = |packed| -> VecDeque<Cargo<'_>> {
+            [Cargo { blocks: &one, packed: None }, Cargo { blocks: &two, packed }].into()
+        };
+        assert_eq!(wanted(&lots(unit(7))), 250);
+        assert_eq!(wanted(&lots(None)), WRITE_BLOCKS_MAX);
     }
 }

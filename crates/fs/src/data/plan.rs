@@ -1,6 +1,6 @@
 //! What becomes of a file's extent items when some of its blocks change: pure arithmetic, no I/O.
 
-use super::reflink::Shares;
+use super::reflink::{Shares, TooMany};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
@@ -16,19 +16,26 @@ pub(crate) struct ExtentChanges {
     pub freed: Vec<BlockRun>,
     /// Device blocks that the file no longer uses, and that other extents may lie on.
     pub released: Vec<BlockRun>,
+    /// Blocks of compressed units of which more parts remain than there were, and how many more.
+    pub divided: Vec<(BlockRun, u64)>,
     /// File blocks that were cleared before the new extents came.
     pub cleared: Vec<Range<u64>>,
     /// File blocks that are preallocated from now on.
     pub preallocated: Vec<Range<u64>>,
-    /// Blocks in the new extents.
+    /// What the inode's count of blocks gains.
     pub added_blocks: u64,
-    /// Blocks in `freed` and `released`.
+    /// What it loses.
     pub freed_blocks: u64,
 }
 
 impl ExtentChanges {
-    /// Puts the changes of `ino` into a transaction. `shares` has the counts of what is released.
-    pub(crate) fn put(&self, ino: ObjectId, shares: &mut Shares<'_>, transaction: &mut Transaction) {
+    /// Puts the changes of `ino` into a transaction. `shares` has the counts of what is released and divided.
+    pub(crate) fn put(
+        &self,
+        ino: ObjectId,
+        shares: &mut Shares<'_>,
+        transaction: &mut Transaction,
+    ) -> Result<(), TooMany> {
         for (&file_block, item) in &self.items {
             let key = Key::new(ino, Kind::Extent, file_block);
             match item {
@@ -36,8 +43,18 @@ impl ExtentChanges {
                 None => transaction.delete(key),
             }
         }
+        // Before anything is released: no count may touch zero on the way.
+        for &(run, more) in &self.divided {
+            (0..more).try_for_each(|_| shares.divide(run))?;
+        }
         let unused = self.released.iter().flat_map(|run| shares.release(*run));
         self.freed.iter().copied().chain(unused).for_each(|run| transaction.free(run));
+        Ok(())
+    }
+
+    /// Blocks that the file no longer uses.
+    pub(crate) fn blocks_released(&self) -> u64 {
+        self.freed.iter().chain(&self.released).map(|run| run.blocks).sum()
     }
 }
 
@@ -49,10 +66,9 @@ pub(crate) fn replace(old: &[Extent], cleared: &[Range<u64>], new: Vec<Extent>) 
         clear(extent, cleared, &mut changes);
     }
     for extent in new {
-        changes.added_blocks += extent.blocks();
+        changes.added_blocks += extent.charged_blocks();
         changes.items.insert(extent.file_block, Some(extent));
     }
-    changes.freed_blocks = changes.freed.iter().chain(&changes.released).map(|run| run.blocks).sum();
     changes
 }
 
@@ -73,29 +89,35 @@ fn clear(extent: &Extent, cleared: &[Range<u64>], changes: &mut ExtentChanges) {
     let first = cleared.partition_point(|range| range.end <= extent.file_block);
     let overlapping = cleared[first..].iter().take_while(|range| range.start < extent.end());
     let mut kept_from = extent.file_block;
-    let mut touched = false;
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
     for range in overlapping {
-        if !touched {
-            // If something remains or comes at the same place, it replaces this.
-            changes.items.entry(extent.file_block).or_insert(None);
-            touched = true;
-        }
-        keep(extent.slice(kept_from, range.start), changes);
-        if let Some(gone) = extent.slice(range.start, range.end) {
-            let list = if gone.shared { &mut changes.released } else { &mut changes.freed };
-            extend(list, gone.run());
-            kept_from = gone.end();
+        kept.extend(extent.slice(kept_from, range.start));
+        if let Some(part) = extent.slice(range.start, range.end) {
+            kept_from = part.end();
+            gone.push(part);
         }
     }
-    if touched {
-        keep(extent.slice(kept_from, extent.end()), changes);
+    if gone.is_empty() {
+        return;
     }
-}
-
-fn keep(rest: Option<Extent>, changes: &mut ExtentChanges) {
-    if let Some(rest) = rest {
-        changes.items.insert(rest.file_block, Some(rest));
+    kept.extend(extent.slice(kept_from, extent.end()));
+    let list = if extent.shared { &mut changes.released } else { &mut changes.freed };
+    if extent.packed.is_none() {
+        gone.iter().for_each(|part| extend(list, part.run()));
+    } else if kept.is_empty() {
+        extend(list, extent.run());
+    } else if kept.len() > 1 {
+        // Each part that is left needs all of the unit.
+        changes.divided.push((extent.run(), kept.len() as u64 - 1));
+        kept.iter_mut().for_each(|part| part.shared = true);
     }
+    // The parts of a compressed extent may count for more than it did.
+    let (before, after) = (extent.charged_blocks(), kept.iter().map(Extent::charged_blocks).sum::<u64>());
+    changes.freed_blocks += before.saturating_sub(after);
+    changes.added_blocks += after.saturating_sub(before);
+    // If something remains or comes at the same place, it replaces this.
+    changes.items.entry(extent.file_block).or_insert(None);
+    kept.into_iter().for_each(|part| drop(changes.items.insert(part.file_block, Some(part))));
 }
 
 fn extend(runs: &mut Vec<BlockRun>, run: BlockRun) {
@@ -109,7 +131,7 @@ fn extend(runs: &mut Vec<BlockRun>, run: BlockRun) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
+    use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Packed};
 
     /// Length of the modelled file: four pieces.
     const BLOCKS: u64 = 4 * EXTENT_BLOCKS_MAX;
@@ -147,12 +169,7 @@ mod tests {
             let (block, addr) = (first + index, addr + index);
             match extents.last_mut() {
                 Some(last) if block % EXTENT_BLOCKS_MAX != 0 => last.checksums.push(addr as u32),
-                _ => extents.push(Extent {
-                    file_block: block,
-                    addr,
-                    checksums: vec![addr as u32],
-                    shared: false,
-                }),
+                _ => extents.push(Extent::plain(block, addr, vec![addr as u32])),
             }
         }
         extents
@@ -197,7 +214,7 @@ mod tests {
             let start: Items = fresh(0, BLOCKS, 1000).into_iter().map(|extent| (extent.file_block, extent)).collect();
             let new: Vec<Extent> = blocks
                 .iter()
-                .map(|&block| Extent { file_block: block, addr: 9000 + block, checksums: vec![7], shared: false })
+                .map(|&block| Extent::plain(block, 9000 + block, vec![7]))
                 .collect();
             let old: Vec<Extent> = start.values().cloned().collect();
             let at_once = replace(&old, &ranges(&new), new.clone());
@@ -212,6 +229,99 @@ mod tests {
             }
             prop_assert_eq!(contents(&together), contents(&stepwise));
         }
+    }
+
+    /// A compressed unit of `blocks` file blocks on a quarter as many of the device.
+    fn unit(first: u64, blocks: u64, addr: u64) -> Extent {
+        let stored = blocks.div_ceil(4);
+        let bytes = (stored * 4096) as u32;
+        let packed = Packed { algorithm: Algorithm::Lz4, bytes, unit_blocks: blocks, skip: 0, blocks };
+        let checksums = (0..stored).map(|block| block as u32).collect();
+        Extent { packed: Some(packed), ..Extent::plain(first, addr, checksums) }
+    }
+
+    proptest! {
+        /// Overwrites and punches of compressed units: each part reads the right blocks of its unit, a unit's count is the number
+        /// of its parts, its blocks are free exactly when none is left, and the inode's count is exact.
+        #[test]
+        fn parts_of_units_are_counted(
+            steps in proptest::collection::vec((0..BLOCKS, 1..80u64, 0..3u8), 1..60)
+        ) {
+            let mut items = Items::new();
+            // By file block: the unit it is of, and which of its blocks; plain blocks are units of one.
+            let mut model: Vec<Option<(u64, u64)>> = vec![None; BLOCKS as usize];
+            let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+            let (mut next_addr, mut charged) = (1000, 0);
+            for (first, blocks, what) in steps {
+                let end = (first + blocks).min(BLOCKS);
+                let mut new = Vec::new();
+                let mut at = first;
+                while what > 0 && at < end {
+                    let piece_end = end.min(at - at % EXTENT_BLOCKS_MAX + EXTENT_BLOCKS_MAX);
+                    let packs = what == 1 && piece_end - at > 1;
+                    let addr = next_addr + at;
+                    new.push(if packs { unit(at, piece_end - at, addr) } else {
+                        Extent::plain(at, addr, vec![0; (piece_end - at) as usize])
+                    });
+                    at = piece_end;
+                }
+                let old: Vec<Extent> = items.values().cloned().collect();
+                let changes = replace(&old, std::slice::from_ref(&(first..end)), new.clone());
+                model[first as usize..end as usize].fill(None);
+                for extent in &new {
+                    for index in 0..extent.blocks() {
+                        let (base, within) = match extent.packed {
+                            Some(_) => (extent.addr, index),
+                            None => (extent.addr + index, 0),
+                        };
+                        model[(extent.file_block + index) as usize] = Some((base, within));
+                    }
+                    if extent.packed.is_some() {
+                        counts.insert(extent.addr, 1);
+                    }
+                }
+                next_addr += 1000;
+                for &(run, more) in &changes.divided {
+                    *counts.get_mut(&run.start).expect("only units are divided") += more;
+                }
+                for run in &changes.released {
+                    let count = counts.get_mut(&run.start).expect("only units were ever shared");
+                    *count -= 1;
+                }
+                let freed: Vec<u64> = changes.freed.iter().flat_map(|run| run.start..run.end()).collect();
+                apply(&mut items, &changes);
+                charged = charged + changes.added_blocks - changes.freed_blocks;
+                let mut parts: BTreeMap<u64, u64> = BTreeMap::new();
+                for (&key, extent) in &items {
+                    prop_assert_eq!(&Extent::decode(key, &extent.encode()).unwrap(), extent);
+                    for index in 0..extent.blocks() {
+                        let found = match extent.packed {
+                            Some(packed) => (extent.addr, packed.skip + index),
+                            None => (extent.addr + index, 0),
+                        };
+                        prop_assert_eq!(model[(key + index) as usize], Some(found));
+                        prop_assert!(!freed.contains(&found.0), "a block in use is freed");
+                    }
+                    if extent.packed.is_some() {
+                        *parts.entry(extent.addr).or_default() += 1;
+                    }
+                }
+                prop_assert_eq!(items.values().map(Extent::blocks).sum::<u64>(), model.iter().flatten().count() as u64);
+                // Those that no part is left of were freed: by themselves, or with the last count.
+                counts.retain(|addr, count| *count > 0 && !freed.contains(addr));
+                prop_assert_eq!(parts, counts.clone());
+                prop_assert_eq!(charged, items.values().map(Extent::charged_blocks).sum::<u64>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_unit_cut_at_its_end_has_one_part_and_no_count() {
+        let changes = replace(&[unit(0, 32, 100)], std::slice::from_ref(&(20..32)), Vec::new());
+        assert_eq!((changes.divided.len(), changes.freed.len(), changes.released.len()), (0, 0, 0));
+        assert_eq!((changes.added_blocks, changes.freed_blocks), (0, 0));
+        let rest = changes.items[&0].as_ref().unwrap();
+        assert!(!rest.shared && rest.blocks() == 20 && rest.run() == BlockRun::new(100, 8));
     }
 
     #[test]

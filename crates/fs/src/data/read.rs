@@ -1,14 +1,13 @@
 //! Reading: memory first, then extents; holes are zeros.
 
 use super::join::join_all;
-use super::{BLOCK, DataState, MemoryBlock, lookup};
+use super::{BLOCK, DataState, MemoryBlock, lookup, units};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::types::Ino;
 use bytes::Bytes;
 use std::sync::Arc;
-use syncline_format::items::extent::Extent;
+use syncline_format::items::extent::{Extent, Packed};
 use syncline_format::{BlockRun, Crc};
 
 /// Most blocks of one device read.
@@ -50,7 +49,7 @@ pub(crate) async fn read(
         match segment {
             Segment::Memory(bytes) => pieces.push(bytes),
             Segment::Disk { first, end, skip, len } => {
-                let blocks = read_blocks(fs, inode.ino, first, end).await?;
+                let blocks = read_blocks(fs, inode, first, end).await?;
                 cut(blocks, skip, len, &mut pieces);
             }
         }
@@ -60,13 +59,17 @@ pub(crate) async fn read(
 }
 
 /// One whole block of the device, or `None` for a hole. The caller holds the lease.
-pub(crate) async fn read_block(fs: &Filesystem, ino: Ino, block: u64) -> Result<Option<Bytes>, FsError> {
+pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Result<Option<Bytes>, FsError> {
     let _pin = fs.store.pin();
-    let found = lookup::all(&fs.store, ino, block, block + 1).await?;
+    let found = lookup::all(&fs.store, inode.ino, block, block + 1).await?;
     let Some(extent) = found.first().and_then(|extent| extent.slice(block, block + 1)) else {
         return Ok(None);
     };
-    Ok(Some(fs.store.read_data(extent.run(), &extent.checksums).await?))
+    let bytes = match &extent.packed {
+        None => fs.store.read_data(extent.run(), &extent.checksums).await?,
+        Some(packed) => units::read(fs, inode, &extent, packed).await?,
+    };
+    Ok(Some(bytes))
 }
 
 /// Splits a request into what is in memory and what is not.
@@ -116,29 +119,34 @@ fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: std::ops::Range<
 enum Part {
     Hole { blocks: u64 },
     Run { run: BlockRun, checksums: Vec<Crc> },
+    Packed { extent: Extent, packed: Packed },
+}
+
+impl Part {
+    async fn read(&self, fs: &Filesystem, inode: &Inode) -> Result<Bytes, FsError> {
+        match self {
+            Part::Hole { .. } => Ok(Bytes::new()),
+            Part::Run { run, checksums } => Ok(fs.store.read_data(*run, checksums).await?),
+            Part::Packed { extent, packed } => units::read(fs, inode, extent, packed).await,
+        }
+    }
 }
 
 /// The whole blocks `first..end` of the file on the device, in pieces.
-async fn read_blocks(fs: &Filesystem, ino: Ino, first: u64, end: u64) -> Result<Vec<Bytes>, FsError> {
-    let extents = lookup::all(&fs.store, ino, first, end).await?;
-    let mut parts = parts(&extents, first, end);
-    if let [Part::Run { run, checksums }] = &parts[..] {
-        return Ok(vec![fs.store.read_data(*run, checksums).await?]);
+async fn read_blocks(fs: &Filesystem, inode: &Inode, first: u64, end: u64) -> Result<Vec<Bytes>, FsError> {
+    let extents = lookup::all(&fs.store, inode.ino, first, end).await?;
+    let parts = parts(&extents, first, end);
+    if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {
+        return Ok(vec![part.read(fs, inode).await?]);
     }
-    let reads: Vec<_> = parts
-        .iter_mut()
-        .filter_map(|part| match part {
-            Part::Hole { .. } => None,
-            Part::Run { run, checksums } => Some((*run, std::mem::take(checksums))),
-        })
-        .map(|(run, checksums)| async move { fs.store.read_data(run, &checksums).await })
-        .collect();
+    let not_holes = parts.iter().filter(|part| !matches!(part, Part::Hole { .. }));
+    let reads: Vec<_> = not_holes.map(|part| part.read(fs, inode)).collect();
     let mut read = join_all(reads, READS_IN_FLIGHT).await.into_iter();
     let mut pieces = Vec::new();
-    for part in parts {
+    for part in &parts {
         match part {
             Part::Hole { blocks } => push_zeros(&mut pieces, blocks * BLOCK),
-            Part::Run { .. } => pieces.push(read.next().expect("one result for each run")?),
+            _ => pieces.push(read.next().expect("one result for each run")?),
         }
     }
     Ok(pieces)
@@ -154,6 +162,10 @@ fn parts(extents: &[Extent], first: u64, end: u64) -> Vec<Part> {
             parts.push(Part::Hole { blocks: extent.file_block - at });
         }
         at = extent.end();
+        if let Some(packed) = extent.packed {
+            parts.push(Part::Packed { extent, packed });
+            continue;
+        }
         match parts.last_mut() {
             Some(Part::Run { run, checksums })
                 if run.end() == extent.addr && run.blocks + extent.blocks() <= READ_BLOCKS_MAX =>
@@ -203,14 +215,8 @@ mod tests {
 
     #[test]
     fn neighbours_on_the_device_are_read_together_up_to_a_megabyte() {
-        let extents: Vec<Extent> = (0..20)
-            .map(|piece| Extent {
-                file_block: piece * 32,
-                addr: 1000 + piece * 32,
-                checksums: vec![0; 32],
-                shared: false,
-            })
-            .collect();
+        let extents: Vec<Extent> =
+            (0..20).map(|piece| Extent::plain(piece * 32, 1000 + piece * 32, vec![0; 32])).collect();
         let parts = parts(&extents, 5, 640);
         let runs: Vec<u64> = parts
             .iter()
@@ -219,7 +225,7 @@ mod tests {
                     assert_eq!(run.blocks as usize, checksums.len());
                     run.blocks
                 }
-                Part::Hole { .. } => panic!("there is no hole"),
+                _ => panic!("there is no hole"),
             })
             .collect();
         assert_eq!(runs, [251, 256, 128]);
@@ -227,15 +233,13 @@ mod tests {
 
     #[test]
     fn holes_lie_before_between_and_after_extents() {
-        let extents = [
-            Extent { file_block: 2, addr: 100, checksums: vec![1, 2], shared: false },
-            Extent { file_block: 6, addr: 102, checksums: vec![3], shared: false },
-        ];
+        let extents = [Extent::plain(2, 100, vec![1, 2]), Extent::plain(6, 102, vec![3])];
         let shape: Vec<(bool, u64)> = parts(&extents, 1, 9)
             .iter()
             .map(|part| match part {
                 Part::Hole { blocks } => (false, *blocks),
                 Part::Run { run, .. } => (true, run.blocks),
+                Part::Packed { .. } => panic!("nothing is compressed"),
             })
             .collect();
         assert_eq!(shape, [(false, 1), (true, 2), (false, 2), (true, 1), (false, 2)]);

@@ -3,6 +3,7 @@
 use super::along::SmallDirty;
 use super::gauge::Gauge;
 use super::preallocated::Room;
+use super::units::Units;
 use super::{DataState, writeback};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -41,6 +42,8 @@ pub(crate) struct DataShared {
     pub(crate) small: SmallDirty,
     /// Room for preallocated blocks.
     pub(crate) room: Room,
+    /// Compressed units that were decoded lately.
+    pub(crate) units: Units,
     /// Held while reference counts of shared blocks are read and changed.
     pub(crate) shared_counts: async_lock::Mutex<()>,
 }

@@ -10,7 +10,8 @@ use super::preallocated::with_share;
 use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
-use super::{BLOCK, DataState, MemoryBlock, lookup, plan, writeback};
+use super::writeback::{self, Way};
+use super::{BLOCK, DataState, MemoryBlock, lookup, plan};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -20,7 +21,8 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
-use syncline_format::items::extent::Extent;
+use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Canary, Reservation};
 
 /// Blocks that may go in parallel with the batch that names them.
@@ -77,11 +79,11 @@ pub(crate) async fn submit_once(
         if is_clean(&inode.state.lock()) {
             return Ok(());
         }
-        let Some(split) = background_end(&inode.state.lock().data, first, end) else {
+        let Some(split) = ahead_end(&inode.state.lock(), first, end) else {
             return submit_leased(fs, &[Submission { inode, blocks: first..end }], note).await;
         };
         drop(lease);
-        first = writeback::round(fs, inode, first, split, false, note).await?;
+        first = writeback::round(fs, inode, first..split, Way::Ahead, note).await?;
     }
 }
 
@@ -120,6 +122,37 @@ fn background_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
     let mut last = data.dirty.numbers_backwards(first, end);
     let split = last.nth(PARALLEL_BLOCKS as usize - 1)?;
     last.next().map(|_| split)
+}
+
+/// Where that part of the range ends which goes before its batch, if there is one: all but the last `PARALLEL_BLOCKS` dirty
+/// blocks, and, where the file is to be compressed, the whole units among these. A smaller sync compresses nothing.
+fn ahead_end(state: &InodeState, first: u64, end: u64) -> Option<u64> {
+    let split = background_end(&state.data, first, end);
+    if compression_of(state.meta.flags).is_none() {
+        return split;
+    }
+    split.max(whole_units_end(&state.data, split.unwrap_or(first), end))
+}
+
+/// The end of the last unit in the range of which every block is dirty.
+fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
+    if first >= end {
+        return None;
+    }
+    let mut needed = None;
+    for number in data.dirty.numbers_backwards(first, end) {
+        if number % EXTENT_BLOCKS_MAX == EXTENT_BLOCKS_MAX - 1 {
+            needed = Some(number);
+        }
+        if needed != Some(number) {
+            needed = None;
+        } else if number.is_multiple_of(EXTENT_BLOCKS_MAX) {
+            return Some(number + EXTENT_BLOCKS_MAX);
+        } else {
+            needed = Some(number - 1);
+        }
+    }
+    None
 }
 
 /// True when a file of this size keeps its contents in the inode item.

@@ -1,6 +1,7 @@
 //! File data over a real store on a memory device.
 
 mod allocate;
+mod compress;
 mod crash;
 mod defragment;
 mod faults;
@@ -10,7 +11,7 @@ mod reflink;
 mod sync;
 mod writing;
 
-use crate::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
+use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use crate::{Allocation, Deduplicated, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -111,6 +112,10 @@ impl Mount {
         block_on(self.fs.allocate(ino, what, offset, len, false))
     }
 
+    fn compress(&self, ino: Ino, compression: Option<Algorithm>) {
+        block_on(self.fs.set_compression(ino, compression)).unwrap();
+    }
+
     fn fsync(&self, ino: Ino) {
         block_on(self.fs.fsync(ino, false)).unwrap();
     }
@@ -135,7 +140,7 @@ impl Mount {
         // Or write-back commits between the two looks.
         let _lease = block_on(inode.lease.read());
         let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
-        let blocks: u64 = extents.iter().map(|extent| extent.blocks()).sum();
+        let blocks: u64 = extents.iter().map(|extent| extent.charged_blocks()).sum();
         let mut runs: Vec<_> =
             extents.iter().filter(|extent| !extent.shared).map(|extent| extent.run()).collect();
         runs.sort_unstable();

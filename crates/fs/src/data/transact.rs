@@ -84,7 +84,10 @@ pub(crate) fn commit_noting(
     shares.put_marks(&mut transaction);
     let mut saved = Vec::with_capacity(changes.len());
     for change in &changes {
-        change.extents.put(change.inode.ino, &mut shares, &mut transaction);
+        if change.extents.put(change.inode.ino, &mut shares, &mut transaction).is_err() {
+            restore(&changes, saved);
+            return Err(FsError::TooManyShares);
+        }
         for (write, part) in &change.named {
             transaction.name_data(write, *part);
         }
@@ -112,13 +115,15 @@ pub(crate) fn commit_noting(
             Ok(op)
         }
         Err(error) => {
-            changes
-                .iter()
-                .zip(saved)
-                .for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
+            restore(&changes, saved);
             Err(error.into())
         }
     }
+}
+
+/// Takes back what was done to the states of the first files.
+fn restore(changes: &[FileChange<'_>], saved: Vec<Saved>) {
+    changes.iter().zip(saved).for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
 }
 
 impl FileChange<'_> {
@@ -178,7 +183,7 @@ impl FileChange<'_> {
         note.inodes += 1;
         note.extents += put;
         note.extents_removed += self.extents.items.len() as u64 - put;
-        note.blocks_released += self.extents.freed_blocks;
+        note.blocks_released += self.extents.blocks_released();
         if let InlineChange::Set(Some(contents)) = &self.inline {
             note.inline_bytes += contents.len() as u64;
         }

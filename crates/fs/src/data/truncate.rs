@@ -110,7 +110,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
     let on_disk = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
     let contents = match in_memory {
         Some(contents) => Some(contents),
-        None if on_disk => read::read_block(fs, inode.ino, block).await?,
+        None if on_disk => read::read_block(fs, inode, block).await?,
         None => None,
     };
     if size <= fs.limits.inline_bytes as u64 {

@@ -153,7 +153,7 @@ impl WritePlan {
     async fn read_bases(&self, fs: &Filesystem, inode: &Inode) -> Result<Bases, FsError> {
         let mut bases = Vec::with_capacity(self.to_read.len());
         for &block in &self.to_read {
-            bases.push((block, read::read_block(fs, inode.ino, block).await?));
+            bases.push((block, read::read_block(fs, inode, block).await?));
             fs.counters.blocks_read_for_write.add(1);
         }
         Ok(bases)

@@ -3,23 +3,28 @@
 //! While the writes are on their way nothing of the file is locked. What is then named is what still stands: blocks that a
 //! truncation removed meanwhile are given back; blocks that were written again meanwhile are named with their older contents,
 //! which no transaction has overtaken (submissions of an inode exclude each other), and stay dirty with the newer.
+//!
+//! This is where data is compressed, if the file asks for it: between taking the blocks and placing them, with nothing locked.
 
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::submit::{self, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{BLOCK, DataState, lookup, plan};
+use super::{DataState, lookup, pack, plan};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
+use std::ops::Range;
 use std::sync::Arc;
-use syncline_format::items::extent::Extent;
-use syncline_store::Admission;
+use syncline_format::items::extent::{Algorithm, Extent};
+use syncline_store::{Admission, Reservation};
 
 /// Most blocks of one inode on their way at a time: 16 MiB.
 const ROUND_BLOCKS: u64 = 4096;
+/// The same of an inode whose data is compressed before: 4 MiB.
+const PACKED_ROUND_BLOCKS: u64 = 1024;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
 
@@ -53,7 +58,7 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
             return submit_small(fs, inode).await;
         }
         while first < end {
-            first = round(fs, inode, first, end, true, &mut Submitted::default()).await?;
+            first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
         if !submit::has_missed(&mut inode.state.lock().data) {
             return Ok(());
@@ -73,22 +78,39 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     submit::submit_leased(fs, &[submit::Submission { inode, blocks }], &mut Submitted::default()).await
 }
 
-/// Writes back the first dirty blocks of `first..end` and returns where to go on. The inode's `writeback` is held; its
-/// lease is not. With `all`, nothing that was dirty when the submission began lies past `end`.
+/// What a round belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Write-back: nothing that was dirty when the submission began lies past the end.
+    WriteBack,
+    /// A submission that somebody waits for; what lies past the end goes in parallel with the batch. Only whole units are
+    /// compressed, so that a small sync never waits for that.
+    Ahead,
+}
+
+/// Writes back the first dirty blocks of a range and returns where to go on. The inode's `writeback` is held; its lease is not.
 pub(crate) async fn round(
     fs: &Filesystem,
     inode: &Arc<Inode>,
-    first: u64,
-    end: u64,
-    all: bool,
+    blocks: Range<u64>,
+    way: Way,
     note: &mut Submitted,
 ) -> Result<u64, FsError> {
     fs.store.admit(Admission::Shrink).await?;
+    let algorithm = pack::algorithm(inode);
+    let end = blocks.end;
     let (mut flight, next) = {
         let _lease = inode.lease.write().await;
         make_up_reservation(fs, inode).await?;
-        take_off(fs, inode, first, end)?
+        match algorithm {
+            None => take_off(fs, inode, blocks)?,
+            Some(_) => take(fs, inode, blocks),
+        }
     };
+    if let Some(algorithm) = algorithm {
+        flight.pack(algorithm, way == Way::Ahead).await?;
+    }
+    let all = way == Way::WriteBack;
     let written = flight.wait().await;
     place::note(&flight.placements, note);
     note.blocks_before_log = note.blocks;
@@ -105,24 +127,42 @@ struct Flight<'a> {
     inode: &'a Arc<Inode>,
     /// Written, or about to be, and not named.
     placements: Vec<Placement>,
+    /// In flight and not placed, with the room for them.
+    waiting: Vec<(u64, Block)>,
+    reservation: Reservation,
 }
 
-/// Moves dirty blocks into flight.
+/// Where to go on after these blocks of a range, if at most `max` were asked for.
+fn next_after(taken: &[(u64, Block)], max: u64, end: u64) -> u64 {
+    // Fewer than asked for: there were no more.
+    let full = taken.len() as u64 == max;
+    taken.last().filter(|_| full).map_or(end, |(last, _)| last + 1)
+}
+
+/// Moves dirty blocks into flight that are to be placed later.
+fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (Flight<'a>, u64) {
+    let mut state = inode.state.lock();
+    let (waiting, reservation) = submit::take(&mut state.data, &blocks, PACKED_ROUND_BLOCKS);
+    let next = next_after(&waiting, PACKED_ROUND_BLOCKS, blocks.end);
+    state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
+    fs.data.account(&mut state.data);
+    drop(state);
+    (Flight { fs, inode, placements: Vec::new(), waiting, reservation }, next)
+}
+
+/// Moves dirty blocks into flight and starts writing them.
 fn take_off<'a>(
     fs: &'a Filesystem,
     inode: &'a Arc<Inode>,
-    first: u64,
-    end: u64,
+    blocks: Range<u64>,
 ) -> Result<(Flight<'a>, u64), FsError> {
     let (taken, mut reservation, near) = {
         let mut state = inode.state.lock();
         let near = state.data.near;
-        let (taken, reservation) = submit::take(&mut state.data, &(first..end), ROUND_BLOCKS);
+        let (taken, reservation) = submit::take(&mut state.data, &blocks, ROUND_BLOCKS);
         (taken, reservation, near)
     };
-    // Fewer than asked for: there were no more.
-    let full = taken.len() as u64 == ROUND_BLOCKS;
-    let next = taken.last().filter(|_| full).map_or(end, |(last, _)| last + 1);
+    let next = next_after(&taken, ROUND_BLOCKS, blocks.end);
     let placed = place::place(fs, &mut reservation, &taken, near);
     let mut state = inode.state.lock();
     let result = match placed {
@@ -131,7 +171,8 @@ fn take_off<'a>(
             if let Some(last) = placements.last() {
                 state.data.near = Some(last.write.run().end());
             }
-            Ok((Flight { fs, inode, placements }, next))
+            let (waiting, reservation) = (Vec::new(), Reservation::default());
+            Ok((Flight { fs, inode, placements, waiting, reservation }, next))
         }
         Err(error) => {
             state.data.dirty.restore(taken);
@@ -143,6 +184,21 @@ fn take_off<'a>(
 }
 
 impl Flight<'_> {
+    /// Compresses what is waiting, as far as that helps, and starts writing it. What was truncated since is written for
+    /// nothing, and found out when it lands.
+    async fn pack(&mut self, algorithm: Algorithm, whole: bool) -> Result<(), FsError> {
+        let cargo = pack::pack(self.fs, self.inode, algorithm, whole, &self.waiting).await;
+        // From here to the end nothing waits.
+        let near = self.inode.state.lock().data.near;
+        self.placements = place::place_all(self.fs, &mut self.reservation, cargo, near)?;
+        self.waiting.clear();
+        self.reservation = Reservation::default();
+        if let Some(last) = self.placements.last() {
+            self.inode.state.lock().data.near = Some(last.write.run().end());
+        }
+        Ok(())
+    }
+
     /// Waits for all writes. Those that failed are dirty again; the first failure is returned.
     async fn wait(&mut self) -> Result<(), FsError> {
         let mut result = Ok(());
@@ -165,8 +221,7 @@ impl Flight<'_> {
     async fn land(&mut self, all: bool, note: &mut Submitted) -> Result<(), FsError> {
         while !self.placements.is_empty() {
             let unit = self.next_unit();
-            let numbers =
-                self.placements[..unit].iter().flat_map(|placement| placement.numbers.iter().copied());
+            let numbers = self.placements[..unit].iter().flat_map(Placement::numbers);
             let ranges = {
                 let extent_end = self.inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
                 number_ranges(numbers.filter(|&number| number < extent_end))
@@ -207,10 +262,11 @@ impl Flight<'_> {
             for placement in &self.placements[..unit] {
                 let runs = placement.name(&mut naming, |number| state.data.in_flight.contains(number));
                 stale.extend(runs.into_iter().map(|run| (placement.write.clone(), run)));
-                landed.extend(remove_all(&mut state.data, &placement.numbers));
+                landed.extend(remove_all(&mut state.data, placement.numbers()));
             }
         }
-        let written = landed.len() as u64 * BLOCK;
+        let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
+        let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
         let short = all && {
             let state = self.inode.state.lock();
             state.data.disk_size < state.data.floor.min(state.attr.size)
@@ -246,9 +302,14 @@ impl Flight<'_> {
     fn give_up(&self, placement: &Placement) {
         place::abandon(self.fs, std::slice::from_ref(placement));
         let mut state = self.inode.state.lock();
-        let blocks = remove_all(&mut state.data, &placement.numbers);
-        state.data.dirty.restore(blocks);
-        self.fs.data.note_dirty(self.fs, self.inode, &mut state.data);
+        self.give_back(&mut state.data, placement.numbers());
+    }
+
+    /// Makes those blocks dirty again that are still in flight.
+    fn give_back(&self, data: &mut DataState, numbers: impl Iterator<Item = u64>) {
+        let blocks = remove_all(data, numbers);
+        data.dirty.restore(blocks);
+        self.fs.data.note_dirty(self.fs, self.inode, data);
     }
 }
 
@@ -257,10 +318,15 @@ impl Drop for Flight<'_> {
         for placement in std::mem::take(&mut self.placements) {
             self.give_up(&placement);
         }
+        let waiting = std::mem::take(&mut self.waiting);
+        if !waiting.is_empty() {
+            let mut state = self.inode.state.lock();
+            self.give_back(&mut state.data, waiting.iter().map(|(number, _)| *number));
+        }
     }
 }
 
 /// Takes blocks out of flight; those that are still there.
-fn remove_all(data: &mut DataState, numbers: &[u64]) -> Vec<(u64, Block)> {
-    numbers.iter().filter_map(|&number| data.in_flight.remove(number).map(|block| (number, block))).collect()
+fn remove_all(data: &mut DataState, numbers: impl Iterator<Item = u64>) -> Vec<(u64, Block)> {
+    numbers.filter_map(|number| data.in_flight.remove(number).map(|block| (number, block))).collect()
 }

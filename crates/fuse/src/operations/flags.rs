@@ -6,7 +6,7 @@ use crate::abi::{FsXattr, IoctlIn, IoctlOut};
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
-use syncline_fs::types::FileFlags;
+use syncline_fs::types::{Algorithm, FileFlags};
 use zerocopy::IntoBytes;
 
 /// `FS_IOC_GETFLAGS` and its kin, as `_IOR` and `_IOW` number them.
@@ -26,9 +26,14 @@ const IMMUTABLE: Numbers = Numbers { flag: 0x10, xflag: 0x08, statx: 0x10 };
 const APPEND_ONLY: Numbers = Numbers { flag: 0x20, xflag: 0x10, statx: 0x20 };
 const NO_DUMP: Numbers = Numbers { flag: 0x40, xflag: 0x80, statx: 0x40 };
 const NO_ACCESS_TIME: Numbers = Numbers { flag: 0x80, xflag: 0x40, statx: 0 };
+/// Not among the xflags.
+const COMPRESSED: Numbers = Numbers { flag: 0x04, xflag: 0, statx: 0x04 };
+/// What the flag alone stands for.
+const DEFAULT_ALGORITHM: Algorithm = Algorithm::Zstd;
 
 /// All attributes that statx tells of here.
-pub(super) const STATX_ATTRIBUTES: u64 = IMMUTABLE.statx | APPEND_ONLY.statx | NO_DUMP.statx;
+pub(super) const STATX_ATTRIBUTES: u64 =
+    IMMUTABLE.statx | APPEND_ONLY.statx | NO_DUMP.statx | COMPRESSED.statx;
 
 /// The flags in one of the numberings.
 fn numbered(flags: FileFlags, number: impl Fn(&Numbers) -> u64) -> u64 {
@@ -37,14 +42,15 @@ fn numbered(flags: FileFlags, number: impl Fn(&Numbers) -> u64) -> u64 {
         (flags.append_only, APPEND_ONLY),
         (flags.no_dump, NO_DUMP),
         (flags.no_access_time, NO_ACCESS_TIME),
+        (flags.compression.is_some(), COMPRESSED),
     ];
     each.iter().filter(|(set, _)| *set).fold(0, |all, (_, numbers)| all | number(numbers))
 }
 
 /// The inverse; a flag that can't be kept is refused rather than forgotten.
 fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Refusal> {
-    let known =
-        [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME].iter().fold(0, |all, one| all | number(one));
+    let known = [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME, COMPRESSED];
+    let known = known.iter().fold(0, |all, one| all | number(one));
     if bits & !known != 0 {
         return Err(Refusal::Errno(libc::EOPNOTSUPP));
     }
@@ -54,6 +60,7 @@ fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Re
         append_only: has(APPEND_ONLY),
         no_dump: has(NO_DUMP),
         no_access_time: has(NO_ACCESS_TIME),
+        compression: has(COMPRESSED).then_some(DEFAULT_ALGORITHM),
     })
 }
 
@@ -91,7 +98,8 @@ async fn get(session: &Session, request: &Request, input: &IoctlIn) -> Answer {
 }
 
 async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &mut Arguments<'_>) -> Answer {
-    let flags = if input.command == SET_FLAGS {
+    let before = session.fs().file_flags(request.ino()).await?;
+    let mut flags = if input.command == SET_FLAGS {
         flags_of(arguments.take::<u32>()?, |numbers| numbers.flag)?
     } else {
         let asked: FsXattr = arguments.take()?;
@@ -100,6 +108,10 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         }
         flags_of(asked.xflags, |numbers| numbers.xflag)?
     };
+    // Who sets one flag sends all that were told: the other algorithm stays, and xflags say nothing of this.
+    if flags.compression.is_some() || input.command == SET_XFLAGS {
+        flags.compression = before.compression.or(flags.compression);
+    }
     session.fs().set_file_flags(request.ino(), flags).await?;
     Ok(Reply::fixed(&IoctlOut::default()))
 }

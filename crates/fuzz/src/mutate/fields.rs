@@ -99,7 +99,7 @@ const INODE: [Field; 26] = [
     (124, 8),
 ];
 const DIRENT: [Field; 3] = [(0, 8), (8, 1), (9, 1)];
-const EXTENT: [Field; 4] = [(0, 8), (8, 2), (10, 2), (12, 4)];
+const EXTENT: [Field; 6] = [(0, 8), (8, 2), (10, 2), (12, 4), (16, 1), (17, 1)];
 const SHARED: [Field; 2] = [(0, 4), (4, 4)];
 const XATTR: [Field; 4] = [(0, 1), (1, 1), (2, 1), (10, 8)];
 const PARENT: [Field; 2] = [(0, 8), (8, 1)];

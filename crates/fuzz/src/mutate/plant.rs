@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use syncline_format::items::dirent::Dirent;
-use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent, Packed};
 use syncline_format::items::inode::{InodeItem, Target, Time};
 use syncline_format::items::parent::Parent;
 use syncline_format::items::shared::SharedRun;
@@ -46,6 +46,8 @@ pub enum Plant {
         right: bool,
         /// With the mark of extents that share.
         shared: bool,
+        /// As a compressed unit: with Zstandard or LZ4, bytes, blocks decoded, those skipped.
+        packed: Option<(bool, u16, u8, u8)>,
     },
     /// A reference count.
     Shared {
@@ -183,12 +185,20 @@ impl Plant {
                 let entry = Dirent { ino: number(*object), file_type: file_type & 0o17, name: &bytes };
                 (Key::new(number(*directory), Kind::Dirent, name.offset(image, *slot)), entry.encode())
             }
-            Self::Extent { object, file_block, addr, blocks, right, shared } => {
+            Self::Extent { object, file_block, addr, blocks, right, shared, packed } => {
                 let file_block = number(*file_block);
                 let room = EXTENT_BLOCKS_MAX - file_block % EXTENT_BLOCKS_MAX;
                 let blocks = u64::from(*blocks) % room + 1;
                 let extent = extent(image, file_block, BlockRun::new(number(*addr), blocks), *right);
-                let extent = Extent { shared: *shared, ..extent };
+                let covered = extent.blocks();
+                let packed = packed.map(|(zstd, bytes, unit_blocks, skip)| Packed {
+                    algorithm: if zstd { Algorithm::Zstd } else { Algorithm::Lz4 },
+                    bytes: u32::from(bytes),
+                    unit_blocks: u64::from(unit_blocks),
+                    skip: u64::from(skip),
+                    blocks: covered,
+                });
+                let extent = Extent { shared: *shared, packed, ..extent };
                 (Key::new(number(*object), Kind::Extent, file_block), extent.encode())
             }
             Self::Shared { addr, blocks, count } => {
@@ -234,7 +244,7 @@ fn extent(image: &Image, file_block: u64, run: BlockRun, right: bool) -> Extent 
         }
         _ => 0,
     };
-    Extent { file_block, addr: run.start, checksums: (0..run.blocks).map(checksum).collect(), shared: false }
+    Extent::plain(file_block, run.start, (0..run.blocks).map(checksum).collect())
 }
 
 impl PlantInode {

@@ -73,8 +73,19 @@ fn extent(value: &[u8]) {
     assert!(extent.run().end() > extent.addr);
     let middle = extent.file_block + extent.blocks() / 2;
     let halves = [extent.slice(0, middle), extent.slice(middle, u64::MAX)];
-    let joined: Vec<u32> = halves.iter().flatten().flat_map(|half| half.checksums.clone()).collect();
-    assert_eq!(joined, extent.checksums, "two halves are the whole");
+    let Some(packed) = &extent.packed else {
+        let joined: Vec<u32> = halves.iter().flatten().flat_map(|half| half.checksums.clone()).collect();
+        return assert_eq!(joined, extent.checksums, "two halves are the whole");
+    };
+    assert!(packed.skip + extent.blocks() <= packed.unit_blocks && packed.unit_blocks <= EXTENT_BLOCKS_MAX);
+    assert!(extent.run().blocks < packed.unit_blocks && packed.bytes > 0);
+    assert!(halves.iter().flatten().all(|half| half.run() == extent.run()), "each part needs all of it");
+    assert_eq!(halves.iter().flatten().map(Extent::blocks).sum::<u64>(), extent.blocks());
+    // The item itself serves as what the device might hold.
+    let stored: Vec<u8> = value.iter().copied().cycle().take(packed.bytes as usize).collect();
+    if let Ok(unit) = syncline_codec::unpack(packed, &stored) {
+        assert_eq!(unit.len() as u64, packed.unit_blocks * syncline_format::BLOCK_BYTES as u64);
+    }
 }
 
 fn xattr(value: &[u8]) {

@@ -164,10 +164,14 @@ fn extents_at(
         {
             let at = block - extent.addr;
             let checksum = extent.checksums.get(at as usize).map(|&checksum| decode::crc(checksum));
-            list.push(
-                json!({ "name": "file data", "inode": key.object, "file_block": extent.file_block + at,
-                "extent": decode::run(extent.run()), "checksum": checksum, "shared": extent.shared }),
-            );
+            // A block of a compressed unit is of all the file blocks in it.
+            let file_block = extent.file_block + if extent.packed.is_some() { 0 } else { at };
+            let mut told = json!({ "name": "file data", "inode": key.object, "file_block": file_block,
+                "extent": decode::run(extent.run()), "checksum": checksum, "shared": extent.shared });
+            if let Some(packed) = &extent.packed {
+                told["compressed"] = decode::packed(packed);
+            }
+            list.push(told);
         }
         list.len() < REFERENCES_MAX
     })?;

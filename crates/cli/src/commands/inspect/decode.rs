@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use syncline_format::items::dirent::Dirent;
-use syncline_format::items::extent::Extent;
+use syncline_format::items::extent::{Algorithm, Extent, Packed};
 use syncline_format::items::inode::{InodeItem, Target, Time};
 use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{self, Preallocation};
@@ -71,8 +71,22 @@ fn broken(error: &FormatError, value: &[u8]) -> Value {
 /// An extent.
 pub fn extent(extent: &Extent) -> Value {
     let checksums: Vec<String> = extent.checksums.iter().map(|&checksum| crc(checksum)).collect();
-    json!({ "file_block": extent.file_block, "blocks": run(extent.run()), "shared": extent.shared,
-        "checksums": checksums.join(" ") })
+    let mut told = json!({ "file_block": extent.file_block, "blocks": run(extent.run()),
+        "shared": extent.shared, "checksums": checksums.join(" ") });
+    if let Some(packed) = &extent.packed {
+        told["compressed"] = self::packed(packed);
+    }
+    told
+}
+
+/// How an extent is compressed, and which blocks of the unit it covers.
+pub fn packed(packed: &Packed) -> Value {
+    let algorithm = match packed.algorithm {
+        Algorithm::Lz4 => "lz4",
+        Algorithm::Zstd => "zstd",
+    };
+    json!({ "algorithm": algorithm, "bytes": packed.bytes, "unit_blocks": packed.unit_blocks,
+        "first": packed.skip, "file_blocks": packed.blocks })
 }
 
 fn xattr(xattr: &Xattr<'_>) -> Value {

@@ -49,13 +49,16 @@ pub fn inode(image: &Image, arguments: &[&str]) -> Answer {
     Ok(told)
 }
 
-/// Reads an extent's data and compares its checksums.
+/// Reads an extent's data, compares its checksums and decodes what is compressed.
 fn compared(image: &Image, extent: &Extent) -> Result<String, String> {
-    let data = image.read(extent.addr, extent.blocks()).map_err(|why| format!("UNREADABLE: {why}"))?;
+    let data = image.read(extent.addr, extent.run().blocks).map_err(|why| format!("UNREADABLE: {why}"))?;
     let found: Vec<_> = block_checksums(&data).collect();
     let wrong = found.iter().zip(&extent.checksums).enumerate().filter(|(_, (found, told))| found != told);
     let wrong: Vec<String> = wrong.map(|(at, _)| (extent.addr + at as u64).to_string()).collect();
     if wrong.is_empty() {
+        if let Some(packed) = &extent.packed {
+            syncline_codec::unpack(packed, &data).map_err(|error| format!("DAMAGED: {error}"))?;
+        }
         Ok("as its checksums say".into())
     } else {
         Err(format!("DAMAGED: blocks {}", wrong.join(", ")))

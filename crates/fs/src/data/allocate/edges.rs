@@ -127,7 +127,7 @@ impl Edge {
         });
         let known = match in_memory {
             Some(contents) => Some(contents),
-            None => read::read_block(fs, inode.ino, self.block).await?,
+            None => read::read_block(fs, inode, self.block).await?,
         };
         let Some(known) = known else { return Ok(None) };
         let mut contents = vec![0; BLOCK_BYTES];

@@ -35,20 +35,32 @@ pub enum Deduplicated {
 }
 
 impl Filesystem {
-    /// At most `max` blocks of a regular file from block `first` on that lie on the device, in order; dirty data is not
-    /// among them.
+    /// At most `max` blocks of a regular file from block `first` on that lie on the device as they are, in order; neither dirty
+    /// data nor compressed units are among them.
     pub async fn logged_blocks(&self, ino: Ino, first: u64, max: usize) -> Result<Vec<LoggedBlock>, FsError> {
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.read().await;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK);
-        let found = lookup::some(&self.store, ino, first, end, max).await?;
-        let parts = found.extents.iter().filter_map(|extent| extent.slice(first, end));
-        let blocks = parts.flat_map(|extent| {
-            let (number, addr) = (extent.file_block, extent.addr);
-            let blocks = (0..).zip(extent.checksums);
-            blocks.map(move |(at, checksum)| LoggedBlock { number: number + at, addr: addr + at, checksum })
-        });
-        Ok(blocks.take(max).collect())
+        let mut first = first;
+        loop {
+            let found = lookup::some(&self.store, ino, first, end, max).await?;
+            let parts = found.extents.iter().filter_map(|extent| extent.slice(first, end));
+            let blocks = parts.filter(|extent| extent.packed.is_none()).flat_map(|extent| {
+                let (number, addr) = (extent.file_block, extent.addr);
+                let blocks = (0..).zip(extent.checksums);
+                blocks.map(move |(at, checksum)| LoggedBlock {
+                    number: number + at,
+                    addr: addr + at,
+                    checksum,
+                })
+            });
+            let blocks: Vec<LoggedBlock> = blocks.take(max).collect();
+            match found.extents.last() {
+                // None here does not mean that none follow.
+                Some(last) if blocks.is_empty() && !found.complete => first = last.end(),
+                _ => return Ok(blocks),
+            }
+        }
     }
 
     /// Compares a range of a file with one of another (or of the same), byte by byte, and if they are equal makes the second
@@ -92,8 +104,8 @@ impl Filesystem {
     /// Compares block by block. Both files are settled.
     async fn equal(&self, span: Span<'_>, blocks: &Blocks) -> Result<bool, FsError> {
         for at in 0..blocks.count {
-            let one = read::read_block(self, span.from.ino, blocks.from + at).await?;
-            let other = read::read_block(self, span.to.ino, blocks.to + at).await?;
+            let one = read::read_block(self, span.from, blocks.from + at).await?;
+            let other = read::read_block(self, span.to, blocks.to + at).await?;
             let zeros = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
             let equal = match (&one, &other) {
                 (Some(one), Some(other)) => one == other,
@@ -108,13 +120,16 @@ impl Filesystem {
     }
 }
 
-/// Where each block lies.
-fn places(extents: &[Extent], first: u64, count: u64) -> Vec<(u64, BlockAddr)> {
+/// Where each block lies; of one in a compressed unit where that lies, and which it is.
+fn places(extents: &[Extent], first: u64, count: u64) -> Vec<(u64, BlockAddr, u64)> {
     let parts = extents.iter().filter_map(|extent| extent.slice(first, first + count));
     parts
         .flat_map(|part| {
             (0..part.blocks())
-                .map(move |at| (part.file_block - first + at, part.addr + at))
+                .map(move |at| match part.packed {
+                    None => (part.file_block - first + at, part.addr + at, 0),
+                    Some(packed) => (part.file_block - first + at, part.addr, packed.skip + at),
+                })
                 .collect::<Vec<_>>()
         })
         .collect()

@@ -29,15 +29,24 @@ pub(crate) struct Shares<'a> {
     still: Option<MutexGuard<'a, ()>>,
 }
 
-/// Holds what a change of these extents needs: nothing, unless one of them carries the mark.
+/// Holds what a change of these extents needs: nothing, unless one of them carries the mark or is compressed and may become
+/// several.
 pub(crate) async fn hold<'a>(
     fs: &'a Filesystem,
     extents: impl IntoIterator<Item = &Extent>,
 ) -> Result<Shares<'a>, FsError> {
     let every = fs.store.ablates(Ablation::ReflinkMark);
-    let runs: Vec<BlockRun> =
-        extents.into_iter().filter(|extent| every || extent.shared).map(Extent::run).collect();
-    if runs.is_empty() { Ok(Shares::default()) } else { hold_runs(fs, runs).await }
+    let (mut runs, mut packed) = (Vec::new(), false);
+    for extent in extents {
+        packed |= extent.packed.is_some();
+        runs.extend((every || extent.shared).then(|| extent.run()));
+    }
+    let mut shares = if runs.is_empty() { Shares::default() } else { hold_runs(fs, runs).await? };
+    if packed {
+        // Without the mark there is nothing to look up, but counts may come to be.
+        shares.hold_still(fs).await;
+    }
+    Ok(shares)
 }
 
 async fn still(fs: &Filesystem) -> MutexGuard<'_, ()> {
@@ -117,6 +126,11 @@ impl<'a> Shares<'a> {
             self.marked.push((ino, extent.clone()));
         }
         Ok(())
+    }
+
+    /// One reference more to the blocks of a compressed unit of which one part more remains.
+    pub(crate) fn divide(&mut self, run: BlockRun) -> Result<(), TooMany> {
+        self.counts.add(run)
     }
 
     /// Forgets the references that were taken ([`Canary::ShareWithoutCount`](syncline_store::Canary)).

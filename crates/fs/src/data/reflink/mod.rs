@@ -11,6 +11,7 @@ mod hold;
 mod take_over;
 mod usage;
 
+pub(crate) use counts::TooMany;
 pub use dedupe::{Deduplicated, LoggedBlock};
 pub(crate) use hold::{Shares, hold};
 pub use usage::Usage;

@@ -169,7 +169,12 @@ impl<'a> Span<'a> {
         for extent in source {
             let Some(part) = extent.slice(blocks.from, blocks.from + blocks.count) else { continue };
             shares.share(self.from.ino, extent, part.run()).ok()?;
+            let before = new.len();
             moved(&part, blocks, &mut new);
+            if part.packed.is_some() {
+                // Each piece lies on all of the unit.
+                (before + 1..new.len()).try_for_each(|_| shares.divide(part.run())).ok()?;
+            }
         }
         Some(new)
     }

@@ -35,8 +35,10 @@ impl Filesystem {
             let found = lookup::some(&self.store, ino, first, FILE_BLOCKS_MAX, EXTENTS_EACH).await?;
             let mut runs: Vec<BlockRun> = Vec::new();
             for extent in &found.extents {
-                usage.total_bytes += extent.run().len_bytes();
-                runs.extend(extent.shared.then(|| extent.run()));
+                let charged = BlockRun::new(extent.addr, extent.charged_blocks());
+                usage.total_bytes += charged.len_bytes();
+                // All blocks of a compressed unit have one count.
+                runs.extend(extent.shared.then_some(charged));
             }
             usage.shared_bytes += self.shared_bytes(runs).await?;
             match found.extents.last() {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 
 /// A device whose writes can be made to fail, or to wait.
-struct Moody {
+pub(super) struct Moody {
     below: Arc<MemoryDevice>,
-    fail: AtomicBool,
+    pub(super) fail: AtomicBool,
     hold: AtomicBool,
     held: Mutex<Vec<Held>>,
 }
@@ -18,19 +18,19 @@ type Held = (u64, Vec<Bytes>, Completion<()>);
 
 impl Moody {
     /// Writes wait from now on.
-    fn hold(&self) {
+    pub(super) fn hold(&self) {
         self.hold.store(true, Ordering::SeqCst);
     }
 
     /// Writes that waited happen now, and others wait no more.
-    fn release(&self) {
+    pub(super) fn release(&self) {
         self.hold.store(false, Ordering::SeqCst);
         for (offset, bufs, done) in std::mem::take(&mut *self.held.lock()) {
             self.below.write(offset, bufs, done);
         }
     }
 
-    fn wait_for_held(&self, count: usize) {
+    pub(super) fn wait_for_held(&self, count: usize) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while self.held.lock().len() < count {
             assert!(std::time::Instant::now() < deadline, "the write did not come");
@@ -64,7 +64,7 @@ impl Device for Moody {
     }
 }
 
-fn moody(options: Options) -> (Arc<Moody>, Mount) {
+pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
     let Mount { fs, device, spawn, options } = Mount::sized(64 << 20, options);
     block_on(fs.close()).unwrap();
     block_on(fs.store().close()).unwrap();

@@ -64,8 +64,12 @@ proptest! {
     fn a_crash_leaves_blocks_as_they_once_were(
         steps in proptest::collection::vec(step(), 1..40),
         logged in any::<bool>(),
+        compressed in any::<bool>(),
     ) {
-        let mut pair = Pair::new(Mount::new());
+        let mut pair = match compressed {
+            true => Pair::compressed(Mount::new(), Algorithm::Zstd),
+            false => Pair::new(Mount::new()),
+        };
         pair.mount.fsync(ROOT);
         let mut history = History::new(&pair);
         for step in steps.iter().filter(|step| !matches!(step, Step::Crash | Step::Reopen)) {

@@ -73,12 +73,27 @@ pub(super) struct Pair {
     pub(super) mount: Mount,
     pub(super) inos: Vec<Ino>,
     pub(super) model: BTreeMap<usize, Vec<u8>>,
+    /// Most of what is written can be compressed, and is if it is worth it.
+    compressed: bool,
 }
 
 impl Pair {
     pub(super) fn new(mount: Mount) -> Self {
         let inos = (0..3).map(|file| mount.create(&format!("file{file}"))).collect();
-        Self { mount, inos, model: (0..3).map(|file| (file, Vec::new())).collect() }
+        Self { mount, inos, model: (0..3).map(|file| (file, Vec::new())).collect(), compressed: false }
+    }
+
+    /// The same with files that are compressed.
+    pub(super) fn compressed(mount: Mount, algorithm: Algorithm) -> Self {
+        mount.compress(ROOT, Some(algorithm));
+        Self { compressed: true, ..Self::new(mount) }
+    }
+
+    fn contents(&self, seed: u64, len: usize) -> Vec<u8> {
+        match self.compressed && !seed.is_multiple_of(4) {
+            true => pattern(seed, 97).into_iter().cycle().take(len).collect(),
+            false => pattern(seed, len),
+        }
     }
 
     pub(super) fn find_again(&mut self) {
@@ -87,9 +102,12 @@ impl Pair {
 
     pub(super) fn apply(mut self, step: &Step) -> Self {
         match *step {
-            Step::Write { file, offset, len, seed } => self.write(file, offset, &pattern(seed, len)),
+            Step::Write { file, offset, len, seed } => {
+                let data = self.contents(seed, len);
+                self.write(file, offset, &data);
+            }
             Step::Append { file, len, seed } => {
-                let data = pattern(seed, len);
+                let data = self.contents(seed, len);
                 let offset =
                     block_on(self.mount.fs.append(self.inos[file], data.clone().into(), false)).unwrap();
                 let bytes = self.model.get_mut(&file).unwrap();
@@ -230,24 +248,38 @@ impl Pair {
     }
 }
 
-fn run(mount: Mount, steps: &[Step]) {
-    let mut pair = Pair::new(mount);
+fn run(mut pair: Pair, steps: &[Step]) {
     for step in steps {
         pair = pair.apply(step);
     }
     pair.check();
 }
 
+/// Where every limit is near.
+fn narrow() -> Options {
+    Options { dirty_bytes_max: 256 << 10, writeback_start_bytes: 64 << 10, cached_inodes_max: 1, ..options() }
+}
+
 proptest! {
     #[test]
     fn files_follow_plain_bytes(steps in proptest::collection::vec(step(), 1..60)) {
-        run(Mount::new(), &steps);
+        run(Pair::new(Mount::new()), &steps);
     }
 
     /// The same where every limit is near.
     #[test]
     fn files_follow_plain_bytes_within_narrow_limits(steps in proptest::collection::vec(step(), 1..40)) {
-        let limits = Options { dirty_bytes_max: 256 << 10, writeback_start_bytes: 64 << 10, cached_inodes_max: 1, ..options() };
-        run(Mount::formatted(64 << 20, 4096, limits), &steps);
+        run(Pair::new(Mount::formatted(64 << 20, 4096, narrow())), &steps);
+    }
+
+    #[test]
+    fn compressed_files_follow_plain_bytes(
+        steps in proptest::collection::vec(step(), 1..60),
+        zstd: bool,
+        narrowly: bool,
+    ) {
+        let algorithm = if zstd { Algorithm::Zstd } else { Algorithm::Lz4 };
+        let mount = if narrowly { Mount::formatted(64 << 20, 4096, narrow()) } else { Mount::new() };
+        run(Pair::compressed(mount, algorithm), &steps);
     }
 }

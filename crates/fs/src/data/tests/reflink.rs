@@ -7,16 +7,16 @@ use syncline_format::BLOCK_BYTES;
 const MIB: usize = 1 << 20;
 
 impl Mount {
-    fn copy(&self, from: Ino, to: Ino, len: u64) -> u64 {
+    pub(super) fn copy(&self, from: Ino, to: Ino, len: u64) -> u64 {
         block_on(self.fs.copy_range((from, 0), (to, 0), len, false)).unwrap()
     }
 
-    fn usage(&self, ino: Ino) -> Usage {
+    pub(super) fn usage(&self, ino: Ino) -> Usage {
         block_on(self.fs.usage(ino)).unwrap()
     }
 
     /// Blocks that hold something.
-    fn used_blocks(&self) -> u64 {
+    pub(super) fn used_blocks(&self) -> u64 {
         block_on(self.fs.store().checkpoint()).unwrap();
         self.fs.store().named_runs().iter().map(|run| run.blocks).sum()
     }
