@@ -14,6 +14,16 @@ pub fn block_of(tag: u64, index: u64) -> Vec<u8> {
     block
 }
 
+/// What a write with this tag writes: blocks that no other has, of every other tag such as compression makes smaller.
+pub(crate) fn contents_of(tag: u64, len: usize) -> Vec<u8> {
+    let shrinks = tag.is_multiple_of(2);
+    let block = |index| {
+        let block = block_of(tag, index);
+        if shrinks { block[..64].iter().copied().cycle().take(BLOCK_BYTES).collect() } else { block }
+    };
+    (0..).flat_map(block).take(len).collect()
+}
+
 /// The finalizer of splitmix64.
 fn mix(mut value: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

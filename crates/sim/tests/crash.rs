@@ -6,7 +6,7 @@ mod support;
 
 use support::{assert_no_violation, repeat_is_identical};
 use syncline_sim::lab::Plan;
-use syncline_sim::{FsSubject, WithoutParentPointers};
+use syncline_sim::{Compressed, FsSubject, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
@@ -24,8 +24,19 @@ fn what_was_promised_survives_without_parent_pointers() {
 }
 
 #[test]
+fn what_was_promised_survives_where_files_are_compressed() {
+    assert_no_violation(&Compressed, Plan::default(), 100);
+}
+
+#[test]
+fn what_was_promised_survives_a_failing_device_where_files_are_compressed() {
+    assert_no_violation(&Compressed, Plan { faults: true, ..Plan::default() }, 50);
+}
+
+#[test]
 fn one_seed_is_one_run() {
     repeat_is_identical(&FsSubject);
+    repeat_is_identical(&Compressed);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::history::FsHistory;
 use super::tracked::tracked;
 use super::tree::{Body, Change, Node, Place};
 use super::workload::{Done, Failure, Task, finds_room};
-use crate::content::block_of;
+use crate::content::{block_of, contents_of};
 use bytes::Bytes;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -283,7 +283,7 @@ impl Task {
 
     async fn write_claimed_at(&mut self, ino: Ino, offset: u64, len: usize) -> Done {
         let tag = self.history.new_tag();
-        let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len).collect();
+        let data = contents_of(tag, len);
         let append = self.rng.random_range(0..4) == 0;
         self.write_contents(ino, (!append).then_some(offset), data).await
     }

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use syncline_device::{MemoryDevice, block_on};
-use syncline_fs::types::Timestamp;
-use syncline_fs::{AccessTime, Filesystem, Options};
+use syncline_fs::types::{Algorithm, ROOT, Timestamp};
+use syncline_fs::{AccessTime, Filesystem, FsError, Options};
 use syncline_store::{FormatOptions, Store, StoreOptions};
 
 /// Size of the image.
@@ -35,7 +35,7 @@ impl Subject for FsSubject {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        let image = BASE.get_or_init(|| make_base(true)).snapshot();
+        let image = BASE.get_or_init(|| make_base(true, None)).snapshot();
         (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
     }
 
@@ -68,7 +68,37 @@ impl Subject for WithoutParentPointers {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        (BASE.get_or_init(|| make_base(false)).snapshot(), FsSubject.base().1)
+        (BASE.get_or_init(|| make_base(false, None)).snapshot(), FsSubject.base().1)
+    }
+
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        Box::pin(async move {
+            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
+            Ok(Opened { handle, model, recovered_at })
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        FsSubject.work(world, fs, model)
+    }
+}
+
+/// The same with a root directory whose files are compressed.
+pub struct Compressed;
+
+impl Subject for Compressed {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        static BASE: OnceLock<(Arc<MemoryDevice>, u64)> = OnceLock::new();
+        let (image, op) = BASE.get_or_init(|| {
+            let image = make_base(true, Some(Algorithm::Zstd));
+            let op = last_op(image.snapshot());
+            (image, op)
+        });
+        let history = FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), *op);
+        (image.snapshot(), Arc::new(history))
     }
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
@@ -125,7 +155,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
     (store, fs)
 }
 
-fn make_base(parent_pointers: bool) -> Arc<MemoryDevice> {
+fn make_base(parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(IMAGE_BYTES);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
     let options = FormatOptions {
@@ -139,5 +169,54 @@ fn make_base(parent_pointers: bool) -> Arc<MemoryDevice> {
     let simulation = crate::Simulation::new(0);
     let formatting = syncline_store::format(device.clone(), options, root, simulation.spawner());
     simulation.run(formatting).expect("a memory device stalls nobody").expect("the image is large enough");
+    if compression.is_some() {
+        let simulation = crate::Simulation::new(1);
+        let (device, spawn) = (device.clone(), simulation.spawner());
+        let (store_options, options) = (StoreOptions::default(), Options::default());
+        let setting = async move {
+            let store_options = StoreOptions { epoch: Some([4; 16]), ..store_options };
+            let (store, _) = Store::open(device, store_options, spawn.clone()).await?;
+            let fs = Filesystem::open(store, spawn, options).await?;
+            fs.set_compression(ROOT, compression).await?;
+            fs.close().await?;
+            Ok::<(), FsError>(fs.store().close().await?)
+        };
+        simulation.run(setting).expect("a memory device stalls nobody").expect("an empty image opens");
+    }
     device
+}
+
+/// The newest transaction of an image that was closed.
+fn last_op(device: Arc<MemoryDevice>) -> u64 {
+    let superblocks: Arc<dyn syncline_device::Device> = device;
+    let found = block_on(syncline_store::read_superblocks(&superblocks)).expect("it was just made");
+    found.superblock.op_seq
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_fs::types::{Caller, FileType};
+
+    /// Or the lives of [`Compressed`] would be those of any other filesystem.
+    #[test]
+    fn what_the_compressed_workload_writes_is_compressed() {
+        let (device, history) = Compressed.base();
+        let simulation = crate::Simulation::new(0);
+        let spawn = simulation.spawner();
+        let written = async move {
+            let (store, _) = Store::open(device, StoreOptions::default(), spawn.clone()).await?;
+            let fs = Filesystem::open(store, spawn, Options::default()).await?;
+            let caller = Caller { uid: 0, gid: 0 };
+            let ino = fs.mknod(caller, ROOT, b"file", FileType::Regular, 0o644, 0).await?.ino;
+            for index in 0..4 {
+                let data = crate::content::contents_of(history.new_tag(), 50_000);
+                fs.write(ino, index * 131_072, data.into(), false).await?;
+            }
+            fs.syncfs().await?;
+            Ok::<_, FsError>(fs.counters())
+        };
+        let counters = simulation.run(written).expect("nothing stalls").expect("there is room");
+        assert_eq!((counters.units_packed, counters.units_unshrunk), (2, 2));
+    }
 }
