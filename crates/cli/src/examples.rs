@@ -97,6 +97,12 @@ Examples:
   syncline snapshot diff /mnt/data monday tuesday
   syncline snapshot diff disk.img monday                     with the present state";
 
+pub const COMPRESS: &str = "\
+Examples:
+  syncline compress /mnt/data/src                what is made there from now on, with Zstandard
+  syncline compress -r --now --algorithm lz4 /mnt/data/logs
+  syncline compress -r --show /mnt/data";
+
 pub const INFO: &str = "\
 Examples:
   syncline info disk.img

@@ -95,6 +95,9 @@ enum Command {
     Defragment(commands::defragment::Args),
     /// Keep states of the whole filesystem, look at them, compare them, and go back to them
     Snapshot(commands::snapshot::Args),
+    /// Have what is written to files compressed, or what they hold
+    #[command(after_help = examples::COMPRESS)]
+    Compress(commands::compress::Args),
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
@@ -160,6 +163,7 @@ fn run(command: Command) -> Outcome {
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
+        Command::Compress(args) => commands::compress::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args),
         Command::Uuid(args) => commands::identity::uuid(args),

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod clone;
 pub mod completions;
+pub mod compress;
 pub mod crashlab;
 pub mod dedupe;
 pub mod defragment;

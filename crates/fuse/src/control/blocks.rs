@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use syncline_fs::Deduplicated;
+use syncline_fs::types::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most blocks that one question tells of.
@@ -26,6 +27,8 @@ pub(crate) enum BlocksCommand {
     Fragments = 0x5b,
     /// Puts a part of the file together: [`DefragmentMessage`] goes in and comes back.
     Defragment = 0x5c,
+    /// Tells or sets how the file is compressed, or rewrites a part of it: [`CompressMessage`] goes in and comes back.
+    Compress = 0x60,
 }
 
 /// What a file uses on the device.
@@ -105,6 +108,41 @@ pub(crate) struct DedupeMessage {
     pub(crate) padding: u32,
 }
 
+/// About a file's compression.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct CompressMessage {
+    /// One of the `COMPRESS_*`.
+    pub(crate) action: u32,
+    /// 0: none, 1: LZ4, 2: Zstandard. What the file has in the end, in the answer.
+    pub(crate) algorithm: u32,
+    /// Where to rewrite, and where to go on: `u64::MAX` at the end.
+    pub(crate) offset: u64,
+    /// Bytes that were written anew.
+    pub(crate) bytes: u64,
+}
+
+/// Tells.
+pub(crate) const COMPRESS_TELL: u32 = 0;
+/// Sets the algorithm.
+pub(crate) const COMPRESS_SET: u32 = 1;
+/// Writes a part of the file anew.
+pub(crate) const COMPRESS_REWRITE: u32 = 2;
+
+/// The number of an algorithm in messages.
+pub(crate) fn algorithm_number(algorithm: Option<Algorithm>) -> u32 {
+    match algorithm {
+        None => 0,
+        Some(Algorithm::Lz4) => 1,
+        Some(Algorithm::Zstd) => 2,
+    }
+}
+
+/// The inverse; `None` for a number that stands for nothing.
+pub(crate) fn algorithm_of(number: u32) -> Option<Option<Algorithm>> {
+    [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)].into_iter().find(|it| algorithm_number(*it) == number)
+}
+
 const _: () = assert!(size_of::<BlocksPage>() < 1 << 14);
 
 impl Block {
@@ -114,7 +152,8 @@ impl Block {
 }
 
 impl BlocksCommand {
-    const ALL: [Self; 5] = [Self::Usage, Self::Blocks, Self::Dedupe, Self::Fragments, Self::Defragment];
+    const ALL: [Self; 6] =
+        [Self::Usage, Self::Blocks, Self::Dedupe, Self::Fragments, Self::Defragment, Self::Compress];
 
     /// Length of the argument, which goes in and comes out.
     pub(crate) fn bytes(self) -> usize {
@@ -124,6 +163,7 @@ impl BlocksCommand {
             Self::Dedupe => size_of::<DedupeMessage>(),
             Self::Fragments => size_of::<Fragments>(),
             Self::Defragment => size_of::<DefragmentMessage>(),
+            Self::Compress => size_of::<CompressMessage>(),
         }
     }
 
@@ -209,6 +249,39 @@ pub fn defragment(file: &File, path: &Path, first: u64, unshare: bool) -> Result
     Ok(Defragmented { next: (next > first).then_some(next), moved_bytes, overtaken_bytes })
 }
 
+/// How what is written to the file is compressed, or what is made in the directory.
+pub fn compression(file: &File, path: &Path) -> Result<Option<Algorithm>, ControlError> {
+    let answer = compress(file, path, CompressMessage { action: COMPRESS_TELL, ..Default::default() })?;
+    algorithm_of(answer.algorithm)
+        .ok_or_else(|| failed(path, "compress", io::Error::other("an answer of a later version")))
+}
+
+/// Sets how what is written is compressed. For the owner and root.
+pub fn set_compression(file: &File, path: &Path, algorithm: Option<Algorithm>) -> Result<(), ControlError> {
+    let algorithm = algorithm_number(algorithm);
+    compress(file, path, CompressMessage { action: COMPRESS_SET, algorithm, ..Default::default() }).map(drop)
+}
+
+/// Writes a file's contents anew where they do not lie as it asks, and tells `progress` how far it is, in bytes of the file. Bytes that
+/// were written. For the owner and root.
+pub fn rewrite(file: &File, path: &Path, mut progress: impl FnMut(u64)) -> Result<u64, ControlError> {
+    let (mut offset, mut bytes) = (0, 0);
+    while offset != u64::MAX {
+        progress(offset);
+        let message = CompressMessage { action: COMPRESS_REWRITE, offset, ..Default::default() };
+        let answer = compress(file, path, message)?;
+        bytes += answer.bytes;
+        offset = answer.offset;
+    }
+    Ok(bytes)
+}
+
+fn compress(file: &File, path: &Path, mut message: CompressMessage) -> Result<CompressMessage, ControlError> {
+    let asked = ask(file, BlocksCommand::Compress, &mut message);
+    asked.map_err(|source| failed(path, "compress", source))?;
+    Ok(message)
+}
+
 fn ask<T: IntoBytes + FromBytes>(file: &File, command: BlocksCommand, message: &mut T) -> io::Result<()> {
     debug_assert_eq!(size_of::<T>(), command.bytes());
     // SAFETY: the command's number says that the kernel reads and writes as many bytes at the pointer as `message` has, and
@@ -230,6 +303,14 @@ mod tests {
             assert_eq!(super::super::files::FilesCommand::from_number(command.number()), None);
         }
         assert_eq!(BlocksCommand::from_number(super::super::wire::COMMAND), None);
+    }
+
+    #[test]
+    fn algorithms_lead_back() {
+        for algorithm in [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)] {
+            assert_eq!(algorithm_of(algorithm_number(algorithm)), Some(algorithm));
+        }
+        assert_eq!(algorithm_of(3), None);
     }
 
     #[test]

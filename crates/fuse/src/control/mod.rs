@@ -16,7 +16,8 @@ pub(crate) mod trim;
 pub(crate) mod wire;
 
 pub use blocks::{
-    BLOCKS_MAX, Block, Defragmented, Fragments, Usage, blocks, dedupe, defragment, fragments, usage,
+    BLOCKS_MAX, Block, Defragmented, Fragments, Usage, blocks, compression, dedupe, defragment, fragments,
+    rewrite, set_compression, usage,
 };
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};

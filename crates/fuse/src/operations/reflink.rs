@@ -3,7 +3,9 @@
 use super::{Answer, Refusal};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
 use crate::control::blocks::{
-    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, DedupeMessage, DefragmentMessage, Fragments, Usage, to_wire,
+    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL,
+    CompressMessage, DedupeMessage, DefragmentMessage, Fragments, Usage, algorithm_number, algorithm_of,
+    to_wire,
 };
 use crate::reply::Reply;
 use crate::request::Request;
@@ -60,6 +62,10 @@ pub(super) async fn ioctl(
             }
             Ok(page.as_bytes().to_vec())
         }
+        BlocksCommand::Compress => {
+            let message = CompressMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
+            Ok(compress(session, request, message).await?.as_bytes().to_vec())
+        }
         BlocksCommand::Dedupe => {
             let mut message = DedupeMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
             // The checksums and whether bytes are equal are as secret as the contents.
@@ -85,6 +91,32 @@ pub(super) async fn ioctl(
             Ok(message.as_bytes().to_vec())
         }
     }
+}
+
+async fn compress(
+    session: &Session,
+    request: &Request,
+    mut message: CompressMessage,
+) -> Result<CompressMessage, Refusal> {
+    let (fs, ino) = (session.fs(), request.ino());
+    if message.action != COMPRESS_TELL {
+        require_owner(session, request, ino).await?;
+    }
+    match message.action {
+        COMPRESS_TELL => {}
+        COMPRESS_SET => {
+            let algorithm = algorithm_of(message.algorithm).ok_or(Refusal::Errno(libc::EINVAL))?;
+            fs.set_compression(ino, algorithm).await?;
+        }
+        COMPRESS_REWRITE => {
+            let done = fs.rewrite(ino, message.offset).await?;
+            message.bytes = done.bytes;
+            message.offset = done.next.unwrap_or(u64::MAX);
+        }
+        _ => return Err(Refusal::Errno(libc::EINVAL)),
+    }
+    message.algorithm = algorithm_number(fs.file_flags(ino).await?.compression);
+    Ok(message)
 }
 
 /// Inode numbers can be made up, so having a file open proves nothing.

@@ -1,0 +1,191 @@
+//! `syncline compress`: has what is written to files compressed, and what they hold already.
+
+use super::image::progress_bar;
+use crate::failure::{Cause, Failure, Outcome};
+use crate::size;
+use serde::Serialize;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline_fs::types::Algorithm;
+use syncline_fuse::control::{self, ControlError};
+use walkdir::WalkDir;
+
+/// Arguments of `compress`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Files and directories of a mounted filesystem; what is made in a directory afterwards does as it does
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// How to compress what is written; none: not at all
+    #[arg(long, value_enum, default_value = "zstd", value_name = "ALGORITHM")]
+    algorithm: Choice,
+    /// All files and directories below, too
+    #[arg(long, short)]
+    recursive: bool,
+    /// Write what the files hold anew as well, unless others share it
+    #[arg(long)]
+    now: bool,
+    /// Change nothing, only tell how the files are compressed
+    #[arg(long, conflicts_with_all = ["algorithm", "now"])]
+    show: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to compress.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Choice {
+    /// Smaller
+    Zstd,
+    /// Faster
+    Lz4,
+    /// Stored as it is
+    None,
+}
+
+impl Choice {
+    fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Choice::Zstd => Some(Algorithm::Zstd),
+            Choice::Lz4 => Some(Algorithm::Lz4),
+            Choice::None => None,
+        }
+    }
+
+    fn of(algorithm: Option<Algorithm>) -> Self {
+        match algorithm {
+            Some(Algorithm::Zstd) => Choice::Zstd,
+            Some(Algorithm::Lz4) => Choice::Lz4,
+            None => Choice::None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Choice::Zstd => "zstd",
+            Choice::Lz4 => "lz4",
+            Choice::None => "none",
+        }
+    }
+}
+
+/// A line of `--show`.
+#[derive(Serialize)]
+struct Line {
+    path: PathBuf,
+    algorithm: Choice,
+}
+
+/// What was done.
+#[derive(Default, Serialize)]
+struct Report {
+    files: u64,
+    directories: u64,
+    /// Bytes written anew.
+    rewritten_bytes: u64,
+    /// Bytes that the files took before and take now, as far as they were written anew.
+    before_bytes: u64,
+    after_bytes: u64,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let mut found = Vec::new();
+    for path in &args.paths {
+        let depth = if args.recursive { usize::MAX } else { 0 };
+        for entry in WalkDir::new(path).max_depth(depth).same_file_system(true) {
+            let entry = entry.map_err(Failure::new)?;
+            let kind = entry.file_type();
+            if kind.is_file() || kind.is_dir() {
+                found.push((entry.into_path(), kind.is_dir()));
+            } else if entry.depth() == 0 {
+                let path = entry.path().display();
+                let failure = Failure::of(Cause::Usage, format!("{path} is neither a file nor a directory"));
+                return Err(failure.next("name files and directories of a mount"));
+            }
+        }
+    }
+    if args.show { show(found, args.json) } else { compress(&args, &found) }
+}
+
+fn open(path: &Path) -> Result<File, ControlError> {
+    File::open(path).map_err(|source| ControlError::Open { path: path.to_owned(), source: source.into() })
+}
+
+fn show(found: Vec<(PathBuf, bool)>, json: bool) -> Outcome {
+    let mut lines = Vec::new();
+    for (path, _) in found {
+        let algorithm = Choice::of(control::compression(&open(&path)?, &path)?);
+        lines.push(Line { path, algorithm });
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
+    } else {
+        lines.iter().for_each(|line| println!("{:<5}{}", line.algorithm.name(), line.path.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
+    let mut report = Report::default();
+    let sizes = found.iter().filter(|(_, directory)| args.now && !directory);
+    let total = sizes.filter_map(|(path, _)| path.symlink_metadata().ok()).map(|it| it.size()).sum();
+    let bar = progress_bar(total, "writing anew");
+    for (path, directory) in found {
+        let file = open(path)?;
+        control::set_compression(&file, path, args.algorithm.algorithm()).map_err(owner)?;
+        if *directory {
+            report.directories += 1;
+            continue;
+        }
+        report.files += 1;
+        if args.now {
+            let begun = bar.position();
+            let taken = || Ok::<u64, ControlError>(control::usage(&file, path)?.total_bytes);
+            // What is dirty takes nothing yet.
+            control::sync_files(&[path])?;
+            report.before_bytes += taken()?;
+            let progress = |at| bar.set_position(begun + at);
+            report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owner)?;
+            report.after_bytes += taken()?;
+            bar.set_position(begun + file.metadata().map_or(0, |it| it.len()));
+        }
+    }
+    bar.finish_and_clear();
+    print(&report, args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names the next step where only an owner may go on.
+fn owner(error: ControlError) -> Failure {
+    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+    let denied =
+        matches!(&error, ControlError::Failed { source, .. } if source.raw_os_error() == Some(EPERM));
+    if denied {
+        let failure = Failure::of(Cause::Permission, error);
+        return failure
+            .next("only root and a file's owner may, and of an immutable file nobody: 'lsattr' tells");
+    }
+    error.into()
+}
+
+fn print(report: &Report, args: &Args) -> Result<(), Failure> {
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(report).map_err(Failure::new)?);
+        return Ok(());
+    }
+    let what = args.algorithm.name();
+    println!("{} files and {} directories: {what}, from now on", report.files, report.directories);
+    if args.now {
+        let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
+        println!(
+            "{} written anew; the files took {before}, take {after}",
+            size::show(report.rewritten_bytes)
+        );
+    }
+    Ok(())
+}
