@@ -5,7 +5,7 @@ use crate::run::World;
 use bytes::Bytes;
 use std::sync::{Arc, LazyLock};
 use syncline_device::{Device, MemoryDevice};
-use syncline_fs::types::{Caller, FileType, ROOT, SetAttributes, Timestamp, XattrMode};
+use syncline_fs::types::{Algorithm, Caller, FileType, ROOT, SetAttributes, Timestamp, XattrMode};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
 use syncline_sim::Simulation;
 use syncline_store::{FormatOptions, Store, StoreOptions};
@@ -25,11 +25,13 @@ pub static IMAGES: LazyLock<Vec<Image>> =
 /// were kept mean what they did.
 pub fn image(number: u8) -> &'static Image {
     let number = usize::from(number);
-    &IMAGES[match number {
+    let index = match number {
         128..192 => 8 + number % 2,
-        224.. => 10,
+        224..240 => 12,
+        240.. => 10 + number % 2,
         _ => number % 8,
-    }]
+    };
+    &IMAGES[index]
 }
 
 /// How an image came about.
@@ -52,9 +54,10 @@ enum Content {
     Orphans,
     Shared,
     Snapshots,
+    Compressed,
 }
 
-const BASES: [Base; 11] = [
+const BASES: [Base; 13] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
@@ -65,6 +68,13 @@ const BASES: [Base; 11] = [
     Base { size_bytes: WIDE_BYTES, node_bytes: 65536, fill: Content::Data, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Shared, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Data, logged: Some(Content::Shared) },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Compressed, logged: None },
+    Base {
+        size_bytes: SMALL_BYTES,
+        node_bytes: 4096,
+        fill: Content::Data,
+        logged: Some(Content::Compressed),
+    },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Snapshots, logged: None },
 ];
 
@@ -140,6 +150,7 @@ fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
             Content::Orphans => orphans(&fs, close).await?,
             Content::Shared => shared(&fs).await?,
             Content::Snapshots => snapshots(&fs).await?,
+            Content::Compressed => compressed(&fs).await?,
         }
         if close && !matches!(content, Content::Orphans) {
             fs.close().await?;
@@ -223,6 +234,25 @@ async fn snapshots(fs: &Filesystem) -> Result<(), FsError> {
     fs.create_snapshot("second").await?;
     fs.unlink(ROOT, b"cut").await?;
     names(fs).await
+}
+
+/// Compressed files, with both algorithms: whole units, one in two parts, a part that another file has too.
+async fn compressed(fs: &Filesystem) -> Result<(), FsError> {
+    for (name, algorithm) in [("lz4", Algorithm::Lz4), ("zstd", Algorithm::Zstd)] {
+        let ino = file(fs, ROOT, name).await?;
+        fs.set_compression(ino, Some(algorithm)).await?;
+        let lines =
+            (0..8000).map(|line| format!("{name} {line} of a text that shrinks, if not to nothing\n"));
+        let text: String = lines.collect();
+        fs.write(ino, 0, Bytes::from(text), false).await?;
+        fs.fsync(ino, false).await?;
+        fs.write(ino, 50_000, Bytes::from(vec![7; 9000]), false).await?;
+        fs.fsync(ino, false).await?;
+        let part = file(fs, ROOT, &format!("part of {name}")).await?;
+        fs.copy_range((ino, 131_072), (part, 0), 40_960, false).await?;
+        fs.fsync(part, false).await?;
+    }
+    Ok(())
 }
 
 /// Extended attributes of all sizes, and with them a tree of three levels.
