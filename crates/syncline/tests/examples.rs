@@ -11,6 +11,33 @@ mod import;
 mod journal;
 #[path = "../examples/keys.rs"]
 mod keys;
+#[path = "../examples/migration.rs"]
+mod migration;
+
+#[test]
+fn a_migration_that_fails_is_taken_back() {
+    let (_folder, image) = image();
+    let options = ImageOptions::default;
+    assert!(migration::run(&image).unwrap(), "nothing to migrate");
+    let fs = Filesystem::open(&image, options()).unwrap();
+    for index in 0..20 {
+        fs.write(format!("/customers/{index}.txt"), format!("customer {index},Ulm")).unwrap();
+    }
+    fs.write("/customers/bad.txt", "no comma").unwrap();
+    fs.close().unwrap();
+    assert!(!migration::run(&image).unwrap());
+    let fs = Filesystem::open(&image, options()).unwrap();
+    assert_eq!(fs.read_dir("/customers").unwrap().count(), 21);
+    assert_eq!(fs.read_to_string("/customers/7.txt").unwrap(), "customer 7,Ulm");
+    fs.write("/customers/bad.txt", "mended,Bonn").unwrap();
+    fs.close().unwrap();
+    assert!(migration::run(&image).unwrap());
+    let fs = Filesystem::open(&image, options()).unwrap();
+    let mended = fs.read_to_string("/customers/bad.json").unwrap();
+    assert_eq!(mended, r#"{"city":"Bonn","name":"mended"}"#);
+    assert!(!fs.exists("/customers/7.txt"));
+    assert!(fs.snapshots().unwrap().is_empty());
+}
 
 fn image() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
