@@ -24,7 +24,7 @@ impl Journal {
     }
 
     /// Number of entries.
-    pub fn len(&self) -> io::Result<u64> {
+    pub fn count(&self) -> io::Result<u64> {
         Ok(self.index.metadata()?.len() / 8)
     }
 
@@ -36,13 +36,12 @@ impl Journal {
 
     /// Appends entries and returns when all of them would survive a crash.
     pub fn append(&self, entries: &[&str]) -> io::Result<()> {
-        let mut count = self.len()?;
+        let count = self.count()?;
         let mut end = if count == 0 { 0 } else { self.end_of(count - 1)? };
-        for entry in entries {
+        for (number, entry) in (count..).zip(entries) {
             self.entries.write_all_at(entry.as_bytes(), end)?;
             end += entry.len() as u64;
-            self.index.write_all_at(&end.to_le_bytes(), count * 8)?;
-            count += 1;
+            self.index.write_all_at(&end.to_le_bytes(), number * 8)?;
         }
         Ok(self.fs.sync_many(&[&self.entries, &self.index])?)
     }
@@ -69,7 +68,7 @@ pub fn run(image: &Path) -> io::Result<Vec<String>> {
     let before = journal.flushes();
     journal.append(&["opened the shop", "sold a loaf", "closed the shop"])?;
     println!("three entries in two files cost {} flush", journal.flushes() - before);
-    (0..journal.len()?).map(|number| journal.entry(number)).collect()
+    (0..journal.count()?).map(|number| journal.entry(number)).collect()
 }
 
 #[allow(dead_code, reason = "the tests include this file")]
