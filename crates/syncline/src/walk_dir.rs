@@ -23,7 +23,7 @@ impl Filesystem {
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
     /// fs.create_dir_all("/music/bach")?;
     /// fs.write("/music/bach/aria.flac", "...")?;
-    /// let paths: syncline::Result<Vec<_>> = fs.walk_dir("/music")?.map(|entry| Ok(entry?.path())).collect();
+    /// let paths: syncline::Result<Vec<_>> = fs.walk_dir("/music")?.map(|entry| entry.map(|entry| entry.path())).collect();
     /// assert_eq!(paths?, ["/music/bach", "/music/bach/aria.flac"].map(Into::into));
     /// # std::io::Result::Ok(())
     /// ```
