@@ -1,6 +1,6 @@
 //! chattr(1) and lsattr(1): what the flags forbid, and that they stay.
 
-use crate::support::{no_fuse, not_root};
+use crate::support::{no_fuse, not_root, program, run};
 use crate::{Ground, errno, skip_if};
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr};
 use std::fs::{self, File, OpenOptions};
@@ -120,7 +120,7 @@ fn the_harmless_ones_stay_and_are_handed_down() {
     set(&ground.path("dir"), both).unwrap();
     fs::write(ground.path("dir/file"), "x").unwrap();
     fs::create_dir(ground.path("dir/below")).unwrap();
-    assert_eq!(errno(set(&ground.path("dir"), IFlags::COMPRESSED)), Some(95));
+    assert_eq!(errno(set(&ground.path("dir"), IFlags::NOCOW)), Some(95));
     let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
     let times = fs::FileTimes::new().set_accessed(then);
     File::options().write(true).open(ground.path("dir/file")).unwrap().set_times(times).unwrap();
@@ -139,5 +139,91 @@ fn the_harmless_ones_stay_and_are_handed_down() {
             "{listed}"
         );
     }
+    ground.end();
+}
+
+/// Text of which most blocks are alike.
+fn text(len: usize) -> Vec<u8> {
+    let lines = (0..).map(|line| format!("line {line} says what the line before it said\n"));
+    lines.flat_map(String::into_bytes).take(len).collect()
+}
+
+#[test]
+fn a_compressed_tree_takes_less_room_and_reads_the_same() {
+    const COMPRESSED: IFlags = IFlags::COMPRESSED;
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let mut ground = Ground::new();
+    let (plain, tree) = (ground.path("plain"), ground.path("tree"));
+    let contents = text(3_000_000);
+    fs::write(&plain, &contents).unwrap();
+    fs::create_dir(&tree).unwrap();
+    assert_eq!(flags(&tree), IFlags::empty());
+    set(&tree, COMPRESSED).unwrap();
+    let (below, file) = (tree.join("below"), tree.join("below/file"));
+    fs::create_dir(&below).unwrap();
+    fs::write(&file, &contents).unwrap();
+    assert_eq!([flags(&tree), flags(&below), flags(&file)], [COMPRESSED; 3], "handed down");
+    // Another flag leaves it as it is.
+    set(&file, COMPRESSED | IFlags::NODUMP).unwrap();
+    assert_eq!(flags(&file), COMPRESSED | IFlags::NODUMP);
+    ground.remount();
+    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+    assert_eq!(blocks(&plain), contents.len().div_ceil(4096) as u64 * 8);
+    assert!(blocks(&file) < blocks(&plain) / 3, "{} of {}", blocks(&file), blocks(&plain));
+    assert_eq!(flags(&file), COMPRESSED | IFlags::NODUMP);
+    assert!(fs::read(&file).unwrap() == contents);
+    // In the middle of a unit, across two, and shorter.
+    let mut expected = contents;
+    let open = OpenOptions::new().write(true).open(&file).unwrap();
+    for at in [100_000, 131_000, 1_000_000] {
+        open.write_all_at(&[7; 3000], at).unwrap();
+        expected[at as usize..at as usize + 3000].fill(7);
+        open.sync_all().unwrap();
+    }
+    open.set_len(2_000_001).unwrap();
+    expected.truncate(2_000_001);
+    fs::copy(&file, ground.path("copy")).unwrap();
+    set(&file, IFlags::empty()).unwrap();
+    open.write_all_at(&expected[500_000..700_000], 500_000).unwrap();
+    drop(open);
+    ground.remount();
+    assert!(fs::read(&file).unwrap() == expected && fs::read(ground.path("copy")).unwrap() == expected);
+    assert_eq!((flags(&file), flags(&ground.path("copy"))), (IFlags::empty(), IFlags::empty()));
+    ground.end();
+}
+
+#[test]
+fn compress_sets_the_attribute_and_writes_anew_what_is_there() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    let (dir, file) = (ground.path("dir"), ground.path("dir/file"));
+    let contents = text(1_000_000);
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, &contents).unwrap();
+    fs::write(ground.path("dir/small"), "in its inode item").unwrap();
+    let call = |arguments: &[&str]| {
+        let mut program = program();
+        program.arg("compress").args(arguments).arg(&dir);
+        run(program)
+    };
+    let modified = fs::metadata(&file).unwrap().modified().unwrap();
+    let answer = call(&["-r", "--now", "--json", "--algorithm", "lz4"]).ok().out;
+    let report: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((&report["files"], &report["directories"]), (&2.into(), &1.into()));
+    assert!(report["after_bytes"].as_u64().unwrap() < report["before_bytes"].as_u64().unwrap() / 2);
+    assert!(fs::metadata(&file).unwrap().blocks() < 1000);
+    assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), modified);
+    let shown = call(&["-r", "--show"]).ok().out;
+    assert_eq!(shown.lines().filter(|line| line.starts_with("lz4 ")).count(), 3, "{shown}");
+    ground.remount();
+    assert!(fs::read(&file).unwrap() == contents);
+    call(&["-r", "--now", "--algorithm", "none"]).ok();
+    assert!(call(&["-r", "--show"]).ok().out.lines().all(|line| line.starts_with("none ")));
+    assert_eq!(fs::metadata(&file).unwrap().blocks(), 245 * 8);
+    assert!(fs::read(&file).unwrap() == contents);
+    let mut program = program();
+    program.arg("compress").arg(ground.path("missing"));
+    run(program).fails(1, &["missing"]);
     ground.end();
 }

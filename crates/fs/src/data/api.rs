@@ -7,6 +7,7 @@ use crate::inode::Inode;
 use crate::types::{FileType, Ino};
 use bytes::Bytes;
 use std::sync::Arc;
+use syncline_format::items::inode::compression_of;
 
 impl Filesystem {
     /// At most `len` bytes from `offset`, in pieces; short at the end of the file.
@@ -84,6 +85,15 @@ impl Filesystem {
     pub async fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
         seek::hole(self, &inode, offset).await
+    }
+
+    /// True when a file has data waiting that may be compressed: nobody knows yet how many blocks it will have.
+    pub fn may_shrink(&self, ino: Ino) -> bool {
+        let waits = |inode: Arc<Inode>| {
+            let state = inode.state.lock();
+            compression_of(state.meta.flags).is_some() && state.data.has_dirty()
+        };
+        self.inodes.peek(ino).is_some_and(waits)
     }
 
     /// A regular file.

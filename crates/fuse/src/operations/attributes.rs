@@ -48,7 +48,12 @@ fn attr(attributes: &Attributes) -> Attr {
 }
 
 fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
-    AttrOut { valid: session.cache_seconds(), valid_ns: 0, padding: 0, attr: attr(attributes) }
+    AttrOut { valid: attr_seconds(session, attributes), valid_ns: 0, padding: 0, attr: attr(attributes) }
+}
+
+/// How long the kernel may keep attributes. The blocks of what waits to be compressed are a guess, so it asks again.
+fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
+    if session.fs().may_shrink(attributes.ino) { 0 } else { session.cache_seconds() }
 }
 
 /// What a name stands for, as the kernel caches it.
@@ -58,7 +63,7 @@ pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut 
         // Object ids are never reused, so that one generation is enough.
         generation: 0,
         entry_valid: session.cache_seconds(),
-        attr_valid: session.cache_seconds(),
+        attr_valid: attr_seconds(session, attributes),
         entry_valid_ns: 0,
         attr_valid_ns: 0,
         attr: attr(attributes),

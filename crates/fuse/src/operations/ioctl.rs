@@ -23,7 +23,10 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     if let Some(command) = BlocksCommand::from_number(input.command) {
         let argument = arguments.bytes(input.in_size as usize)?;
         let answer = reflink::ioctl(session, request, command, argument, input.out_size as usize).await?;
-        return Ok(Reply::fixed(&IoctlOut::default()).with_data(answer));
+        let reply = Reply::fixed(&IoctlOut::default()).with_data(answer);
+        // It may have fewer blocks now, which the kernel can't know.
+        let stale = command == BlocksCommand::Compress;
+        return Ok(if stale { reply.with_stale_attributes(request.ino()) } else { reply });
     }
     if let Some(answer) = flags::ioctl(session, request, &input, &mut arguments).await {
         return answer;
