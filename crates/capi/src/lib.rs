@@ -1,0 +1,30 @@
+//! Syncline for C. `include/libsyncline.h` says what each call does and what it asks of its pointers; this crate is the other side
+//! of it. The tests compile programs against the header and compare its declarations with those found here.
+//!
+//! Every call goes through [`failure::answer`], which turns errors into negative errnos, keeps their text for
+//! `syncline_last_error`, and lets no panic cross the border.
+#![allow(non_camel_case_types, reason = "types are named as C programs name them")]
+
+mod arguments;
+mod attributes;
+mod directory;
+mod failure;
+mod file;
+mod image;
+mod names;
+mod snapshots;
+mod sync;
+mod xattrs;
+
+pub use attributes::*;
+pub use directory::*;
+pub use failure::syncline_last_error;
+pub use file::*;
+pub use image::*;
+pub use names::*;
+pub use snapshots::*;
+pub use sync::*;
+pub use xattrs::*;
+
+#[cfg(test)]
+mod layout;

@@ -1,0 +1,164 @@
+//! A C program is compiled against the header and the libraries, and run. Not under valgrind: it runs one thread
+//! at a time and lets none go on while another waits in io_uring, as the engine's does.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, said(&output));
+    said(&output)
+}
+
+/// Whether a program can be started; says so when not.
+fn has(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok();
+    if !there {
+        eprintln!("SKIPPED: there is no '{program}' here");
+    }
+    there
+}
+
+/// The libraries as they are installed, in a folder of their own.
+fn libraries(folder: &Path) {
+    let built = std::env::current_exe().expect("tests know where they are");
+    let built = built.parent().expect("in a folder");
+    for (name, links) in [
+        ("libsyncline_c.so", &["libsyncline.so.0", "libsyncline.so"][..]),
+        ("libsyncline_c.a", &["libsyncline.a"][..]),
+    ] {
+        let file = [built.join(name), built.join("..").join(name)].into_iter().find(|file| file.exists());
+        let file = file.unwrap_or_else(|| panic!("{name} is not in {}", built.display()));
+        for link in links {
+            std::os::unix::fs::symlink(&file, folder.join(link)).unwrap();
+        }
+    }
+}
+
+fn compile(folder: &Path, program: &Path, libraries: &[&str]) -> Command {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+        .arg(root().join("include"));
+    cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c")).arg("-o").arg(program);
+    cc.arg("-L").arg(folder).args(libraries).arg("-lpthread");
+    cc
+}
+
+fn execute(folder: &Path, command: &mut Command, images: &str, more: &[&str]) {
+    let image = |number| folder.join(format!("{images}-{number}.img"));
+    let said = run(command.env("LD_LIBRARY_PATH", folder).arg(image(1)).arg(image(2)).args(more));
+    assert!(said.contains("all is well"), "{said}");
+}
+
+#[test]
+fn a_c_program_runs_with_the_shared_library() {
+    if !has("cc") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    libraries(folder);
+    let program = folder.join("program");
+    run(&mut compile(folder, &program, &["-lsyncline"]));
+    execute(folder, &mut Command::new(&program), "plain", &[]);
+    execute(folder, &mut Command::new(&program), "threads", &["no-io-uring"]);
+    let needs = Command::new("readelf").arg("-d").arg(&program).output();
+    match needs {
+        Ok(needs) => assert!(said(&needs).contains("[libsyncline.so.0]"), "{}", said(&needs)),
+        Err(_) => eprintln!("SKIPPED: there is no 'readelf' here"),
+    }
+}
+
+#[test]
+fn a_c_program_runs_with_the_static_library() {
+    if !has("cc") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    libraries(folder);
+    std::fs::remove_file(folder.join("libsyncline.so")).unwrap();
+    let program = folder.join("program");
+    run(&mut compile(folder, &program, &["-lsyncline", "-lm", "-ldl"]));
+    std::fs::remove_file(folder.join("libsyncline.so.0")).unwrap();
+    execute(folder, &mut Command::new(&program), "static", &[]);
+}
+
+#[test]
+fn the_header_is_good_for_strict_c_and_for_cpp() {
+    let header = "#include <libsyncline.h>\n#include <libsyncline.h>\n";
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    std::fs::write(&source, header).unwrap();
+    for (compiler, language, standard) in [("cc", "c", "c99"), ("c++", "c++", "c++11")] {
+        if has(compiler) {
+            let mut command = Command::new(compiler);
+            command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
+            run(command.arg(format!("-std={standard}")).arg("-I").arg(root().join("include")).arg(&source));
+        }
+    }
+}
+
+/// The compiler refuses two declarations of one function that differ, so it gets those of the header and those that the library's
+/// source has. What only one of them has is found by name.
+#[test]
+fn the_header_declares_what_the_library_has() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        style: cbindgen::Style::Tag,
+        usize_is_size_t: true,
+        no_includes: true,
+        export: cbindgen::ExportConfig {
+            item_types: vec![cbindgen::ItemType::Functions],
+            ..cbindgen::ExportConfig::default()
+        },
+        ..cbindgen::Config::default()
+    };
+    let mut found = Vec::new();
+    let bindings = cbindgen::Builder::new().with_crate(source).with_config(config).generate();
+    bindings.expect("cbindgen reads the source").write(&mut found);
+    let found = String::from_utf8(found).unwrap();
+    let header = std::fs::read_to_string(root().join("include/libsyncline.h")).unwrap();
+    let functions = |text: &str| {
+        let calls = text.lines().filter(|line| !line.starts_with([' ', '*', '/']));
+        let names = calls.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+        let mut names: Vec<_> =
+            names.filter(|name| name.starts_with("syncline_")).map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    assert!(functions(&header).len() > 40, "{:?}", functions(&header));
+    assert_eq!(functions(&header), functions(&found));
+    if !has("cc") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let both = folder.path().join("both.c");
+    std::fs::write(&both, format!("#include <libsyncline.h>\n{found}")).unwrap();
+    let check = |file: &Path| {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-fsyntax-only", "-Wall", "-Werror", "-I"])
+            .arg(root().join("include"))
+            .arg(file);
+        cc.output().unwrap()
+    };
+    let output = check(&both);
+    assert!(output.status.success(), "{}", said(&output));
+    // That the compiler does find a difference.
+    assert!(found.contains("uint64_t offset"), "{found}");
+    std::fs::write(
+        &both,
+        format!("#include <libsyncline.h>\n{}", found.replace("uint64_t offset", "int offset")),
+    )
+    .unwrap();
+    assert!(!check(&both).status.success());
+}
