@@ -60,7 +60,11 @@ fuzz seconds="60" *targets="":
 man:
     cargo run --quiet -- manual docs/man
 
-# The program, its manual, completions, the C header and examples, below a prefix
+# The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
+python *options:
+    python/test {{options}}
+
+# The program, its manual, completions, the libraries for C with headers, and examples, below a prefix
 install prefix="/usr/local":
     cargo build --release
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
@@ -72,6 +76,12 @@ install prefix="/usr/local":
     target/release/syncline completions zsh > {{prefix}}/share/zsh/site-functions/_syncline
     target/release/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
     install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h
+    install -D -m 644 include/libsyncline.h {{prefix}}/include/libsyncline.h
+    install -D -m 755 target/release/libsyncline_c.so {{prefix}}/lib/libsyncline.so.0
+    ln -sfn libsyncline.so.0 {{prefix}}/lib/libsyncline.so
+    install -D -m 644 target/release/libsyncline_c.a {{prefix}}/lib/libsyncline.a
+    install -d {{prefix}}/lib/pkgconfig
+    crates/capi/pkg-config {{prefix}} > {{prefix}}/lib/pkgconfig/libsyncline.pc
     find examples -type f -printf '%P\n' | while read -r file; do install -D -m 644 "examples/$file" "{{prefix}}/share/doc/syncline/examples/$file"; done
 
 # A package for Debian, in target/debian (needs cargo-deb: cargo install cargo-deb)
@@ -81,4 +91,10 @@ deb:
     target/release/syncline completions bash > target/completions/syncline.bash
     target/release/syncline completions zsh > target/completions/_syncline
     target/release/syncline completions fish > target/completions/syncline.fish
+    mkdir -p target/development
+    install -m 644 target/release/libsyncline_c.so target/development/libsyncline.so.0
+    strip --strip-unneeded target/development/libsyncline.so.0
+    ln -sfn libsyncline.so.0 target/development/libsyncline.so
+    install -m 644 target/release/libsyncline_c.a target/development/libsyncline.a
+    crates/capi/pkg-config /usr > target/development/libsyncline.pc
     cargo deb -p syncline-cli --no-build

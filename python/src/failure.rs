@@ -1,0 +1,29 @@
+//! Errors of the library become OSError, which Python makes FileNotFoundError and so on by its errno.
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// What Python raises for an error of the library.
+pub fn raised(error: &syncline::Error) -> PyErr {
+    PyOSError::new_err((error.errno(), error.to_string()))
+}
+
+/// The same for a call about a path, which the message then has.
+pub fn raised_for(error: &syncline::Error, path: &Path) -> PyErr {
+    PyOSError::new_err((error.errno(), error.to_string(), path.as_os_str().to_owned()))
+}
+
+/// What Python raises for a handle that was closed.
+pub fn closed(what: &str) -> PyErr {
+    PyValueError::new_err(format!("the {what} is closed"))
+}
+
+/// Runs a call about a path while other threads of Python run.
+pub fn about<T: Send>(
+    py: Python<'_>,
+    path: PathBuf,
+    call: impl FnOnce(&Path) -> syncline::Result<T> + Send,
+) -> PyResult<T> {
+    py.detach(|| call(&path)).map_err(|error| raised_for(&error, &path))
+}

@@ -1,0 +1,154 @@
+//! Open files, below Python's layers of buffers and text.
+
+use crate::failure::{about, raised};
+use crate::handle::Handle;
+use crate::stat::Stat;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use syncline::File;
+
+/// An open file. Reads and writes say where; there is no position.
+#[pyclass(frozen, module = "syncline")]
+pub struct RawFile {
+    file: Handle<Arc<File>>,
+}
+
+impl RawFile {
+    pub fn new(file: File) -> Self {
+        Self { file: Handle::new("file", Arc::new(file)) }
+    }
+
+    /// The file, unless it was closed.
+    pub fn get(&self) -> PyResult<Arc<File>> {
+        self.file.get()
+    }
+
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&File) -> syncline::Result<T> + Send,
+    ) -> PyResult<T> {
+        let file = self.get()?;
+        py.detach(|| call(&file)).map_err(|error| raised(&error))
+    }
+}
+
+#[pymethods]
+impl RawFile {
+    /// At most `count` bytes at `offset`; fewer only at the end.
+    fn read_at<'py>(&self, py: Python<'py>, count: usize, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let read = self.call(py, |file| {
+            // Not more than there is, whatever was asked for.
+            let left = file.metadata()?.len().saturating_sub(offset);
+            let mut buffer = vec![0; count.min(usize::try_from(left).unwrap_or(usize::MAX))];
+            let mut read = 0;
+            while read < buffer.len() {
+                match file.read_at(&mut buffer[read..], offset + read as u64)? {
+                    0 => break,
+                    bytes => read += bytes,
+                }
+            }
+            buffer.truncate(read);
+            Ok(buffer)
+        })?;
+        Ok(PyBytes::new(py, &read))
+    }
+
+    /// Fills a buffer from `offset` on, and returns how many bytes that were.
+    fn readinto_at(&self, py: Python<'_>, buffer: PyBuffer<u8>, offset: u64) -> PyResult<usize> {
+        let count = buffer.item_count();
+        // Other threads may look at Python's buffer meanwhile, so it is filled when they can't.
+        let read = self.call(py, |file| {
+            let mut data = vec![0; count.min(4 << 20)];
+            let read = file.read_at(&mut data, offset)?;
+            data.truncate(read);
+            Ok(data)
+        })?;
+        let cells = buffer
+            .as_mut_slice(py)
+            .ok_or_else(|| PyBufferError::new_err("a buffer that can't be written to"))?;
+        for (cell, &byte) in cells.iter().zip(&read) {
+            cell.set(byte);
+        }
+        Ok(read.len())
+    }
+
+    /// Writes bytes at `offset`, all of them.
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        if let Ok(bytes) = data.extract::<&[u8]>() {
+            // Nobody can change a `bytes`.
+            self.call(py, |file| file.write_all_at(bytes, offset))?;
+            return Ok(bytes.len());
+        }
+        let copy = PyBuffer::<u8>::get(data)?.to_vec(py)?;
+        self.call(py, |file| file.write_all_at(&copy, offset))?;
+        Ok(copy.len())
+    }
+
+    /// Writes bytes at the end, wherever that is; for files opened for appending.
+    fn append(&self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<usize> {
+        let copy = data.to_vec(py)?;
+        let file = self.get()?;
+        py.detach(|| (&*file).write_all(&copy))?;
+        Ok(copy.len())
+    }
+
+    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        self.call(py, |file| file.set_len(size))
+    }
+
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.call(py, |file| Ok(file.metadata()?.len()))
+    }
+
+    fn stat(&self, py: Python<'_>) -> PyResult<Stat> {
+        self.call(py, |file| file.metadata()).map(Stat::from)
+    }
+
+    fn chmod(&self, py: Python<'_>, mode: u16) -> PyResult<()> {
+        self.call(py, |file| file.set_permissions(mode & 0o7777))
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, File::sync_all)
+    }
+
+    fn sync_data(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, File::sync_data)
+    }
+
+    fn link(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let file = self.get()?;
+        about(py, path, |path| file.link(path))
+    }
+
+    #[pyo3(signature = (offset, to, to_offset, count=None))]
+    fn copy_range_to(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        to: &RawFile,
+        to_offset: u64,
+        count: Option<u64>,
+    ) -> PyResult<u64> {
+        let to = to.get()?;
+        self.call(py, |file| file.copy_range_to(offset, &to, to_offset, count.unwrap_or(u64::MAX)))
+    }
+
+    /// Does not make anything durable.
+    fn close(&self, py: Python<'_>) {
+        let file = self.file.take();
+        // The last handle of an image that was closed does what closing does.
+        py.detach(|| drop(file));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.get().is_err()
+    }
+}

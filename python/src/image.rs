@@ -1,0 +1,314 @@
+//! Open images.
+
+use crate::failure::{about, raised, raised_for};
+use crate::file::RawFile;
+use crate::handle::Handle;
+use crate::stat::{Snapshot, Stat};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use syncline::{DirBuilder, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags};
+
+/// An open image.
+#[pyclass(frozen, subclass, module = "syncline")]
+pub struct Image {
+    filesystem: Handle<Filesystem>,
+}
+
+impl Image {
+    /// The image, unless it was closed.
+    fn get(&self) -> PyResult<Filesystem> {
+        self.filesystem.get()
+    }
+
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Filesystem) -> syncline::Result<T> + Send,
+    ) -> PyResult<T> {
+        let filesystem = self.get()?;
+        py.detach(|| {
+            let result = call(&filesystem);
+            // It may be the last handle, whose end waits for the device.
+            drop(filesystem);
+            result
+        })
+        .map_err(|error| raised(&error))
+    }
+
+    fn call_about<T: Send>(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        call: impl FnOnce(&Filesystem, &std::path::Path) -> syncline::Result<T> + Send,
+    ) -> PyResult<T> {
+        let filesystem = self.get()?;
+        about(py, path, move |path| call(&filesystem, path))
+    }
+}
+
+fn open(
+    how: &str,
+    image: &std::path::Path,
+    size: u64,
+    snapshot: &str,
+) -> Option<syncline::Result<Filesystem>> {
+    let (format, options) = (FormatOptions::default(), ImageOptions::default());
+    Some(match how {
+        "open" => Filesystem::open(image, options),
+        "read" => Filesystem::open(image, ImageOptions::read_only()),
+        "create" => Filesystem::create(image, size, &format),
+        "open_or_create" => Filesystem::open_or_create(image, size, &format, options),
+        "memory" => Filesystem::in_memory(size),
+        "snapshot" => Filesystem::open_snapshot(image, snapshot, ImageOptions::read_only()),
+        _ => return None,
+    })
+}
+
+fn moment(nanoseconds: i128) -> PyResult<SystemTime> {
+    let distance = u64::try_from(nanoseconds.unsigned_abs()).map(Duration::from_nanos).ok();
+    let time = distance.and_then(|distance| match nanoseconds < 0 {
+        true => UNIX_EPOCH.checked_sub(distance),
+        false => UNIX_EPOCH.checked_add(distance),
+    });
+    time.ok_or_else(|| PyValueError::new_err("a time past all times"))
+}
+
+#[pymethods]
+impl Image {
+    #[new]
+    fn new(py: Python<'_>, how: &str, image: PathBuf, size: u64, snapshot: &str) -> PyResult<Self> {
+        let opened = py.detach(|| open(how, &image, size, snapshot));
+        let opened = opened.ok_or_else(|| PyValueError::new_err(format!("no way to open: {how:?}")))?;
+        let filesystem = opened.map_err(|error| raised_for(&error, &image))?;
+        Ok(Self { filesystem: Handle::new("image", filesystem) })
+    }
+
+    /// Writes everything back and leaves an image with nothing to recover. Does nothing the second time.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(filesystem) = self.filesystem.take() else { return Ok(()) };
+        py.detach(|| filesystem.close()).map_err(|error| raised(&error))
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.get().is_err()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of OpenOptions")]
+    fn open_raw(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        read: bool,
+        write: bool,
+        append: bool,
+        truncate: bool,
+        create: bool,
+        create_new: bool,
+    ) -> PyResult<RawFile> {
+        let mut options = OpenOptions::new();
+        options.read(read).write(write).append(append);
+        options.truncate(truncate).create(create).create_new(create_new);
+        self.call_about(py, path, |fs, path| options.open(fs, path)).map(RawFile::new)
+    }
+
+    fn open_unnamed(&self, py: Python<'_>, directory: PathBuf) -> PyResult<RawFile> {
+        self.call_about(py, directory, |fs, directory| fs.create_unnamed(directory)).map(RawFile::new)
+    }
+
+    /// Names in a directory.
+    fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+        self.call_about(py, path, |fs, path| fs.read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect())
+    }
+
+    /// Names in a directory and what is known about each, links told of themselves.
+    fn scandir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<(OsString, Stat)>> {
+        self.call_about(py, path, |fs, path| {
+            let mut found = Vec::new();
+            for entry in fs.read_dir(path)? {
+                let entry = entry?;
+                match entry.metadata() {
+                    Ok(metadata) => found.push((entry.file_name(), Stat::from(metadata))),
+                    // Somebody removed it since.
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn stat(&self, py: Python<'_>, path: PathBuf) -> PyResult<Stat> {
+        self.call_about(py, path, |fs, path| fs.metadata(path)).map(Stat::from)
+    }
+
+    fn lstat(&self, py: Python<'_>, path: PathBuf) -> PyResult<Stat> {
+        self.call_about(py, path, |fs, path| fs.symlink_metadata(path)).map(Stat::from)
+    }
+
+    fn exists(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
+        self.call_about(py, path, |fs, path| fs.try_exists(path))
+    }
+
+    #[pyo3(signature = (path, mode=0o755))]
+    fn mkdir(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| DirBuilder::new().mode(mode).create(fs, path))
+    }
+
+    /// All directories on the way too; one that exists is good.
+    #[pyo3(signature = (path, mode=0o755))]
+    fn makedirs(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| DirBuilder::new().recursive(true).mode(mode).create(fs, path))
+    }
+
+    fn remove(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.remove_file(path))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.remove_dir(path))
+    }
+
+    fn rmtree(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.remove_dir_all(path))
+    }
+
+    #[pyo3(signature = (source, target, *, replace=true))]
+    fn rename(&self, py: Python<'_>, source: PathBuf, target: PathBuf, replace: bool) -> PyResult<()> {
+        let flags = RenameFlags { no_replace: !replace, ..RenameFlags::default() };
+        self.call_about(py, source, |fs, source| fs.rename_with(source, &target, flags))
+    }
+
+    fn exchange(&self, py: Python<'_>, one: PathBuf, other: PathBuf) -> PyResult<()> {
+        let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+        self.call_about(py, one, |fs, one| fs.rename_with(one, &other, flags))
+    }
+
+    fn link(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<()> {
+        self.call_about(py, source, |fs, source| fs.hard_link(source, &target))
+    }
+
+    fn symlink(&self, py: Python<'_>, leads_to: PathBuf, path: PathBuf) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.symlink(&leads_to, path))
+    }
+
+    fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
+        self.call_about(py, path, |fs, path| fs.read_link(path)).map(PathBuf::into_os_string)
+    }
+
+    fn realpath(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
+        self.call_about(py, path, |fs, path| fs.canonicalize(path)).map(PathBuf::into_os_string)
+    }
+
+    /// Contents and permissions; whole blocks are shared. Returns the size.
+    fn copy(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<u64> {
+        self.call_about(py, source, |fs, source| fs.copy(source, &target))
+    }
+
+    fn read_bytes<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.call_about(py, path, |fs, path| fs.read(path))?))
+    }
+
+    fn write_bytes(&self, py: Python<'_>, path: PathBuf, data: &[u8]) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.write(path, data))
+    }
+
+    fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.set_permissions(path, mode & 0o7777))
+    }
+
+    #[pyo3(signature = (path, uid=None, gid=None))]
+    fn chown(&self, py: Python<'_>, path: PathBuf, uid: Option<u32>, gid: Option<u32>) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.set_owner(path, uid, gid))
+    }
+
+    #[pyo3(signature = (path, atime_ns=None, mtime_ns=None))]
+    fn utime(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        atime_ns: Option<i128>,
+        mtime_ns: Option<i128>,
+    ) -> PyResult<()> {
+        let (accessed, modified) = (atime_ns.map(moment).transpose()?, mtime_ns.map(moment).transpose()?);
+        self.call_about(py, path, |fs, path| fs.set_times(path, accessed, modified))
+    }
+
+    /// None if it is not set.
+    fn getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        name: OsString,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.call_about(py, path, |fs, path| fs.xattr(path, &name))?;
+        Ok(value.map(|value| PyBytes::new(py, &value)))
+    }
+
+    fn setxattr(&self, py: Python<'_>, path: PathBuf, name: OsString, value: &[u8]) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.set_xattr(path, &name, value))
+    }
+
+    fn removexattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<()> {
+        self.call_about(py, path, |fs, path| fs.remove_xattr(path, &name))
+    }
+
+    fn listxattr(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+        self.call_about(py, path, |fs, path| fs.xattrs(path))
+    }
+
+    /// Makes everything durable.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, Filesystem::sync)
+    }
+
+    fn sync_raw(&self, py: Python<'_>, files: Vec<PyRef<'_, RawFile>>) -> PyResult<()> {
+        let files = files.iter().map(|file| file.get()).collect::<PyResult<Vec<_>>>()?;
+        self.call(py, |fs| fs.sync_many(&files.iter().map(|file| &**file).collect::<Vec<_>>()))
+    }
+
+    fn barrier_raw(&self, py: Python<'_>, files: Vec<PyRef<'_, RawFile>>) -> PyResult<()> {
+        let files = files.iter().map(|file| file.get()).collect::<PyResult<Vec<_>>>()?;
+        self.call(py, |fs| fs.barrier(&files.iter().map(|file| &**file).collect::<Vec<_>>()))
+    }
+
+    fn create_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.call(py, |fs| fs.create_snapshot(name))
+    }
+
+    fn delete_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.call(py, |fs| fs.delete_snapshot(name))
+    }
+
+    fn snapshots(&self, py: Python<'_>) -> PyResult<Vec<Snapshot>> {
+        Ok(self.call(py, Filesystem::snapshots)?.into_iter().map(Snapshot::from).collect())
+    }
+
+    #[staticmethod]
+    fn roll_back(py: Python<'_>, image: PathBuf, name: &str) -> PyResult<()> {
+        about(py, image, |image| Filesystem::roll_back(image, name))
+    }
+
+    /// Bytes in all, free, and available to be written.
+    fn space(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        const BLOCK: u64 = syncline::device::BLOCK_BYTES as u64;
+        let has = self.call(py, |fs| Ok(fs.space()))?;
+        Ok((has.blocks * BLOCK, has.free * BLOCK, has.available * BLOCK))
+    }
+
+    /// What was counted, as JSON.
+    fn statistics_json(&self, py: Python<'_>) -> PyResult<String> {
+        let statistics = self.call(py, |fs| Ok(fs.statistics()))?;
+        serde_json::to_string(&statistics).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Receipts of the last syncs, as JSON.
+    fn receipts_json(&self, py: Python<'_>) -> PyResult<String> {
+        let receipts = self.call(py, |fs| Ok(fs.receipts()))?;
+        serde_json::to_string(&receipts).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+}

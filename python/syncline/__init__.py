@@ -1,0 +1,16 @@
+"""A crash-safe, checksummed filesystem in one file, inside your program.
+
+>>> import syncline
+>>> with syncline.Filesystem.in_memory() as fs:
+...     with fs.open("/journal", "w") as journal:
+...         _ = journal.write("entry")
+...         fs.sync_many([journal])  # one flush, and it survives any crash
+...     fs.read_bytes("/journal")
+b'entry'
+"""
+
+from ._syncline import Snapshot, Stat, __version__
+from .files import File
+from .filesystem import Filesystem
+
+__all__ = ["File", "Filesystem", "Snapshot", "Stat", "__version__"]

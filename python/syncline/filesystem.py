@@ -1,0 +1,151 @@
+"""Open images."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from . import files
+from ._syncline import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from ._syncline import RawFile, Stat
+
+#: Closed when Python ends: what runs in an image's threads does not end with Python's.
+_open: weakref.WeakSet[Filesystem] = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_open.clear)
+
+
+@atexit.register
+def _close_all() -> None:
+    for filesystem in list(_open):
+        filesystem.close()
+
+
+class Filesystem(Image):
+    """An open image and everything in it. A context manager: it closes the image.
+
+    Paths start at the root of the image, with or without a slash. Calls may come from any thread; other threads of Python run
+    while they wait. Errors are those of `os`: FileNotFoundError and so on. Not usable in a child of `os.fork`.
+    """
+
+    def __new__(cls, image: str | os.PathLike[str], *, how: str = "open", size: int = 0, snapshot: str = "") -> Self:
+        filesystem = super().__new__(cls, how, os.fspath(image), size, snapshot)
+        _open.add(filesystem)
+        return filesystem
+
+    @classmethod
+    def create(cls, image: str | os.PathLike[str], size: int) -> Self:
+        """Makes an image file of `size` bytes, allocated and written whole, and opens it. What exists is not overwritten."""
+        return cls(image, how="create", size=size)
+
+    @classmethod
+    def open_image(cls, image: str | os.PathLike[str], *, read_only: bool = False) -> Self:
+        """Opens an image file or block device. What a crash left is recovered first."""
+        return cls(image, how="read" if read_only else "open")
+
+    @classmethod
+    def open_or_create(cls, image: str | os.PathLike[str], size: int) -> Self:
+        """Opens an image file, or makes one of `size` bytes where there is none."""
+        return cls(image, how="open_or_create", size=size)
+
+    @classmethod
+    def open_snapshot(cls, image: str | os.PathLike[str], name: str) -> Self:
+        """Opens a snapshot for reading, beside whoever has the image open."""
+        return cls(image, how="snapshot", snapshot=name)
+
+    @classmethod
+    def in_memory(cls, size: int = 64 << 20) -> Self:
+        """A filesystem in memory, gone when it is closed."""
+        return cls("", how="memory", size=size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> Any:
+        """Opens a file as the builtin `open` does. Closing makes nothing durable: `sync_many` and `File.sync` do."""
+        kind, binary = files.parse_mode(mode)
+        if binary and (encoding or errors or newline):
+            raise ValueError("encoding, errors and newline are for text")
+        if not binary and buffering == 0:
+            raise ValueError("text needs a buffer")
+        raw = files.File(self.open_native(path, kind), os.fspath(path), kind)
+        if buffering == 0:
+            return raw
+        file = files.buffered(raw, kind, buffering)
+        if binary:
+            return file
+        return io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+
+    def open_native(self, path: str | os.PathLike[str], kind: str) -> RawFile:
+        """The file below Python's layers; `kind` is a mode without "b" and "t"."""
+        both = "+" in kind
+        return self.open_raw(
+            os.fspath(path),
+            read="r" in kind or both,
+            write="a" not in kind and ("r" not in kind or both),
+            append="a" in kind,
+            truncate="w" in kind,
+            create="w" in kind or "a" in kind,
+            create_new="x" in kind,
+        )
+
+    def sync_many(self, several: Iterable[Any]) -> None:
+        """Makes open files durable, what was buffered too, with one flush. After a crash, what of them was not logged before is
+        there as a whole or not at all. OSError with EFBIG, before any effect, for more than 64 MiB of unwritten data."""
+        self.sync_raw([files.below(file) for file in several])
+
+    def barrier(self, several: Iterable[Any]) -> None:
+        """Orders without making durable: after a crash, what was written to these files before is there if anything is that was
+        written, created or changed afterwards. Waits for no flush."""
+        self.barrier_raw([files.below(file) for file in several])
+
+    def walk(self, top: str | os.PathLike[str] = "/") -> Iterator[tuple[str, list[str], list[str]]]:
+        """Directories, each with its subdirectories and everything else in it, as `os.walk` has them. Links are not followed."""
+        path = os.fspath(top)
+        directories: list[str] = []
+        others: list[str] = []
+        for name, stat in self.scandir(path):
+            (directories if _is_directory(stat) else others).append(name)
+        yield path, directories, others
+        for name in directories:
+            yield from self.walk(os.path.join(path, name))
+
+    def statistics(self) -> dict[str, Any]:
+        """What was counted since the image was opened: fsyncs, flushes, batches, bytes and more."""
+        counted: dict[str, Any] = json.loads(self.statistics_json())
+        return counted
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """For each of the last syncs, the oldest first: what it had to make durable and why, and the flush that covered it."""
+        receipts: list[dict[str, Any]] = json.loads(self.receipts_json())
+        return receipts
+
+    def __repr__(self) -> str:
+        return f"<syncline.Filesystem{' (closed)' if self.closed else ''}>"
+
+
+def _is_directory(stat: Stat) -> bool:
+    return stat.st_mode & 0o170000 == 0o040000

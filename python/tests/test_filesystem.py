@@ -1,0 +1,275 @@
+import doctest
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import syncline
+
+
+def test_the_documentation_is_right():
+    failed, tried = doctest.testmod(syncline)
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_files_have_the_interface_of_pythons(fs, tmp_path):
+    """Does the same to a file here and to one of the host, with every kind of opening."""
+    fs.mkdir("/dir")
+
+    def both(path, *how, **more):
+        return fs.open(f"/dir/{path}", *how, **more), open(tmp_path / path, *how, **more)
+
+    def same(call, files):
+        results = []
+        for file in files:
+            try:
+                results.append(call(file))
+            except (OSError, ValueError) as error:
+                results.append(type(error))
+        assert results[0] == results[1], call
+        return results[0]
+
+    for mode in ["wb", "r+b", "ab", "w+b", "a+b", "rb"]:
+        files = both("binary", mode)
+        for call in [
+            lambda file: file.write(b"0123456789" * 1000),
+            lambda file: file.tell(),
+            lambda file: file.seek(5),
+            lambda file: file.read(20000),
+            lambda file: file.write(b"middle"),
+            lambda file: file.seek(-3, io.SEEK_END),
+            lambda file: file.read(),
+            lambda file: file.seek(100),
+            lambda file: file.truncate(),
+            lambda file: (file.readable(), file.writable(), file.seekable()),
+            lambda file: file.seek(-1),
+            lambda file: file.close(),
+            lambda file: file.closed,
+            lambda file: file.read(),
+        ]:
+            same(call, files)
+        assert fs.read_bytes("/dir/binary") == (tmp_path / "binary").read_bytes(), mode
+    files = both("text", "w", encoding="utf-8", newline="\r\n")
+    same(lambda file: file.write("grün\nblau\n"), files)
+    same(lambda file: file.close(), files)
+    assert fs.read_bytes("/dir/text") == (tmp_path / "text").read_bytes()
+    assert list(fs.open("/dir/text", encoding="utf-8")) == ["grün\n", "blau\n"]
+    for mode in ["", "rw", "rbt", "z", "b", "rr"]:
+        with pytest.raises(ValueError):
+            fs.open("/dir/text", mode)
+    with pytest.raises(FileExistsError):
+        fs.open("/dir/text", "x")
+
+
+def test_unbuffered_files_read_and_write_where_they_are_told(fs):
+    with fs.open("/file", "w+b", buffering=0) as file:
+        assert isinstance(file, syncline.File)
+        assert file.write_at(bytearray(b"hello"), 3) == 5
+        assert file.read_at(100, 0) == b"\0\0\0hello"
+        part = bytearray(b"-" * 10)
+        assert file.readinto(part) == 8
+        assert part == b"\0\0\0hello--"
+        large = os.urandom(9_000_001)
+        assert file.write_at(large, 0) == len(large)
+        file.seek(0)
+        assert file.readall() == large
+        file.sync()
+        assert file.stat().st_size == len(large)
+    with pytest.raises(ValueError):
+        file.read_at(1, 0)
+
+
+def test_errors_are_those_of_os(fs):
+    fs.mkdir("/dir")
+    fs.write_bytes("/dir/file", b"x")
+    for call, error in [
+        (lambda: fs.open("/none"), FileNotFoundError),
+        (lambda: fs.mkdir("/dir"), FileExistsError),
+        (lambda: fs.listdir("/dir/file"), NotADirectoryError),
+        (lambda: fs.open("/dir", "w"), IsADirectoryError),
+        (lambda: fs.remove("/dir"), IsADirectoryError),
+    ]:
+        with pytest.raises(error):
+            call()
+    with pytest.raises(OSError) as caught:
+        fs.rmdir("/dir")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOTEMPTY, "/dir")
+
+
+def test_names_and_attributes(fs):
+    fs.makedirs("/a/b")
+    fs.makedirs("/a/b")
+    fs.write_bytes("/a/file", b"contents")
+    fs.link("/a/file", "/a/b/second")
+    fs.symlink("../file", "/a/b/link")
+    assert fs.readlink("/a/b/link") == "../file"
+    assert fs.realpath("a/b/link") == "/a/file"
+    assert fs.stat("/a/b/link").st_nlink == 2
+    assert fs.lstat("/a/b/link").st_mode & 0o170000 == 0o120000
+    assert sorted(fs.listdir("/a")) == ["b", "file"]
+    assert [name for name, stat in fs.scandir("/a") if stat.st_mode & 0o040000] == ["b"]
+    walked = [(path, directories, sorted(others)) for path, directories, others in fs.walk("/a")]
+    assert walked == [("/a", ["b"], ["file"]), ("/a/b", [], ["link", "second"])]
+    fs.chmod("/a/file", 0o640)
+    fs.chown("/a/file", 12, 34)
+    fs.utime("/a/file", mtime_ns=-1_500_000_001)
+    stat = fs.stat("/a/file")
+    assert (stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns) == (0o100640, 12, 34, -1_500_000_001)
+    with pytest.raises(ValueError):
+        fs.utime("/a/file", mtime_ns=1 << 100)
+    fs.setxattr("/a/file", "user.x", b"\0value")
+    assert fs.getxattr("/a/file", "user.x") == b"\0value"
+    assert fs.listxattr("/a/file") == ["user.x"]
+    fs.removexattr("/a/file", "user.x")
+    assert fs.getxattr("/a/file", "user.x") is None
+    assert fs.copy("/a/file", "/copy") == 8
+    with pytest.raises(FileExistsError):
+        fs.rename("/copy", "/a/file", replace=False)
+    fs.exchange("/copy", "/a/b")
+    assert fs.read_bytes("/a/b") == b"contents"
+    fs.rmtree("/a")
+    fs.rmtree("/copy")
+    assert fs.listdir("/") == []
+    raw = os.fsdecode(b"not \xff text")
+    fs.write_bytes(f"/{raw}", b"")
+    assert fs.listdir("/") == [raw]
+
+
+def test_sync_many_writes_what_is_buffered_and_costs_one_flush(image):
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        with fs.open("/text", "w") as text, fs.open("/binary", "wb") as binary, fs.open("/raw", "wb", buffering=0) as raw:
+            text.write("text")
+            binary.write(b"binary")
+            raw.write(b"raw")
+            before = fs.statistics()["store"]["flushes_issued"]
+            fs.barrier([raw])
+            fs.sync_many([text, binary, raw])
+            assert fs.statistics()["store"]["flushes_issued"] - before == 1
+            receipt = fs.receipts()[-1]
+            assert receipt["files"] == 3
+            with pytest.raises(TypeError):
+                fs.sync_many([io.BytesIO()])
+            with syncline.Filesystem.in_memory() as other, pytest.raises(OSError) as caught:
+                other.sync_many([raw])
+            assert caught.value.errno == errno.EXDEV
+
+
+WRITER = """
+import os, sys, syncline
+fs = syncline.Filesystem.create(sys.argv[1], 64 << 20)
+one, two = fs.open("/one", "wb"), fs.open("/two", "wb")
+one.write(b"1" * 100_000)
+two.write(b"2" * 100_000)
+fs.sync_many([one, two])
+print("synced", flush=True)
+one.write(b"never synced")
+sys.stdin.read()
+"""
+
+
+def test_what_was_synced_is_there_after_a_kill(image):
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(image)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert writer.stdout.readline() == b"synced\n"
+    with pytest.raises(OSError) as caught:
+        syncline.Filesystem.open_image(image)
+    assert caught.value.errno == errno.EBUSY
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    with syncline.Filesystem.open_image(image) as fs:
+        assert fs.read_bytes("/one")[:100_000] == b"1" * 100_000
+        assert fs.read_bytes("/two") == b"2" * 100_000
+
+
+def test_an_image_is_closed_when_python_ends(image):
+    program = f"""
+import syncline
+fs = syncline.Filesystem.create({str(image)!r}, 64 << 20)
+fs.write_bytes("/file", b"not synced")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with syncline.Filesystem.open_image(image, read_only=True) as fs:
+        assert fs.read_bytes("/file") == b"not synced"
+        with pytest.raises(OSError) as caught:
+            fs.mkdir("/x")
+        assert caught.value.errno == errno.EROFS
+    with pytest.raises(ValueError, match="closed"):
+        fs.listdir("/")
+
+
+def test_a_forked_child_is_refused_and_ends(image):
+    program = f"""
+import os, sys, syncline
+fs = syncline.Filesystem.create({str(image)!r}, 64 << 20)
+file = fs.open("/file", "wb")
+child = os.fork()
+if child == 0:
+    try:
+        fs.listdir("/")
+    except RuntimeError as error:
+        sys.exit(7 if "fork" in str(error) else 8)
+    sys.exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+file.write(b"the parent goes on")
+fs.sync_many([file])
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
+
+
+def test_other_threads_run_while_a_sync_waits(image):
+    with syncline.Filesystem.create(image, 256 << 20) as fs, fs.open("/file", "wb", buffering=0) as file:
+        file.write(os.urandom(48 << 20))
+        ticks = []
+        done = threading.Event()
+
+        def tick():
+            while not done.is_set():
+                ticks.append(time.monotonic())
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        start = time.monotonic()
+        file.sync()
+        end = time.monotonic()
+        done.set()
+        thread.join()
+        # Were other threads kept out, there would be none.
+        assert sum(start < moment < end for moment in ticks) >= 2, end - start
+
+
+def test_threads_write_at_once(fs):
+    file = fs.open("/file", "w+b", buffering=0)
+
+    def write(slot):
+        for index in range(50):
+            file.write_at(bytes([slot]) * 100, (slot * 50 + index) * 100)
+            file.sync_data()
+
+    threads = [threading.Thread(target=write, args=(slot,)) for slot in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fs.read_bytes("/file") == b"".join(bytes([slot]) * 5000 for slot in range(8))
+
+
+def test_snapshots(image):
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.write_bytes("/file", b"old")
+        fs.create_snapshot("before")
+        fs.write_bytes("/file", b"new")
+        assert [snapshot.name for snapshot in fs.snapshots()] == ["before"]
+        with pytest.raises(FileExistsError):
+            fs.create_snapshot("before")
+        with syncline.Filesystem.open_snapshot(image, "before") as before:
+            assert before.read_bytes("/file") == b"old"
+    syncline.Filesystem.roll_back(image, "before")
+    with syncline.Filesystem.open_image(image) as fs:
+        assert fs.read_bytes("/file") == b"old"
+        fs.delete_snapshot("before")
+        assert fs.snapshots() == []
