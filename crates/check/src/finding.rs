@@ -120,6 +120,10 @@ kinds! {
     SnapshotTable = "0041" "snapshot-table",
     /// Something in a snapshot is damaged. It can be deleted, but not mended.
     SnapshotDamaged = "0042" "snapshot-damaged",
+    /// A quota's usage is not what the inodes of its tree use.
+    QuotaUsage = "0043" "quota-usage",
+    /// A quota's directory does not exist, or does not count in it.
+    QuotaRoot = "0044" "quota-root",
 }
 
 impl Serialize for FindingKind {

@@ -7,6 +7,7 @@ use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
 use crate::object::Object;
 use crate::preallocation::Sums;
+use crate::quotas::Quotas;
 use crate::references::References;
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
@@ -28,6 +29,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) facts: Facts,
     pub(crate) references: References,
     pub(crate) sums: Sums,
+    pub(crate) quotas: Quotas,
 }
 
 impl Shared<'_> {
@@ -68,6 +70,7 @@ impl<'a> ItemCheck<'a> {
             facts: Facts::default(),
             references: References::default(),
             sums: Sums::default(),
+            quotas: Quotas::default(),
         };
         Self { store, shared, tell, object: None, next_object: store.new_object() }
     }
@@ -107,6 +110,7 @@ impl<'a> ItemCheck<'a> {
                 let text = format!("{blocks} preallocated blocks of what is not there");
                 self.shared.report.object(FindingKind::PreallocationSum, inode, text);
             }
+            self.shared.quotas.compare(self.shared.report);
         }
         self.shared.facts
     }
@@ -190,14 +194,14 @@ impl<'a> ItemCheck<'a> {
             Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
             Some(Kind::Parent) => object.parent(key, value, &mut self.shared),
             Some(Kind::Preallocation) => object.preallocation(key, value, &mut self.shared),
-            Some(Kind::Orphan | Kind::Shared) | None => {
+            Some(Kind::Orphan | Kind::Shared | Kind::Quota) | None => {
                 let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 self.shared.report.object(FindingKind::ItemMalformed, key.object, text);
             }
         }
     }
 
-    /// Items of object 0: marks of inodes to be removed, reference counts, and sums of preallocated blocks.
+    /// Items of object 0: marks of inodes to be removed, reference counts, sums of preallocated blocks, and quotas.
     fn mark(&mut self, key: Key, value: &Bytes) {
         if key.kind == Kind::Orphan as u8 && value.is_empty() {
             self.shared.facts.mark_orphan(key.offset);
@@ -207,6 +211,7 @@ impl<'a> ItemCheck<'a> {
         let fits = match Kind::from_u8(key.kind) {
             Some(Kind::Shared) => shared.references.item(shared.geometry, key, value),
             Some(Kind::Preallocation) => shared.sums.item(key, value),
+            Some(Kind::Quota) => shared.quotas.item(key, value),
             _ => false,
         };
         if !fits {

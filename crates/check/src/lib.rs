@@ -22,6 +22,7 @@ mod names;
 mod object;
 mod parents;
 mod preallocation;
+mod quotas;
 mod references;
 mod repair;
 mod scrub;

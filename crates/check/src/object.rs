@@ -97,6 +97,7 @@ impl Object {
             }
         };
         self.consistency(&item, shared);
+        shared.quotas.inode(self.number, &item);
         for (name, _) in &item.xattrs {
             self.xattrs.small(self.number, name, shared.report);
         }

@@ -57,6 +57,8 @@ fn simple_damage_gives_one_finding() {
         FindingKind::PreallocationSum,
         FindingKind::SnapshotTable,
         FindingKind::SnapshotDamaged,
+        FindingKind::QuotaUsage,
+        FindingKind::QuotaRoot,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

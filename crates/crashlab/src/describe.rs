@@ -73,7 +73,7 @@ fn changes(batch: &Batch, names: &Names) -> String {
             Some(Kind::Extent) => format!("extents of {}", names.path(key.object)),
             Some(Kind::Xattr | Kind::Chunk) => format!("attributes of {}", names.path(key.object)),
             // The names themselves are told.
-            Some(Kind::Orphan | Kind::Parent | Kind::Shared) => continue,
+            Some(Kind::Orphan | Kind::Parent | Kind::Shared | Kind::Quota) => continue,
             Some(Kind::Preallocation) if key.object == 0 => continue,
             Some(Kind::Preallocation) => format!("room of {}", names.path(key.object)),
             Some(Kind::Dirent) => match value.and_then(entry_name) {

@@ -28,6 +28,8 @@ pub enum Kind {
     Shared = 8,
     /// Room set aside for a file's blocks; offset is the first file block, or of object 0 the object id, whose sum it is.
     Preallocation = 9,
+    /// Limits and usage of a directory tree; object id 0, offset is the quota's number.
+    Quota = 10,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             7 => Self::Parent,
             8 => Self::Shared,
             9 => Self::Preallocation,
+            10 => Self::Quota,
             _ => return None,
         })
     }
@@ -59,6 +62,7 @@ impl Kind {
             Self::Parent => "parent",
             Self::Shared => "shared",
             Self::Preallocation => "preallocation",
+            Self::Quota => "quota",
         }
     }
 }

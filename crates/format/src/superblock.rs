@@ -12,9 +12,14 @@ pub const FEATURE_PREALLOCATION: u32 = 2;
 pub const FEATURE_SNAPSHOTS: u32 = 4;
 /// Feature flag: there may be compressed extents, and inodes that ask for them. Set before the first asks.
 pub const FEATURE_COMPRESSION: u32 = 8;
+/// Feature flag: there may be quotas of directory trees. Set when the first is made.
+pub const FEATURE_QUOTAS: u32 = 16;
 /// The feature flags that this program knows. An image with others is refused.
-pub const FEATURES_KNOWN: u32 =
-    FEATURE_PARENT_POINTERS | FEATURE_PREALLOCATION | FEATURE_SNAPSHOTS | FEATURE_COMPRESSION;
+pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
+    | FEATURE_PREALLOCATION
+    | FEATURE_SNAPSHOTS
+    | FEATURE_COMPRESSION
+    | FEATURE_QUOTAS;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";

@@ -1,6 +1,7 @@
 //! Changing inodes: what a transaction makes of them, applied in memory only once it is committed.
 
 use crate::inode::{Inode, Meta, encode};
+use crate::quota::Delta;
 use crate::types::{Attributes, Ino, Timestamp};
 use crate::{FsError, filesystem::Filesystem};
 use async_lock::RwLockWriteGuard;
@@ -88,11 +89,13 @@ impl<'a> Change<'a> {
 /// The inodes that one transaction changes, each once.
 pub(crate) struct Changes<'a> {
     changes: SmallVec<[Change<'a>; 4]>,
+    /// What they do to the usage of trees with quotas.
+    quotas: SmallVec<[Delta; 1]>,
 }
 
 impl<'a> Changes<'a> {
     pub(crate) fn new() -> Self {
-        Self { changes: SmallVec::new() }
+        Self { changes: SmallVec::new(), quotas: SmallVec::new() }
     }
 
     /// The change of this inode.
@@ -105,12 +108,17 @@ impl<'a> Changes<'a> {
         &mut self.changes[index]
     }
 
+    /// Notes what the transaction does to the usage of a tree.
+    pub(crate) fn count(&mut self, delta: Delta) {
+        self.quotas.push(delta);
+    }
+
     /// Commits `transaction` with the changed inodes in it. Nothing has changed if it fails.
     pub(crate) fn commit(self, fs: &Filesystem, mut transaction: Transaction) -> Result<OpSeq, FsError> {
         for change in &self.changes {
             change.put(&mut transaction);
         }
-        let op = fs.store.commit(transaction)?;
+        let (op, _) = fs.quotas.commit(&fs.store, transaction, &self.quotas)?;
         for change in self.changes {
             change.apply(op);
         }

@@ -100,6 +100,7 @@ impl Filesystem {
         if search.entry.is_some() {
             return Err(FsError::Exists);
         }
+        self.admit_inode(&dir).await?;
         let offset = search.free()?;
         let file_type = new.file_type;
         let (new, lists) = self.with_acls_of(new, &dir).await?;
@@ -108,6 +109,7 @@ impl Filesystem {
 
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
+        changes.count(self.inherit_quota(&dir, &mut state));
         let change = changes.of(&dir);
         change.add_entry(now);
         if file_type == FileType::Directory {
@@ -146,6 +148,9 @@ impl Filesystem {
             return Err(FsError::Exists);
         }
         require_changeable(&inode)?;
+        if self.quota_of(&inode) != self.quota_of(&dir) {
+            return Err(FsError::CrossDevice);
+        }
         let offset = search.free()?;
         let plan = self.plan_parents(&inode, None, Some((new_parent, new_name))).await?;
         let now = self.now();

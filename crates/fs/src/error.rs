@@ -98,6 +98,22 @@ pub enum FsError {
     /// EMLINK
     #[error("a block can't have more references")]
     TooManyShares,
+    /// EDQUOT
+    #[error("the quota of the directory tree is used up")]
+    QuotaExceeded,
+    /// EBUSY: a directory is in at most one tree with a quota.
+    #[error(
+        "there is a quota above or below this directory, and quotas do not nest: 'quota list' shows which; remove it with 'quota remove'"
+    )]
+    QuotaNested,
+    /// ENOENT
+    #[error("this directory has no quota of its own: 'quota list' shows those that have")]
+    NoQuota,
+    /// EOPNOTSUPP
+    #[error(
+        "this image has parent pointers in tree nodes of less than 16 KiB, which leave no room for quotas: make one with larger nodes"
+    )]
+    QuotaUnsupported,
     /// ENOSPC, EROFS, EIO, by what the store said.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -113,10 +129,11 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotPermitted => 1,
-            Self::NotFound | Self::NoName => 2,
+            Self::NotFound | Self::NoName | Self::NoQuota => 2,
             Self::NoSuchAddress => 6,
             Self::ListTooLong => 7,
             Self::AccessDenied => 13,
+            Self::QuotaNested => 16,
             Self::Exists => 17,
             Self::CrossDevice => 18,
             Self::NotDirectory => 20,
@@ -128,8 +145,9 @@ impl FsError {
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
             Self::NoAttribute | Self::NoParentPointers => 61,
-            Self::NotSupported => 95,
+            Self::NotSupported | Self::QuotaUnsupported => 95,
             Self::Stale => 116,
+            Self::QuotaExceeded => 122,
             Self::Store(StoreError::NoSpace) => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
             Self::Store(StoreError::Snapshot(error)) => match error {

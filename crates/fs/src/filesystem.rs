@@ -6,6 +6,7 @@ use crate::data::{self, DataShared};
 use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
+use crate::quota::Quotas;
 use crate::receipt::Receipts;
 use crate::types::{FileType, Ino, ROOT, Timestamp};
 use crate::{FsError, Options};
@@ -28,6 +29,7 @@ pub struct Filesystem {
     pub(crate) inodes: InodeCache,
     pub(crate) references: References,
     pub(crate) orphans: OrphanQueue,
+    pub(crate) quotas: Quotas,
     /// Held while a directory changes its parent; taken before all leases of inodes.
     pub(crate) rename_lease: async_lock::Mutex<()>,
     pub(crate) counters: Counters,
@@ -87,6 +89,7 @@ impl Filesystem {
             inodes: InodeCache::new(options.cached_inodes_max),
             references: References::new(),
             orphans: OrphanQueue::default(),
+            quotas: Quotas::default(),
             rename_lease: async_lock::Mutex::new(()),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
@@ -95,6 +98,7 @@ impl Filesystem {
             options,
         });
         fs.data.room.load(&fs.store).await?;
+        fs.quotas.load(&fs).await?;
         // An image without a usable root is refused here, not by the first caller.
         fs.directory(ROOT).await?;
         fs.find_orphans().await?;
@@ -147,6 +151,7 @@ impl Filesystem {
         let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
         let mut state = InodeState::decode(ino, &value, self.limits, self.store.last_op())
             .map_err(|detail| FsError::Corrupt { ino, detail })?;
+        state.count_in(self.quotas.existing(state.meta.quota));
         if state.attr.file_type == FileType::Regular {
             state.data = state.data.with_preallocated(self.data.room.of(&self.store, ino).await?);
         }

@@ -64,6 +64,8 @@ pub(crate) struct Meta {
     pub xattrs: Arc<Vec<(Bytes, Bytes)>>,
     /// The inode's names, if the image keeps parent pointers.
     pub parents: Parents,
+    /// Number of the quota that it counts in, if there is still such a quota; else 0.
+    pub quota: u64,
 }
 
 #[derive(Clone)]
@@ -177,11 +179,28 @@ impl InodeState {
                 short: item.parents.iter().map(Into::into).collect(),
                 items: item.parent_items,
             },
+            quota: item.quota,
         };
         let data = DataState::load(&attr, item.data.map(own), last_op);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
         let (removing, linkable) = (false, false);
         Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing, linkable })
+    }
+
+    /// Has it count in this quota, or with 0 in none. Nothing of it is dirty.
+    pub(crate) fn count_in(&mut self, number: u64) {
+        self.meta.quota = number;
+        if self.attr.file_type == FileType::Regular {
+            self.data.charge_to(number);
+        }
+    }
+
+    /// 512-byte units that the inode item says it has.
+    pub(crate) fn logged_units(&self) -> u64 {
+        match self.attr.file_type {
+            FileType::Regular => self.data.disk_view(&self.attr).blocks,
+            _ => self.attr.blocks,
+        }
     }
 
     /// The inode item's value.
@@ -243,6 +262,7 @@ pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes 
         xattrs: meta.xattrs.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
         parents: meta.parents.short.iter().map(ParentName::pointer).collect(),
         parent_items: meta.parents.items,
+        quota: meta.quota,
     };
     item.encode().into()
 }

@@ -26,6 +26,7 @@ mod orphan;
 mod parents;
 mod paths;
 mod privileges;
+mod quota;
 mod readdir;
 mod receipt;
 mod rename;
@@ -48,5 +49,6 @@ pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, R
 pub use error::FsError;
 pub use filesystem::Filesystem;
 pub use options::{AccessTime, Options};
+pub use quota::{QuotaLimits, QuotaUsage};
 pub use receipt::{Call, Failed, Inodes, Receipt, Receipts, Submitted, Times, Why};
 pub use syncline_device::Spawn;

@@ -5,6 +5,7 @@ use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::quota::Delta;
 use crate::types::{FileType, Ino, ROOT};
 use async_lock::RwLockWriteGuard;
 use bytes::Bytes;
@@ -192,7 +193,12 @@ impl Filesystem {
         transaction.delete(Inode::key(ino));
         transaction.delete(key(ino));
         transaction.count_objects(-1);
-        self.store.commit(transaction)?;
+        let counted = {
+            let state = inode.state.lock();
+            let units = -(state.logged_units() as i64);
+            Delta { number: state.meta.quota, units, inodes: -1, gone: ino, ..Delta::default() }
+        };
+        self.quotas.commit(&self.store, transaction, &[counted])?;
         self.inodes.remove(ino);
         self.counters.orphans_removed.add(1);
         Ok(())

@@ -9,6 +9,7 @@ use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::parents::{NameIn, ParentsPlan};
+use crate::quota::Delta;
 use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
 use crate::unlink::require_empty;
 use async_lock::MutexGuard;
@@ -163,7 +164,11 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         concerned.require_permitted()?;
+        self.require_same_trees(concerned, request.flags)?;
         self.refuse_loops(concerned, request.flags).await?;
+        if request.flags.whiteout.is_some() {
+            self.admit_inode(&concerned.from).await?;
+        }
         match &concerned.target {
             Some((target, target_entry)) if request.flags.exchange => {
                 let (here, there) = concerned.places(request);
@@ -188,6 +193,16 @@ impl Filesystem {
         }
     }
 
+    /// Names stay within their trees.
+    fn require_same_trees(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
+        let Concerned { from, to, source, target, .. } = concerned;
+        self.require_same_tree(source, from, to)?;
+        match target.as_ref().filter(|_| flags.exchange) {
+            Some((target, _)) => self.require_same_tree(target, to, from),
+            None => Ok(()),
+        }
+    }
+
     /// A directory must not move below itself. The rename lease is held whenever a directory changes its parent, so the
     /// parents on the way stay what they are.
     async fn refuse_loops(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
@@ -209,7 +224,7 @@ impl Filesystem {
     }
 
     /// True when `dir` is `ancestor` or lies below it.
-    async fn is_within(&self, dir: &Arc<Inode>, ancestor: Ino) -> Result<bool, FsError> {
+    pub(crate) async fn is_within(&self, dir: &Arc<Inode>, ancestor: Ino) -> Result<bool, FsError> {
         let mut dir = dir.clone();
         for _ in 0..DEPTH_MAX {
             if dir.ino == ancestor {
@@ -244,6 +259,10 @@ impl Filesystem {
         let mut transaction = Transaction::new();
         let whiteout =
             request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
+        let whiteout = whiteout.map(|(state, counted)| {
+            changes.count(counted);
+            state
+        });
         let change = changes.of(from);
         if whiteout.is_some() {
             change.touch_entries(now);
@@ -292,7 +311,7 @@ impl Filesystem {
         concerned: &Concerned,
         request: Request<'_>,
         owner: Caller,
-    ) -> InodeState {
+    ) -> (InodeState, Delta) {
         let from = &concerned.from;
         let new = NewInode {
             file_type: FileType::CharDevice,
@@ -307,9 +326,10 @@ impl Filesystem {
         let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
         put_entry(transaction, from.ino, entry, request.name);
         self.put_first_parent(&mut state.meta, transaction, ino, (from.ino, request.name));
+        let counted = self.inherit_quota(from, &mut state);
         state.put(transaction);
         transaction.count_objects(1);
-        state
+        (state, counted)
     }
 
     /// Gives each of two inodes the other's name.

@@ -33,11 +33,13 @@ impl Filesystem {
         };
         let ino = self.store.new_object();
         require_growable(&dir)?;
+        self.admit_inode(&dir).await?;
         let (new, lists) = self.with_acls_of(new, &dir).await?;
         let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;
+        let counted = self.inherit_quota(&dir, &mut state);
 
         let mut transaction = Transaction::new();
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
@@ -45,7 +47,7 @@ impl Filesystem {
         self.put_orphan(&mut transaction, ino);
         transaction.count_objects(1);
         let attributes = state.attr;
-        let op = self.store.commit(transaction)?;
+        let (op, _) = self.quotas.commit(&self.store, transaction, &[counted])?;
         state.name_op = op;
         self.inodes.insert(Inode::new(state));
         self.references.add(ino);

@@ -6,7 +6,7 @@ mod support;
 
 use support::{assert_no_violation, repeat_is_identical};
 use syncline_sim::lab::Plan;
-use syncline_sim::{Compressed, FsSubject, WithoutParentPointers};
+use syncline_sim::{Compressed, FsSubject, WithQuotas, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
@@ -34,6 +34,16 @@ fn what_was_promised_survives_a_failing_device_where_files_are_compressed() {
 }
 
 #[test]
+fn usage_of_quotas_survives() {
+    assert_no_violation(&WithQuotas, Plan::default(), 60);
+}
+
+#[test]
+fn usage_of_quotas_survives_a_failing_device() {
+    assert_no_violation(&WithQuotas, Plan { faults: true, ..Plan::default() }, 40);
+}
+
+#[test]
 fn one_seed_is_one_run() {
     repeat_is_identical(&FsSubject);
     repeat_is_identical(&Compressed);
@@ -43,6 +53,12 @@ fn one_seed_is_one_run() {
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
     support::explore(&FsSubject, Plan::default(), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn quotas_ten_thousand() {
+    support::explore(&WithQuotas, Plan::default(), 10_000);
 }
 
 #[test]

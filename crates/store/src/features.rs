@@ -9,6 +9,16 @@ impl Store {
         self.superblock.read().features & features == features
     }
 
+    /// Returns when a durable superblock says that this number of a new object was handed out: no crash lets it be drawn again, even if
+    /// no item is logged under it.
+    pub async fn keep_number(&self, number: u64) -> Result<(), StoreError> {
+        let mut state = self.checkpoint.lock().await;
+        if self.superblock.read().next_object > number {
+            return Ok(());
+        }
+        self.run_checkpoint(&mut state, false).await
+    }
+
     /// Gives the image features, and returns when a durable superblock says so: only then may anything be logged that a
     /// program without them does not know.
     pub async fn add_features(&self, features: u32) -> Result<(), StoreError> {

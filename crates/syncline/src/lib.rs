@@ -51,6 +51,7 @@ mod metadata;
 mod names;
 mod open_options;
 mod options;
+mod quotas;
 mod read_dir;
 mod share;
 mod snapshots;
@@ -71,7 +72,8 @@ pub use snapshots::Snapshot;
 pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp, XattrMode};
 pub use syncline_fs::{
-    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Options as EngineOptions, Receipt, Usage,
+    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Options as EngineOptions, QuotaLimits,
+    QuotaUsage, Receipt, Usage,
 };
 pub use syncline_store::{RecoveryReport, StoreOptions};
 pub use walk_dir::WalkDir;

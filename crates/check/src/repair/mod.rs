@@ -14,6 +14,7 @@ mod object;
 mod objects;
 mod parents;
 mod planner;
+mod quotas;
 mod shared;
 mod structure;
 mod view;
@@ -97,6 +98,7 @@ pub async fn repair(
     objects::pass(&mut planner).await;
     names::resolve(&mut planner).await;
     parents::resolve(&mut planner).await;
+    quotas::resolve(&mut planner).await;
     structure::counters(&store, &mut planner);
     repair.rebuilt = structure::is_broken(&repair.before, &salvaged, &planner);
     repair.changes = std::mem::take(&mut planner.changes);

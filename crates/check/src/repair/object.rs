@@ -200,7 +200,7 @@ impl Object {
                 self.parents.item(planner, key, value, being_removed);
             }
             Some(Kind::Preallocation) => self.preallocation(planner, key, value),
-            Some(Kind::Orphan | Kind::Shared) | None => {
+            Some(Kind::Orphan | Kind::Shared | Kind::Quota) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
             }

@@ -49,7 +49,7 @@ pub(crate) async fn pass(planner: &mut Planner) {
     lost_nodes(planner);
 }
 
-/// An item of object 0: a mark of an inode to be removed, a reference count, or a sum of preallocated blocks.
+/// An item of object 0: a mark of an inode to be removed, a reference count, a sum of preallocated blocks, or a quota.
 fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     if key.kind == Kind::Orphan as u8 && value.is_empty() {
         planner.orphans.push(key.offset);
@@ -58,6 +58,7 @@ fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     let fits = match Kind::from_u8(key.kind) {
         Some(Kind::Shared) => planner.references.item(planner.geometry, key, value),
         Some(Kind::Preallocation) => planner.sums.item(key, value),
+        Some(Kind::Quota) => planner.quotas.item(key, value),
         _ => false,
     };
     if !fits {

@@ -5,6 +5,7 @@ use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::DIRECTORY;
 use crate::parents::NameFacts;
 use crate::preallocation::Sums;
+use crate::quotas::Quotas;
 use crate::references::References;
 use crate::repair::view::View;
 use std::sync::Arc;
@@ -88,6 +89,8 @@ pub(crate) struct Planner {
     pub(crate) references: References,
     /// Sums of preallocated blocks that were met.
     pub(crate) sums: Sums,
+    /// Quotas that were met.
+    pub(crate) quotas: Quotas,
     /// Blocks of all extents that were met.
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
@@ -125,6 +128,7 @@ impl Planner {
             sharing: Vec::new(),
             references: References::default(),
             sums: Sums::default(),
+            quotas: Quotas::default(),
             seen: BlockSet::new(geometry.total_blocks),
             kept: BlockSet::new(geometry.total_blocks),
             leaks: false,

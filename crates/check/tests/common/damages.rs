@@ -4,12 +4,13 @@ use super::{BadBlock, Inodes, edit_inode, edit_superblock, extents, items, plant
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
-use syncline::{Filesystem, ImageOptions};
+use syncline::{Filesystem, ImageOptions, QuotaLimits};
 use syncline_check::FindingKind;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
+use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::ChunkRef;
 use syncline_format::items::{HASH_MAX, hash_offsets};
@@ -292,7 +293,35 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         rot(device, addr);
         None
     }),
+    (FindingKind::QuotaUsage, |device, _| {
+        limit(device);
+        edit_quota(device, |quota| quota.used_units += 1);
+        None
+    }),
+    (FindingKind::QuotaRoot, |device, inodes| {
+        limit(device);
+        edit_quota(device, |quota| quota.root = inodes.small);
+        None
+    }),
 ];
+
+/// Sets a quota on the sample's directory.
+pub fn limit(device: &Arc<MemoryDevice>) {
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.set_quota("directory", QuotaLimits { bytes: 1 << 30, inodes: 0 }).unwrap();
+    fs.close().unwrap();
+}
+
+fn edit_quota(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Quota)) {
+    plant(device, |store, transaction| {
+        let (from, to) = (Key::new(0, Kind::Quota, 0), Key::new(0, Kind::Quota, u64::MAX));
+        let chunk = block_on(store.scan(from, to, 2)).unwrap();
+        let [(key, value)] = &chunk.items[..] else { panic!("there is one quota") };
+        let mut quota = Quota::decode(value).unwrap();
+        edit(&mut quota);
+        transaction.put(*key, quota.encode());
+    });
+}
 
 /// Makes a snapshot of the sample.
 pub fn take_snapshot(device: &Arc<MemoryDevice>) {

@@ -3,7 +3,7 @@
 use super::{
     Cursor,
     extent::Algorithm,
-    parent::{COUNT_SECTION_BYTES, Parent},
+    parent::{COUNT_SECTION_BYTES, Parent, parent_bytes_max},
     xattr::{ChunkRef, is_xattr_name},
 };
 use crate::{FormatError, ObjectId};
@@ -64,6 +64,9 @@ const TAG_TARGET_CHUNKS: u8 = 3;
 const TAG_XATTR: u8 = 4;
 const TAG_PARENT: u8 = 5;
 const TAG_PARENT_ITEMS: u8 = 6;
+const TAG_QUOTA: u8 = 7;
+/// Bytes of the section that names the quota.
+const QUOTA_SECTION_BYTES: usize = SECTION_BYTES + 8;
 
 const REGULAR: u8 = 0o10;
 const DIRECTORY: u8 = 0o04;
@@ -139,6 +142,8 @@ pub struct InodeItem<'a> {
     pub parents: Vec<Parent<'a>>,
     /// Names of the inode that have an item of their own.
     pub parent_items: u32,
+    /// Number of the quota that the inode counts in; 0 for none.
+    pub quota: u64,
 }
 
 impl<'a> InodeItem<'a> {
@@ -177,6 +182,9 @@ impl<'a> InodeItem<'a> {
         if self.parent_items > 0 {
             section(&mut out, TAG_PARENT_ITEMS, &[&self.parent_items.to_le_bytes()]);
         }
+        if self.quota > 0 {
+            section(&mut out, TAG_QUOTA, &[&self.quota.to_le_bytes()]);
+        }
         out
     }
 
@@ -189,7 +197,8 @@ impl<'a> InodeItem<'a> {
         };
         let parents: usize = self.parents.iter().map(Parent::section_bytes).sum();
         let count = if self.parent_items > 0 { COUNT_SECTION_BYTES } else { 0 };
-        xattrs + target + parents + count + self.data.map_or(0, |data| SECTION_BYTES + data.len())
+        let quota = if self.quota > 0 { QUOTA_SECTION_BYTES } else { 0 };
+        xattrs + target + parents + count + quota + self.data.map_or(0, |data| SECTION_BYTES + data.len())
     }
 
     /// Reads an item's value.
@@ -266,6 +275,12 @@ impl<'a> InodeItem<'a> {
                     return Err(section.field("count of parent pointers"));
                 }
             }
+            TAG_QUOTA if self.quota == 0 => {
+                self.quota = section.u64()?;
+                if self.quota == 0 {
+                    return Err(section.field("quota"));
+                }
+            }
             _ => return Err(cursor.field("section")),
         }
         if section.is_empty() { Ok(()) } else { Err(cursor.field("section length")) }
@@ -296,6 +311,14 @@ impl<'a> InodeItem<'a> {
 /// Bytes that a small extended attribute takes in the inode item.
 pub fn xattr_section_bytes(name: &[u8], value: &[u8]) -> usize {
     SECTION_BYTES + 1 + name.len() + value.len()
+}
+
+/// True if inode items always have room for the number of a quota: in small nodes parent pointers may take all that there is.
+pub fn has_room_for_quota(node_bytes: u32, parent_pointers: bool) -> bool {
+    let parents = if parent_pointers { COUNT_SECTION_BYTES + parent_bytes_max(node_bytes) } else { 0 };
+    let contents = SECTION_BYTES + inline_bytes_max(node_bytes);
+    let others = FIXED_BYTES + contents + xattr_bytes_max(node_bytes) + parents;
+    others + QUOTA_SECTION_BYTES <= node_bytes as usize / 4 - 64
 }
 
 /// Most bytes of file data or symlink target that an inode item may hold.

@@ -9,6 +9,7 @@ pub mod extent;
 pub mod inode;
 pub mod parent;
 pub mod preallocation;
+pub mod quota;
 pub mod shared;
 pub mod xattr;
 

@@ -11,6 +11,7 @@
 mod allocate;
 mod along;
 mod api;
+mod charge;
 mod defragment;
 mod dirty;
 mod gauge;
@@ -45,12 +46,14 @@ pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub use rewrite::Rewritten;
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
+pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};
 
 use crate::FsError;
 use crate::inode::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
+use charge::Charge;
 use dirty::BlockMap;
 use preallocated::Preallocated;
 use std::sync::Arc;
@@ -74,6 +77,8 @@ pub(crate) struct DataState {
     pub inline: Option<Bytes>,
     /// Preallocated blocks.
     preallocated: Preallocated,
+    /// What waits and will count in a quota; `None` without one.
+    pub(crate) charge: Option<Box<Charge>>,
     /// Written and not yet submitted.
     dirty: BlockMap,
     /// Being written by background write-back and not yet named. Older than what `dirty` has.
@@ -132,6 +137,7 @@ impl DataState {
             disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
             inline,
             preallocated: Preallocated::default(),
+            charge: None,
             dirty: BlockMap::default(),
             in_flight: BlockMap::default(),
             reservation: None,

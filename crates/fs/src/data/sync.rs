@@ -184,6 +184,22 @@ async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitte
     submit_leased(fs, files, note).await
 }
 
+/// Submits what is dirty of a file, if it is one, whose `writeback` is held.
+pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        return Ok(());
+    }
+    submit::submit_once(fs, inode, &mut Submitted::default()).await
+}
+
+/// The same for what was written since; its lease is held, too.
+pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        return Ok(());
+    }
+    submit_leased(fs, &[inode], &mut Submitted::default()).await
+}
+
 /// Submits all that is dirty of these files in one transaction. Their `writeback`s and leases are held.
 pub(crate) async fn submit_leased(
     fs: &Filesystem,

@@ -7,6 +7,7 @@ mod defragment;
 mod faults;
 mod history;
 mod model;
+mod quota;
 mod reflink;
 mod sync;
 mod writing;

@@ -1,14 +1,17 @@
 //! Committing changes of files' data: extents, logged size and inline data in one transaction.
 
+use super::charge;
 use super::plan::ExtentChanges;
 use super::preallocated;
 use super::reflink::Shares;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
+use crate::quota::Delta;
 use crate::receipt::Submitted;
 use crate::types::Timestamp;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use syncline_format::BlockRun;
 use syncline_store::{Canary, DataWrite, OpSeq, Transaction};
@@ -61,6 +64,7 @@ struct Saved {
     disk_blocks: u64,
     inline: Option<Bytes>,
     preallocated: preallocated::Change,
+    charge: charge::Before,
 }
 
 /// Commits one transaction with these changes, each of another file. `shares` holds the counts of what they release. Nothing
@@ -83,6 +87,7 @@ pub(crate) fn commit_noting(
     let mut transaction = Transaction::new();
     shares.put_marks(&mut transaction);
     let mut saved = Vec::with_capacity(changes.len());
+    let mut counted: SmallVec<[Delta; 1]> = SmallVec::new();
     for change in &changes {
         if change.extents.put(change.inode.ino, &mut shares, &mut transaction).is_err() {
             restore(&changes, saved);
@@ -92,7 +97,16 @@ pub(crate) fn commit_noting(
             transaction.name_data(write, *part);
         }
         let mut state = change.inode.state.lock();
-        let before = change.apply(&mut state);
+        let units = state.logged_units();
+        let before = change.apply(&mut state, fs.limits.inline_bytes as u64);
+        if state.meta.quota != 0 {
+            counted.push(Delta {
+                number: state.meta.quota,
+                units: state.logged_units() as i64 - units as i64,
+                reserved: state.data.charged_since(&before.charge),
+                ..Delta::default()
+            });
+        }
         state.data.preallocated.put(change.inode.ino, &before.preallocated, &mut transaction);
         saved.push(before);
         if fs.store.breaks(Canary::SizeAhead) {
@@ -101,7 +115,7 @@ pub(crate) fn commit_noting(
         state.put(&mut transaction);
     }
     shares.put_counts(&mut transaction);
-    match fs.store.commit_measured(transaction) {
+    match fs.quotas.commit(&fs.store, transaction, &counted) {
         Ok((op, log_bytes)) => {
             note.log_bytes += log_bytes;
             changes.iter().for_each(|change| change.note(note));
@@ -116,7 +130,7 @@ pub(crate) fn commit_noting(
         }
         Err(error) => {
             restore(&changes, saved);
-            Err(error.into())
+            Err(error)
         }
     }
 }
@@ -128,9 +142,9 @@ fn restore(changes: &[FileChange<'_>], saved: Vec<Saved>) {
 
 impl FileChange<'_> {
     /// Makes the state what the inode item must say.
-    fn apply(&self, state: &mut InodeState) -> Saved {
+    fn apply(&self, state: &mut InodeState, inline_max: u64) -> Saved {
         let data = &mut state.data;
-        let saved = Saved {
+        let mut saved = Saved {
             attr: state.attr,
             disk_size: data.disk_size,
             floor: data.floor,
@@ -138,6 +152,7 @@ impl FileChange<'_> {
             disk_blocks: data.disk_blocks,
             inline: data.inline.clone(),
             preallocated: data.preallocated.change(&self.extents.cleared, &self.extents.preallocated),
+            charge: charge::Before::default(),
         };
         // The count of a damaged image may be too small.
         data.disk_blocks =
@@ -175,6 +190,7 @@ impl FileChange<'_> {
                 state.attr.ctime = now;
             }
         }
+        saved.charge = state.data.recharge(state.attr.size, inline_max, &self.extents.cleared);
         saved
     }
 
@@ -216,5 +232,6 @@ impl Saved {
         state.data.disk_blocks = self.disk_blocks;
         state.data.inline = self.inline;
         state.data.preallocated.undo(self.preallocated);
+        state.data.restore_charge(self.charge);
     }
 }

@@ -5,6 +5,7 @@
 //! extents past the end, which are not part of the file: they are deleted before the file next grows
 //! ([`forget_stale_extents`]) and when it is removed.
 
+use super::charge;
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
 use super::plan::{self, ExtentChanges};
@@ -66,6 +67,8 @@ async fn grow(
         forget_stale_extents(fs, inode).await?;
     }
     fs.drop_privileges(inode, kill_privileges).await?;
+    // Contents that wait for the inode item will need a block.
+    let _held = charge::accept(fs, inode, &[], size).await?;
     let logged = if size > old { size } else { inode.state.lock().data.disk_size };
     let mut extents = ExtentChanges::default();
     if size == old {
@@ -295,6 +298,7 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
     };
     data.add_reservation(None);
     fs.data.account(data);
+    fs.uncharge(&mut state, keep_end);
     state.attr.blocks = state.data.visible_units(size);
 }
 
@@ -367,4 +371,5 @@ pub(crate) fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     // Nothing is left to be submitted: a late submission finds the file as it was logged.
     state.attr.size = state.data.disk_size;
     state.attr.mtime = state.data.disk_mtime;
+    fs.uncharge(&mut state, 0);
 }

@@ -1,5 +1,6 @@
 //! Writing into memory: whole or nothing.
 
+use super::charge::{self, Accepted};
 use super::ranges::count;
 use super::{BLOCK, DataState, MemoryBlock, read, throttle, truncate};
 use crate::FsError;
@@ -81,11 +82,12 @@ async fn write_leased(
         truncate::forget_stale_extents(fs, inode).await?;
     }
     let plan = WritePlan::new(fs, inode, offset, end);
+    let accepted = charge::accept(fs, inode, &plan.ranges(), end).await?;
     // What has room already needs no more.
     let reservation = reserve(fs, plan.new_blocks.saturating_sub(plan.preallocated)).await?;
     let bases = plan.read_bases(fs, inode).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
-    apply(fs, inode, &plan, data, &bases, reservation);
+    apply(fs, inode, &plan, data, &bases, reservation, accepted);
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
 }
@@ -150,6 +152,12 @@ impl WritePlan {
         Self { offset, end, new_blocks, preallocated, to_read, spill_inline }
     }
 
+    /// The blocks that will be dirty.
+    fn ranges(&self) -> [Range<u64>; 2] {
+        let first = if self.spill_inline { 0..1 } else { 0..0 };
+        [first, self.offset / BLOCK..self.end.div_ceil(BLOCK)]
+    }
+
     async fn read_bases(&self, fs: &Filesystem, inode: &Inode) -> Result<Bases, FsError> {
         let mut bases = Vec::with_capacity(self.to_read.len());
         for &block in &self.to_read {
@@ -175,6 +183,7 @@ fn apply(
     payload: &Bytes,
     bases: &Bases,
     reservation: Option<Reservation>,
+    accepted: Accepted<'_>,
 ) {
     let now = fs.now();
     let mut state = inode.state.lock();
@@ -215,6 +224,7 @@ fn apply(
     state.attr.size = state.attr.size.max(plan.end);
     state.attr.mtime = now;
     state.attr.ctime = now;
+    accepted.apply(fs, state);
     state.attr.blocks = state.data.visible_units(state.attr.size);
     fs.data.note_dirty(fs, inode, &mut state.data);
 }

@@ -103,6 +103,7 @@ const EXTENT: [Field; 6] = [(0, 8), (8, 2), (10, 2), (12, 4), (16, 1), (17, 1)];
 const SHARED: [Field; 2] = [(0, 4), (4, 4)];
 const XATTR: [Field; 4] = [(0, 1), (1, 1), (2, 1), (10, 8)];
 const PARENT: [Field; 2] = [(0, 8), (8, 1)];
+const QUOTA: [Field; 6] = [(0, 8), (8, 4), (16, 8), (24, 8), (32, 8), (40, 8)];
 const OTHER: [Field; 1] = [(0, 8)];
 
 /// The fields of an item's value.
@@ -114,6 +115,7 @@ pub fn of_item(kind: u8) -> &'static [Field] {
         Some(Kind::Xattr) => &XATTR,
         Some(Kind::Shared) => &SHARED,
         Some(Kind::Parent) => &PARENT,
+        Some(Kind::Quota) => &QUOTA,
         Some(Kind::Chunk | Kind::Orphan | Kind::Preallocation) | None => &OTHER,
     }
 }

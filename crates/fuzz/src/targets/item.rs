@@ -5,6 +5,7 @@ use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX}
 use syncline_format::items::inode::{InodeItem, SIZE_MAX, Target};
 use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{Preallocation, decode_sum, encode_sum};
+use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
 use syncline_format::items::{SLOT_BITS, hash_offsets};
@@ -19,7 +20,7 @@ use syncline_format::{KEY_BYTES, Key, Kind};
 /// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
 pub fn item(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match Kind::from_u8(kind % 10) {
+    match Kind::from_u8(kind % 11) {
         Some(Kind::Inode) => inode(value),
         Some(Kind::Dirent) => dirent(value),
         Some(Kind::Extent) => extent(value),
@@ -27,8 +28,15 @@ pub fn item(bytes: &[u8]) {
         Some(Kind::Shared) => shared(value),
         Some(Kind::Parent) => parent(value),
         Some(Kind::Preallocation) => preallocation(value),
+        Some(Kind::Quota) => quota(value),
         Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
     }
+}
+
+fn quota(value: &[u8]) {
+    let Ok(quota) = Quota::decode(value) else { return };
+    assert_eq!(quota.encode(), value);
+    assert!(quota.root != 0 && quota.root <= u64::MAX / 2);
 }
 
 fn inode(value: &[u8]) {

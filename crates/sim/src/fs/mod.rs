@@ -5,6 +5,7 @@ mod allocations;
 mod copies;
 mod file;
 mod history;
+mod quotas;
 mod tracked;
 mod tree;
 mod verify;
@@ -110,6 +111,29 @@ impl Subject for Compressed {
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         FsSubject.work(world, fs, model)
+    }
+}
+
+/// The same while directories get quotas and lose them: whatever a crash leaves, usage is what a count finds.
+pub struct WithQuotas;
+
+impl Subject for WithQuotas {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        WithoutParentPointers.base()
+    }
+
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        Box::pin(async move {
+            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
+            Ok(Opened { handle, model, recovered_at })
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        Box::pin(quotas::work(world, fs, model))
     }
 }
 

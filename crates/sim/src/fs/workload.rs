@@ -90,6 +90,10 @@ impl From<FsError> for Failure {
             | FsError::NotPermitted
             | FsError::NoAttribute
             | FsError::Stale
+            | FsError::CrossDevice
+            | FsError::QuotaExceeded
+            | FsError::QuotaNested
+            | FsError::NoQuota
             | FsError::Store(StoreError::NoSpace) => Self::Expected,
             other => Self::Device(other),
         }
@@ -104,6 +108,7 @@ pub(super) fn finds_room<T>(answer: Result<T, FsError>) -> Result<T, Failure> {
         Err(FsError::Store(StoreError::NoSpace)) => {
             Err(Failure::Wrong("a removal or a sync found no room".to_owned()))
         }
+        Err(FsError::QuotaExceeded) => Err(Failure::Wrong("a removal or a sync lacked quota".to_owned())),
         answer => Ok(answer?),
     }
 }

@@ -6,6 +6,7 @@ use syncline_format::items::extent::{Algorithm, Extent, Packed};
 use syncline_format::items::inode::{InodeItem, Target, Time};
 use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{self, Preallocation};
+use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BlockRun, FormatError, Key, Kind};
@@ -56,12 +57,19 @@ pub fn item(of: Key, value: &[u8]) -> Value {
         }
         Some(Kind::Preallocation) => Preallocation::decode(of.offset, value)
             .map(|room| json!({ "file_block": room.file_block, "blocks": room.blocks })),
+        Some(Kind::Quota) => Quota::decode(value).map(|quota| quota_item(of.offset, &quota)),
         Some(Kind::Orphan) => Ok(json!({ "inode": of.offset })),
         Some(Kind::Chunk) | None => Ok(json!({ "bytes": hex(value) })),
     };
     let mut told = decoded.unwrap_or_else(|error| broken(&error, value));
     told["key"] = key(of).into();
     told
+}
+
+fn quota_item(number: u64, quota: &Quota) -> Value {
+    json!({ "quota": number, "root": quota.root, "being_set": quota.is_being_set(),
+        "limit_bytes": quota.limit_bytes, "limit_inodes": quota.limit_inodes,
+        "used_units": quota.used_units, "used_inodes": quota.used_inodes })
 }
 
 fn broken(error: &FormatError, value: &[u8]) -> Value {
@@ -126,5 +134,6 @@ pub fn inode_item(inode: &InodeItem<'_>) -> Value {
         "inline_bytes": inode.data.map(<[u8]>::len), "target": target,
         "xattrs": xattrs, "xattr_items": inode.xattr_items,
         "parents": inode.parents.iter().map(parent).collect::<Vec<_>>(), "parent_items": inode.parent_items,
+        "quota": inode.quota,
     })
 }

@@ -14,7 +14,7 @@ use crate::data::ranges::{Ranges, count};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::truncate::{self, DELETES_MAX};
 use crate::data::write::reserve;
-use crate::data::{lookup, plan, reflink};
+use crate::data::{BLOCK, charge, lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
@@ -60,6 +60,13 @@ pub(super) async fn clear(
     let mut room = match clearing {
         Clearing::Punch => None,
         Clearing::Zero { .. } => reserve(fs, with_share(parts.blocks())).await?,
+    };
+    let _held = match clearing {
+        Clearing::Punch => None,
+        // Before any block is cleared, and until all have their room.
+        Clearing::Zero { .. } => {
+            charge::hold_holes(fs, inode, bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)).await?
+        }
     };
     fs.drop_privileges(inode, kill_privileges).await?;
     let first = clear_first(fs, inode, &parts, kept, new_size, &mut room).await?;
@@ -205,6 +212,7 @@ fn commit(
     }
     state.data.add_reservation(None);
     fs.data.account(&mut state.data);
+    fs.uncharge(&mut state, u64::MAX);
     state.attr.blocks = state.data.visible_units(state.attr.size);
     result.map(drop)
 }

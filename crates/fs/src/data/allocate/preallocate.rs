@@ -8,7 +8,7 @@ use crate::data::preallocated::with_share;
 use crate::data::ranges::Ranges;
 use crate::data::submit::{self, Submission};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::{BLOCK, lookup, plan, reflink, truncate, write};
+use crate::data::{BLOCK, charge, lookup, plan, reflink, truncate, write};
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::Inode;
@@ -58,6 +58,7 @@ pub(super) async fn preallocate(
     submit_small(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
     let holes = holes(fs, inode, blocks).await?;
+    let _held = charge::hold_blocks(fs, inode, holes.blocks()).await?;
     let mut room = write::reserve(fs, with_share(holes.blocks())).await?.unwrap_or_default();
     fs.drop_privileges(inode, kill_privileges).await?;
     let holes: Vec<Range<u64>> = holes.iter().collect();

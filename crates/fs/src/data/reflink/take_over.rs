@@ -4,10 +4,11 @@ use super::hold::{Shares, hold};
 use crate::FsError;
 use crate::change::{Leases, lease_all};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::{BLOCK, lookup, plan, submit, sync, truncate};
+use crate::data::{BLOCK, charge, lookup, plan, submit, sync, truncate};
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
 use crate::inode::Inode;
+use crate::quota::Held;
 use crate::receipt::Submitted;
 use async_lock::MutexGuardArc;
 use std::sync::Arc;
@@ -141,6 +142,8 @@ impl<'a> Span<'a> {
     ) -> Result<bool, FsError> {
         let cleared = blocks.to..blocks.to + blocks.count;
         let mut old = lookup::all(&fs.store, self.to.ino, cleared.start, cleared.end).await?;
+        // Before the counts are held, which what was removed needs to give its blocks back.
+        let _quota = self.hold_quota(fs, blocks, &source, &old).await?;
         let mut shares = hold(fs, source.iter().chain(&old)).await?;
         // Extents without the mark need no lookup, but their counts change now.
         shares.hold_still(fs).await;
@@ -161,6 +164,22 @@ impl<'a> Span<'a> {
         let change = FileChange { inode: self.to, extents, named: Vec::new(), inline, size };
         transact::commit(fs, vec![change], shares)?;
         Ok(true)
+    }
+
+    /// What the destination's blocks will be more than now: each file's count in full.
+    async fn hold_quota<'f>(
+        self,
+        fs: &'f Filesystem,
+        blocks: &Blocks,
+        source: &[Extent],
+        old: &[Extent],
+    ) -> Result<Option<Held<'f>>, FsError> {
+        let within = |extents: &[Extent], first: u64| -> u64 {
+            let parts = extents.iter().filter_map(|extent| extent.slice(first, first + blocks.count));
+            parts.map(|part| part.charged_blocks()).sum()
+        };
+        let more = within(source, blocks.from).saturating_sub(within(old, blocks.to));
+        charge::hold_blocks(fs, self.to, more).await
     }
 
     /// Takes the references, and returns the destination's new extents.

@@ -1,0 +1,437 @@
+//! Quotas: what a tree uses is what its inodes use, at every moment and after every crash; limits hold; and what was accepted
+//! is written back without asking again.
+
+use super::model::{Pair, Step, step};
+use super::*;
+use crate::types::RenameFlags;
+use crate::{QuotaLimits, QuotaUsage};
+use proptest::prelude::*;
+use syncline_format::items::inode::InodeItem;
+use syncline_format::items::quota::Quota;
+
+const BLOCK: u64 = 4096;
+
+fn limits(bytes: u64, inodes: u64) -> QuotaLimits {
+    QuotaLimits { bytes, inodes }
+}
+
+impl Mount {
+    fn set_quota(&self, dir: Ino, bytes: u64, inodes: u64) -> QuotaUsage {
+        block_on(self.fs.set_quota(dir, limits(bytes, inodes))).unwrap()
+    }
+
+    fn quota(&self, dir: Ino) -> QuotaUsage {
+        block_on(self.fs.quota(dir)).unwrap()
+    }
+
+    fn mkdir_in(&self, parent: Ino, name: &str) -> Ino {
+        block_on(self.fs.mkdir(CALLER, parent, name.as_bytes(), 0o755)).unwrap().ino
+    }
+
+    fn try_create_in(&self, parent: Ino, name: &str) -> Result<Ino, FsError> {
+        let made = self.fs.mknod(CALLER, parent, name.as_bytes(), FileType::Regular, 0o644, 0);
+        block_on(made).map(|attributes| attributes.ino)
+    }
+
+    fn create_in(&self, parent: Ino, name: &str) -> Ino {
+        self.try_create_in(parent, name).unwrap()
+    }
+
+    /// Removes a name, and waits until what had it is gone.
+    fn remove_in(&self, parent: Ino, name: &str, ino: Ino) {
+        block_on(self.fs.unlink(parent, name.as_bytes())).unwrap();
+        self.fs.forget(ino, u64::MAX);
+        block_on(self.fs.wait_for_orphans());
+    }
+
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<(), FsError> {
+        let flags = RenameFlags::default();
+        block_on(self.fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags))
+    }
+
+    /// Fails unless every quota says, in its item and in memory, what a count of all inode items finds.
+    pub(super) fn check_quotas(&self) {
+        // One look at everything, or write-back commits in between.
+        let items = block_on(self.fs.store().scan(Key::MIN, Key::MAX, usize::MAX)).unwrap().items;
+        let of = |kind: Kind| items.iter().filter(move |(key, _)| key.kind == kind as u8);
+        for (key, value) in of(Kind::Quota) {
+            let told = Quota::decode(value).unwrap();
+            let (mut units, mut inodes) = (0, 0);
+            for (_, value) in of(Kind::Inode) {
+                let item = InodeItem::decode(value).unwrap();
+                if item.quota == key.offset {
+                    units += item.blocks;
+                    inodes += 1;
+                }
+            }
+            assert_eq!((told.used_units, told.used_inodes), (units, inodes), "quota {}", key.offset);
+        }
+    }
+
+    /// The same, and nothing is reserved that does not wait.
+    fn check_settled(&self, dir: Ino) {
+        self.check_quotas();
+        assert_eq!(self.quota(dir).reserved_bytes, 0, "something is reserved for what does not wait");
+    }
+}
+
+fn exceeded<T: std::fmt::Debug>(result: Result<T, FsError>) {
+    assert!(matches!(result, Err(FsError::QuotaExceeded)), "{result:?}");
+}
+
+fn crosses<T: std::fmt::Debug>(result: Result<T, FsError>) {
+    assert!(matches!(result, Err(FsError::CrossDevice)), "{result:?}");
+}
+
+#[test]
+fn a_limit_is_reached_exactly_and_what_is_removed_comes_back() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 100 * BLOCK, 0);
+    let file = mount.create_in(dir, "file");
+    mount.write(file, 0, &pattern(1, 100 * 4096));
+    assert_eq!(mount.quota(dir).reserved_bytes, 100 * BLOCK);
+    let other = mount.create_in(dir, "other");
+    exceeded(mount.try_write(other, 0, b"x"));
+    exceeded(mount.try_write(file, 100 * BLOCK, b"x"));
+    assert_eq!(mount.size(file), 100 * BLOCK);
+    mount.fsync(file);
+    assert_eq!((mount.quota(dir).used_bytes, mount.quota(dir).used_inodes), (100 * BLOCK, 3));
+    mount.check_settled(dir);
+    // What replaces something never lacks room.
+    mount.write(file, 3, &pattern(2, 300_000));
+    mount.write(file, 50 * BLOCK, &pattern(3, 4096));
+    assert_eq!(mount.quota(dir).reserved_bytes, 0);
+    mount.fsync(file);
+    exceeded(mount.try_write(other, 0, b"x"));
+    mount.truncate(file, 99 * BLOCK).unwrap();
+    mount.write(other, 0, &[1; 4096]);
+    exceeded(mount.try_write(other, 4096, b"x"));
+    mount.remove_in(dir, "file", file);
+    mount.write(other, 0, &pattern(4, 90 * 4096));
+    mount.fsync(other);
+    mount.check_settled(dir);
+    assert_eq!(mount.quota(dir).used_bytes, 90 * BLOCK);
+}
+
+#[test]
+fn small_files_count_what_their_items_hold() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 2048, 0);
+    let (one, two) = (mount.create_in(dir, "one"), mount.create_in(dir, "two"));
+    mount.write(one, 0, &[1; 1000]);
+    mount.write(two, 0, &[2; 1024]);
+    exceeded(mount.try_write(one, 1000, &[1; 100]));
+    mount.fsync(ROOT);
+    mount.fsync(one);
+    assert_eq!(mount.quota(dir).used_bytes, 2048);
+    mount.write(one, 0, &[3; 1024]);
+    exceeded(mount.truncate(one, 100_000));
+    mount.fsync(one);
+    mount.check_settled(dir);
+    mount.truncate(one, 100_000).unwrap();
+    mount.check_settled(dir);
+    exceeded(mount.try_write(one, 50_000, b"x"));
+}
+
+#[test]
+fn preallocation_and_zeros_count_and_copies_count_in_full() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 64 * BLOCK, 0);
+    let file = mount.create_in(dir, "file");
+    let keep = Allocation::Preallocate { keep_size: true };
+    exceeded(mount.allocate(file, keep, 0, 65 * BLOCK));
+    mount.allocate(file, keep, 0, 40 * BLOCK).unwrap();
+    mount.check_settled(dir);
+    assert_eq!(mount.quota(dir).used_bytes, 40 * BLOCK);
+    // Room that counts already is written to without more.
+    mount.write(file, 0, &pattern(1, 40 * 4096));
+    assert_eq!(mount.quota(dir).reserved_bytes, 0);
+    mount.fsync(file);
+    let copy = mount.create_in(dir, "copy");
+    exceeded(block_on(mount.fs.copy_range((file, 0), (copy, 0), 40 * BLOCK, false)));
+    block_on(mount.fs.copy_range((file, 0), (copy, 0), 24 * BLOCK, false)).unwrap();
+    mount.check_settled(dir);
+    assert_eq!(mount.quota(dir).used_bytes, 64 * BLOCK);
+    exceeded(mount.allocate(copy, Allocation::ZeroRange { keep_size: false }, 0, 30 * BLOCK));
+    mount.allocate(copy, Allocation::ZeroRange { keep_size: false }, 0, 24 * BLOCK).unwrap();
+    mount.allocate(file, Allocation::PunchHole, BLOCK, 10 * BLOCK).unwrap();
+    mount.check_settled(dir);
+    assert_eq!(mount.quota(dir).used_bytes, 54 * BLOCK);
+}
+
+#[test]
+fn inodes_are_limited_and_counted_until_they_are_gone() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 0, 4);
+    let file = mount.create_in(dir, "file");
+    let below = mount.mkdir_in(dir, "below");
+    block_on(mount.fs.symlink(CALLER, below, b"link", b"target")).unwrap();
+    exceeded(mount.try_create_in(below, "more"));
+    exceeded(block_on(mount.fs.mkdir(CALLER, dir, b"more", 0o755)));
+    exceeded(block_on(mount.fs.tmpfile(CALLER, dir, 0o600, true)));
+    // Another name is no inode.
+    block_on(mount.fs.link(file, below, b"again")).unwrap();
+    mount.check_settled(dir);
+    block_on(mount.fs.open_file(file)).unwrap();
+    block_on(mount.fs.unlink(dir, b"file")).unwrap();
+    mount.remove_in(below, "again", file);
+    exceeded(mount.try_create_in(below, "more"));
+    mount.fs.release_file(file);
+    mount.create_in(below, "more");
+    mount.check_settled(dir);
+}
+
+#[test]
+fn names_do_not_cross_the_border_of_a_tree() {
+    let mount = Mount::new();
+    let (one, two, free) =
+        (mount.mkdir_in(ROOT, "one"), mount.mkdir_in(ROOT, "two"), mount.mkdir_in(ROOT, "free"));
+    mount.set_quota(one, 0, 0);
+    mount.set_quota(two, 0, 0);
+    let below = mount.mkdir_in(one, "below");
+    let (inside, outside) = (mount.create_in(below, "file"), mount.create("file"));
+    for to in [two, free, ROOT] {
+        crosses(mount.rename((below, "file"), (to, "moved")));
+        crosses(mount.rename((one, "below"), (to, "moved")));
+        crosses(block_on(mount.fs.link(inside, to, b"linked")));
+    }
+    crosses(mount.rename((ROOT, "file"), (one, "moved")));
+    crosses(block_on(mount.fs.link(outside, one, b"linked")));
+    crosses(mount.rename((ROOT, "two"), (one, "moved")));
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+    crosses(block_on(mount.fs.rename(ROOT, b"file", below, b"file", exchange)));
+    let nameless = block_on(mount.fs.tmpfile(CALLER, below, 0o600, true)).unwrap().ino;
+    crosses(block_on(mount.fs.link(nameless, free, b"linked")));
+    block_on(mount.fs.link(nameless, one, b"linked")).unwrap();
+    mount.rename((below, "file"), (one, "moved")).unwrap();
+    // A whole tree goes anywhere where there is no quota.
+    mount.rename((ROOT, "one"), (free, "one")).unwrap();
+    mount.check_settled(one);
+    block_on(mount.fs.remove_quota(one)).unwrap();
+    mount.rename((one, "moved"), (ROOT, "moved")).unwrap();
+    assert!(matches!(block_on(mount.fs.quota(one)), Err(FsError::NoQuota)));
+}
+
+#[test]
+fn quotas_do_not_nest() {
+    let mount = Mount::new();
+    let outer = mount.mkdir_in(ROOT, "outer");
+    let inner = mount.mkdir_in(outer, "inner");
+    let nested = |dir| block_on(mount.fs.set_quota(dir, limits(0, 0)));
+    mount.set_quota(inner, 0, 0);
+    assert!(matches!(nested(outer), Err(FsError::QuotaNested)));
+    assert!(matches!(nested(ROOT), Err(FsError::QuotaNested)));
+    block_on(mount.fs.remove_quota(inner)).unwrap();
+    mount.set_quota(outer, 0, 0);
+    assert!(matches!(nested(inner), Err(FsError::QuotaNested)));
+    assert!(matches!(block_on(mount.fs.remove_quota(inner)), Err(FsError::NoQuota)));
+    // It goes with its directory.
+    let gone = mount.mkdir_in(ROOT, "gone");
+    mount.set_quota(gone, 0, 0);
+    block_on(mount.fs.rmdir(ROOT, b"gone")).unwrap();
+    mount.fs.forget(gone, u64::MAX);
+    block_on(mount.fs.wait_for_orphans());
+    assert_eq!(mount.fs.quotas().len(), 1);
+    mount.check_settled(outer);
+}
+
+/// A tree with some of everything.
+fn populate(mount: &Mount, dir: Ino) -> u64 {
+    let below = mount.mkdir_in(dir, "below");
+    for number in 0..20 {
+        let parent = if number % 3 == 0 { dir } else { below };
+        let file = mount.create_in(parent, &format!("file{number}"));
+        mount.write(file, 0, &pattern(number, number as usize * 3000));
+        if number % 2 == 0 {
+            mount.fsync(file);
+        }
+    }
+    block_on(mount.fs.symlink(CALLER, below, b"link", b"target")).unwrap();
+    23
+}
+
+#[test]
+fn what_is_there_already_is_counted_and_an_interrupted_count_is_taken_up_again() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    let inodes = populate(&mount, dir);
+    // The first transaction, and a crash.
+    let inode = block_on(mount.fs.inode(dir)).unwrap();
+    block_on(mount.fs.make_quota(&inode, limits(BLOCK, 5))).unwrap();
+    mount.create_in(dir, "meanwhile");
+    mount.fsync(ROOT);
+    let after = mount.crash();
+    let usage = after.quota(dir);
+    assert!(usage.being_set && usage.used_inodes == 2, "{usage:?}");
+    after.check_quotas();
+    // Limits do not apply yet.
+    let file = after.create_in(dir, "another");
+    after.write(file, 0, &[1; 100_000]);
+    let set = after.set_quota(dir, 1 << 20, 1000);
+    assert!(!set.being_set);
+    assert_eq!(set.used_inodes, inodes + 2);
+    after.fsync(file);
+    after.check_settled(dir);
+    let usage = after.quota(dir);
+    let after = after.reopen();
+    assert_eq!(after.quota(dir), usage);
+    // Removed and set again, nothing that the old one left is taken for counted.
+    block_on(after.fs.remove_quota(dir)).unwrap();
+    let file = after.find("tree");
+    assert_eq!(file, dir);
+    assert_eq!(after.set_quota(dir, 0, 0), QuotaUsage { limits: limits(0, 0), ..usage });
+    after.check_settled(dir);
+}
+
+#[test]
+fn df_tells_of_the_tree() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 100 * BLOCK, 10);
+    let file = mount.create_in(dir, "file");
+    mount.write(file, 0, &pattern(1, 30 * 4096));
+    let figures = block_on(mount.fs.statfs_at(file));
+    assert_eq!((figures.blocks, figures.free, figures.available), (100, 70, 70));
+    assert_eq!((figures.objects, figures.objects_free), (2, 8));
+    let all = block_on(mount.fs.statfs_at(ROOT));
+    assert_eq!((all.blocks, all.objects), (16384, 3));
+}
+
+#[test]
+fn what_has_no_quota_logs_nothing_for_it() {
+    let mount = Mount::new();
+    let items = |mount: &Mount, name: &str| {
+        let before = mount.fs.store().counters().log_puts;
+        let file = mount.create(name);
+        mount.write(file, 0, &pattern(1, 50_000));
+        mount.fsync(file);
+        mount.fs.store().counters().log_puts - before
+    };
+    let before = items(&mount, "one");
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 0, 0);
+    mount.fsync(ROOT);
+    assert_eq!(items(&mount, "two"), before, "a quota elsewhere costs nothing");
+}
+
+/// Applies a step to a tree with a limit: what is refused has changed nothing, and what was accepted can be written back.
+fn limited(pair: &mut Pair, step: &Step) {
+    let before = pair.model.clone();
+    let mount = &pair.mount;
+    let refused = match *step {
+        Step::Write { file, offset, len, seed } => {
+            let result = mount.try_write(pair.inos[file], offset, &pattern(seed, len));
+            if result.is_ok() && len > 0 {
+                let bytes = pair.model.get_mut(&file).unwrap();
+                bytes.resize(bytes.len().max(offset as usize + len), 0);
+                bytes[offset as usize..][..len].copy_from_slice(&pattern(seed, len));
+            }
+            result.err()
+        }
+        Step::Truncate { file, size } => {
+            let result = mount.truncate(pair.inos[file], size);
+            if result.is_ok() {
+                pair.model.get_mut(&file).unwrap().resize(size as usize, 0);
+            }
+            result.err()
+        }
+        Step::Allocate { what, place: (file, offset), len } if len > 0 => {
+            let result = mount.allocate(pair.inos[file], what, offset, len);
+            if result.is_ok() {
+                let bytes = pair.model.get_mut(&file).unwrap();
+                let end = (offset + len) as usize;
+                let grows = matches!(
+                    what,
+                    Allocation::ZeroRange { keep_size: false } | Allocation::Preallocate { keep_size: false }
+                );
+                if grows {
+                    bytes.resize(end.max(bytes.len()), 0);
+                }
+                let end = end.min(bytes.len());
+                if !matches!(what, Allocation::Preallocate { .. }) {
+                    bytes[(offset as usize).min(end)..end].fill(0);
+                }
+            }
+            result.err()
+        }
+        Step::Copy { from, to, len } if from.0 != to.0 => {
+            let copied =
+                mount.fs.copy_range((pair.inos[from.0], from.1), (pair.inos[to.0], to.1), len, false);
+            match block_on(copied) {
+                Ok(copied) => {
+                    let start = (from.1 as usize).min(before[&from.0].len());
+                    let data = &before[&from.0][start..start + copied as usize];
+                    let bytes = pair.model.get_mut(&to.0).unwrap();
+                    if !data.is_empty() {
+                        bytes.resize(bytes.len().max(to.1 as usize + data.len()), 0);
+                        bytes[to.1 as usize..][..data.len()].copy_from_slice(data);
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            }
+        }
+        Step::Fsync { file, data_only } => {
+            block_on(mount.fs.fsync(pair.inos[file], data_only)).unwrap();
+            None
+        }
+        Step::SyncAll => {
+            block_on(mount.fs.sync_many(&pair.inos, 0)).unwrap();
+            None
+        }
+        Step::WriteBack { file } => {
+            let inode = block_on(mount.fs.inode(pair.inos[file])).unwrap();
+            block_on(super::super::writeback::write_back(&mount.fs, &inode)).unwrap();
+            None
+        }
+        _ => None,
+    };
+    match refused {
+        None | Some(FsError::QuotaExceeded) => {}
+        Some(error) => panic!("{error}"),
+    }
+}
+
+proptest! {
+    /// Every operation there is, on files that count: the item says what a count finds, always.
+    #[test]
+    fn usage_follows_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut pair = Pair::new(Mount::new());
+        pair.mount.set_quota(ROOT, 0, 0);
+        for step in &steps {
+            pair = pair.apply(step);
+            pair.mount.check_quotas();
+        }
+        block_on(pair.mount.fs.sync_many(&pair.inos, 0)).unwrap();
+        pair.mount.check_settled(ROOT);
+        let after = pair.mount.crash();
+        after.check_settled(ROOT);
+    }
+
+    /// The same at a limit.
+    #[test]
+    fn limits_hold_and_what_was_accepted_is_written(
+        steps in proptest::collection::vec(step(), 1..60),
+        blocks in 10..120u64,
+    ) {
+        let mut pair = Pair::new(Mount::new());
+        pair.mount.set_quota(ROOT, blocks * BLOCK, 0);
+        for step in &steps {
+            limited(&mut pair, step);
+            let usage = pair.mount.quota(ROOT);
+            prop_assert!(usage.used_bytes + usage.reserved_bytes <= blocks * BLOCK, "{usage:?} after {step:?}");
+            pair.mount.check_quotas();
+        }
+        for (file, &ino) in pair.inos.iter().enumerate() {
+            let expected = &pair.model[&file];
+            prop_assert_eq!(pair.mount.size(ino), expected.len() as u64);
+            prop_assert!(pair.mount.read(ino, 0, expected.len() + 10) == *expected, "file {}", file);
+        }
+        block_on(pair.mount.fs.sync_many(&pair.inos, 0)).unwrap();
+        pair.mount.check_settled(ROOT);
+    }
+}

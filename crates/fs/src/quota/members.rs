@@ -1,0 +1,90 @@
+//! Counting what is in a tree already.
+//!
+//! A directory counts before its entries are read: from then on, what is made in it counts as well and nothing comes in from
+//! elsewhere, so that the entries read are all that there is to do, whatever is removed or renamed in it meanwhile.
+
+use super::Delta;
+use crate::FsError;
+use crate::change::Changes;
+use crate::data;
+use crate::directory::decode_entry;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{FileType, Ino};
+use std::sync::Arc;
+use syncline_format::{Key, Kind};
+use syncline_store::Transaction;
+
+/// Entries read at a time.
+const ENTRIES_EACH: usize = 1024;
+
+impl Filesystem {
+    /// Has everything below a directory, which counts already, count in its quota.
+    pub(super) async fn count_tree(&self, root: &Arc<Inode>, number: u64) -> Result<(), FsError> {
+        let mut directories = vec![root.ino];
+        while let Some(dir) = directories.pop() {
+            for child in self.children(dir).await? {
+                if self.count_inode(child, number).await? {
+                    directories.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a directory has at one moment; nothing if it has gone.
+    async fn children(&self, dir: Ino) -> Result<Vec<Ino>, FsError> {
+        let dir = match self.directory(dir).await {
+            Err(FsError::Stale) => return Ok(Vec::new()),
+            dir => dir?,
+        };
+        let _lease = dir.lease.read().await;
+        let mut children = Vec::new();
+        let (from, to) = (Key::new(dir.ino, Kind::Dirent, 0), Key::new(dir.ino, Kind::Dirent, u64::MAX));
+        let each = |key: Key, value: &bytes::Bytes| {
+            children.push(decode_entry(key, value)?.0.ino);
+            Ok(())
+        };
+        self.each_item(from, to, ENTRIES_EACH, each).await?;
+        Ok(children)
+    }
+
+    /// Has an inode count, in a transaction of its own; true if it is a directory, whose entries are to be counted.
+    async fn count_inode(&self, ino: Ino, number: u64) -> Result<bool, FsError> {
+        let inode = match self.inode(ino).await {
+            // Removed meanwhile.
+            Err(FsError::Stale) => return Ok(false),
+            inode => inode?,
+        };
+        let directory = inode.file_type == FileType::Directory;
+        match self.quota_of(&inode) {
+            0 => {}
+            own if own == number => return Ok(directory),
+            _ if directory => return Err(FsError::QuotaNested),
+            // It has a name in another tree, too, and counts there.
+            _ => return Ok(false),
+        }
+        self.admit_growth().await?;
+        // Nothing of it is dirty or in flight when it begins to count.
+        let writeback = inode.state.lock().data.writeback.clone();
+        let _writeback = writeback.lock().await;
+        data::submit_held(self, &inode).await?;
+        let _lease = inode.lease.write().await;
+        data::submit_leased(self, &inode).await?;
+        let units = {
+            let state = inode.state.lock();
+            if state.removing || state.attr.nlink == 0 {
+                return Ok(false);
+            }
+            state.logged_units() as i64
+        };
+        let mut changes = Changes::new();
+        changes.of(&inode).meta.quota = number;
+        changes.count(Delta { number, units, inodes: 1, ..Delta::default() });
+        changes.commit(self, Transaction::new())?;
+        if inode.file_type == FileType::Regular {
+            inode.state.lock().data.charge_to(number);
+        }
+        Ok(directory)
+    }
+}

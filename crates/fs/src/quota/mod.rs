@@ -1,0 +1,305 @@
+//! Quotas of directory trees: what a tree may have, and what it has.
+//!
+//! A quota has a number that is never used twice, and an inode that counts in it carries that number. What those inodes use is
+//! in the quota's item, which the very transaction changes that changes an inode's blocks or makes or removes an inode: the new
+//! figures are absolute and committed under one lock, so that after any crash they are what a count finds.
+//!
+//! A number whose quota is gone means nothing. So a quota is removed by removing its item.
+//!
+//! What waits in memory counts before it has blocks: `data/charge.rs` reserves for it when it is accepted, so that
+//! write-back never lacks quota.
+
+mod members;
+mod set;
+
+pub use set::{QuotaLimits, QuotaUsage};
+
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState};
+use crate::types::Ino;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_format::items::quota::Quota;
+use syncline_format::superblock::FEATURE_QUOTAS;
+use syncline_format::{Key, Kind};
+use syncline_store::{OpSeq, Store, Transaction};
+
+/// Bytes of a unit in which blocks are counted.
+pub(crate) const UNIT_BYTES: u64 = 512;
+/// Quotas read at a time at mount.
+const ITEMS_EACH: usize = 1024;
+/// How often, and how long each time, what was removed is waited for before there is said to be no room.
+const WAITS: u32 = 10;
+const WAIT: Duration = Duration::from_millis(2);
+
+/// Key of a quota's item.
+pub(crate) fn key(number: u64) -> Key {
+    Key::new(0, Kind::Quota, number)
+}
+
+/// All quotas.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    /// Held while a transaction that changes usage is committed. The last lock: whoever holds it takes none but the store's.
+    trees: Mutex<BTreeMap<u64, Tree>>,
+    /// Held by whoever sets or removes a quota.
+    pub(crate) changing: async_lock::Mutex<()>,
+}
+
+#[derive(Clone, Copy)]
+struct Tree {
+    /// As committed.
+    quota: Quota,
+    /// Units that what waits in memory will take.
+    reserved_units: u64,
+}
+
+/// What a transaction does to what a tree uses.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Delta {
+    pub number: u64,
+    pub units: i64,
+    /// Units reserved for what waits in memory.
+    pub reserved: i64,
+    pub inodes: i64,
+    /// This inode goes; if it is the root, the quota goes with it.
+    pub gone: Ino,
+}
+
+impl Delta {
+    fn is_nothing(&self) -> bool {
+        self.number == 0 || (self.units, self.reserved, self.inodes) == (0, 0, 0)
+    }
+}
+
+/// Units reserved in a quota. Dropping it gives them back.
+#[must_use]
+pub(crate) struct Held<'a> {
+    quotas: &'a Quotas,
+    number: u64,
+    units: u64,
+}
+
+impl Held<'_> {
+    /// From now on the caller answers for them.
+    pub(crate) fn take(&mut self) -> u64 {
+        std::mem::take(&mut self.units)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.quotas.release(self.number, self.units);
+    }
+}
+
+impl Tree {
+    fn lacks_units(&self, more: u64) -> bool {
+        let limit = self.quota.limit_bytes;
+        let wanted = self.quota.used_units.saturating_add(self.reserved_units).saturating_add(more);
+        limit > 0 && more > 0 && !self.quota.is_being_set() && wanted.saturating_mul(UNIT_BYTES) > limit
+    }
+
+    fn lacks_inodes(&self, more: i64) -> bool {
+        let limit = self.quota.limit_inodes;
+        let wanted = self.quota.used_inodes.saturating_add_signed(more);
+        limit > 0 && more > 0 && !self.quota.is_being_set() && wanted > limit
+    }
+
+    fn change(&mut self, delta: &Delta) {
+        // The figures of a damaged image may be too small.
+        self.quota.used_units = self.quota.used_units.saturating_add_signed(delta.units);
+        self.quota.used_inodes = self.quota.used_inodes.saturating_add_signed(delta.inodes);
+        self.reserved_units = self.reserved_units.saturating_add_signed(delta.reserved);
+    }
+}
+
+impl Quotas {
+    /// Reads the quotas of an image, at mount.
+    pub(crate) async fn load(&self, fs: &Filesystem) -> Result<(), FsError> {
+        if !fs.store.has_features(FEATURE_QUOTAS) {
+            return Ok(());
+        }
+        let mut trees = BTreeMap::new();
+        let each = |key: Key, value: &bytes::Bytes| {
+            let quota =
+                Quota::decode(value).map_err(|detail| FsError::Corrupt { ino: key.offset, detail })?;
+            trees.insert(key.offset, Tree { quota, reserved_units: 0 });
+            Ok(())
+        };
+        fs.each_item(key(0), key(u64::MAX), ITEMS_EACH, each).await?;
+        *self.trees.lock() = trees;
+        Ok(())
+    }
+
+    /// The number, or 0 if there is no such quota (any more).
+    pub(crate) fn existing(&self, number: u64) -> u64 {
+        if number != 0 && self.trees.lock().contains_key(&number) { number } else { 0 }
+    }
+
+    fn get(&self, number: u64) -> Option<Tree> {
+        if number == 0 { None } else { self.trees.lock().get(&number).copied() }
+    }
+
+    /// The directory at the top of a quota's tree.
+    fn root(&self, number: u64) -> Option<Ino> {
+        self.get(number).map(|tree| tree.quota.root)
+    }
+
+    fn try_hold(&self, number: u64, units: u64) -> Option<Held<'_>> {
+        let mut trees = self.trees.lock();
+        if let Some(tree) = trees.get_mut(&number) {
+            if tree.lacks_units(units) {
+                return None;
+            }
+            tree.reserved_units += units;
+        }
+        Some(Held { quotas: self, number, units })
+    }
+
+    fn release(&self, number: u64, units: u64) {
+        if units > 0
+            && let Some(tree) = self.trees.lock().get_mut(&number)
+        {
+            tree.reserved_units = tree.reserved_units.saturating_sub(units);
+        }
+    }
+
+    /// Changes what is reserved without a transaction.
+    pub(crate) fn move_reserved(&self, number: u64, from: u64, to: u64) {
+        if from != to
+            && let Some(tree) = self.trees.lock().get_mut(&number)
+        {
+            tree.reserved_units = (tree.reserved_units + to).saturating_sub(from);
+        }
+    }
+
+    /// Commits a transaction together with what it does to the usage of trees. More inodes than permitted are refused, and then
+    /// nothing has changed; bytes were reserved before, and are not refused here.
+    pub(crate) fn commit(
+        &self,
+        store: &Store,
+        mut transaction: Transaction,
+        deltas: &[Delta],
+    ) -> Result<(OpSeq, u64), FsError> {
+        if deltas.iter().all(Delta::is_nothing) {
+            return Ok(store.commit_measured(transaction)?);
+        }
+        let mut trees = self.trees.lock();
+        let mut after: SmallVec<[(u64, Option<Tree>); 2]> = SmallVec::new();
+        for delta in deltas.iter().filter(|delta| !delta.is_nothing()) {
+            let index = after.iter().position(|(number, _)| *number == delta.number);
+            let index = index.unwrap_or_else(|| {
+                after.push((delta.number, trees.get(&delta.number).copied()));
+                after.len() - 1
+            });
+            let Some(tree) = &mut after[index].1 else { continue };
+            if tree.lacks_inodes(delta.inodes) {
+                return Err(FsError::QuotaExceeded);
+            }
+            tree.change(delta);
+            if delta.gone == tree.quota.root {
+                after[index].1 = None;
+            }
+        }
+        for (number, tree) in &after {
+            match (trees.get(number), tree) {
+                (Some(before), Some(tree)) if before.quota != tree.quota => {
+                    transaction.put(key(*number), tree.quota.encode());
+                }
+                (Some(_), None) => transaction.delete(key(*number)),
+                _ => {}
+            }
+        }
+        let committed = store.commit_measured(transaction)?;
+        for (number, tree) in after {
+            match (trees.entry(number), tree) {
+                (Entry::Occupied(mut entry), Some(tree)) => drop(entry.insert(tree)),
+                (Entry::Occupied(entry), None) => drop(entry.remove()),
+                // The quota went before.
+                (Entry::Vacant(_), _) => {}
+            }
+        }
+        Ok(committed)
+    }
+}
+
+impl Filesystem {
+    /// Number of the quota that an inode counts in; 0 for none.
+    pub(crate) fn quota_of(&self, inode: &Inode) -> u64 {
+        let number = inode.state.lock().meta.quota;
+        self.quotas.existing(number)
+    }
+
+    /// Has a new inode count where its directory does, and says what its creation does to the usage.
+    pub(crate) fn inherit_quota(&self, dir: &Inode, state: &mut InodeState) -> Delta {
+        let number = self.quota_of(dir);
+        state.count_in(number);
+        Delta { number, inodes: 1, ..Delta::default() }
+    }
+
+    /// Waits until a tree may have one inode more. Another may take it before the caller does; the commit has the last word.
+    pub(crate) async fn admit_inode(&self, dir: &Inode) -> Result<(), FsError> {
+        let number = self.quota_of(dir);
+        let lacks = || self.quotas.get(number).is_some_and(|tree| tree.lacks_inodes(1));
+        if number == 0 || !lacks() {
+            return Ok(());
+        }
+        self.wait_for_removals(number, || !lacks()).await
+    }
+
+    /// Reserves units in the quota of an inode, whose lease the caller may hold.
+    pub(crate) async fn hold_units(&self, number: u64, units: u64) -> Result<Held<'_>, FsError> {
+        if let Some(held) = self.quotas.try_hold(number, units) {
+            return Ok(held);
+        }
+        let mut held = None;
+        let try_again = || {
+            held = self.quotas.try_hold(number, units);
+            held.is_some()
+        };
+        self.wait_for_removals(number, try_again).await?;
+        held.ok_or(FsError::QuotaExceeded)
+    }
+
+    /// Before there is said to be no room in a tree, what was removed from it gives its own back. (The kernel tells a little
+    /// later than it has the name removed that it needs the inode no more.)
+    async fn wait_for_removals(&self, number: u64, mut done: impl FnMut() -> bool) -> Result<(), FsError> {
+        for _ in 0..WAITS {
+            self.wait_for_orphans_leased().await;
+            if done() {
+                return Ok(());
+            }
+            let removed = |inode: &Inode| {
+                let state = inode.state.lock();
+                state.meta.quota == number && state.attr.nlink == 0 && state.opens == 0
+            };
+            if self.inodes.matching(removed).is_empty() {
+                break;
+            }
+            self.spawn.sleep(WAIT).await;
+        }
+        if done() { Ok(()) } else { Err(FsError::QuotaExceeded) }
+    }
+
+    /// Refuses to let a name cross the border of a tree: usage belongs to the tree in which an inode was made, and whoever
+    /// moves it copies it (EXDEV). A whole tree may move through what has no quota. The leases are held.
+    pub(crate) fn require_same_tree(
+        &self,
+        inode: &Arc<Inode>,
+        from: &Inode,
+        to: &Inode,
+    ) -> Result<(), FsError> {
+        if from.ino == to.ino {
+            return Ok(());
+        }
+        let [own, source, target] = [&**inode, from, to].map(|inode| self.quota_of(inode));
+        let whole_tree = target == 0 && source == 0 && self.quotas.root(own) == Some(inode.ino);
+        if (own == target && source == target) || whole_tree { Ok(()) } else { Err(FsError::CrossDevice) }
+    }
+}

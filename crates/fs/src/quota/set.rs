@@ -1,0 +1,199 @@
+//! Setting, showing and removing quotas.
+//!
+//! Setting one for a directory that has contents goes in three steps. The first transaction makes the quota, marked as being
+//! set, and has the directory itself count: what is made below a directory that counts does so from its first moment. Then
+//! every inode below gets the number, each in a transaction that counts it. The last one takes the mark away. What the quota's
+//! item says is used is at every moment what the inodes with its number use; while the mark is there, these are not all, and
+//! limits do not apply. Whoever is interrupted sets it again.
+
+use super::{Tree, UNIT_BYTES, key};
+use crate::FsError;
+use crate::change::Changes;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{Ino, Statfs};
+use std::sync::Arc;
+use syncline_format::items::inode::has_room_for_quota;
+use syncline_format::items::quota::{QUOTA_BEING_SET, Quota};
+use syncline_format::superblock::FEATURE_QUOTAS;
+use syncline_store::Transaction;
+
+/// Limits of a directory tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct QuotaLimits {
+    /// Most bytes that may be allocated; 0 for any number.
+    pub bytes: u64,
+    /// Most inodes, the root of the tree among them; 0 for any number.
+    pub inodes: u64,
+}
+
+/// A quota, and what its tree uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct QuotaUsage {
+    /// The directory at the top of the tree.
+    pub root: Ino,
+    /// Not everything in the tree is counted yet, and the limits do not apply: it is being set, or that was interrupted.
+    pub being_set: bool,
+    /// What the tree may have.
+    pub limits: QuotaLimits,
+    /// Bytes allocated.
+    pub used_bytes: u64,
+    /// Bytes that what is not written back yet will take.
+    pub reserved_bytes: u64,
+    /// Inodes.
+    pub used_inodes: u64,
+}
+
+impl Tree {
+    fn usage(&self) -> QuotaUsage {
+        let Quota { root, limit_bytes, limit_inodes, used_units, used_inodes, .. } = self.quota;
+        QuotaUsage {
+            root,
+            being_set: self.quota.is_being_set(),
+            limits: QuotaLimits { bytes: limit_bytes, inodes: limit_inodes },
+            used_bytes: used_units.saturating_mul(UNIT_BYTES),
+            reserved_bytes: self.reserved_units.saturating_mul(UNIT_BYTES),
+            used_inodes,
+        }
+    }
+}
+
+impl Filesystem {
+    /// Limits what the tree below a directory may have, and returns when all that is in it is counted. One that has a quota gets
+    /// other limits. What is used already may be more than they permit.
+    pub async fn set_quota(&self, ino: Ino, limits: QuotaLimits) -> Result<QuotaUsage, FsError> {
+        self.store.writable()?;
+        let dir = self.directory(ino).await?;
+        let _changing = self.quotas.changing.lock().await;
+        let number = match self.quota_of(&dir) {
+            0 => self.make_quota(&dir, limits).await?,
+            number if self.quotas.root(number) == Some(ino) => number,
+            _ => return Err(FsError::QuotaNested),
+        };
+        if self.quotas.get(number).is_some_and(|tree| tree.quota.is_being_set()) {
+            self.count_tree(&dir, number).await?;
+        }
+        self.admit_growth().await?;
+        self.change_quota(number, |quota| Quota {
+            flags: quota.flags & !QUOTA_BEING_SET,
+            limit_bytes: limits.bytes,
+            limit_inodes: limits.inodes,
+            ..quota
+        })?;
+        self.quotas.get(number).map(|tree| tree.usage()).ok_or(FsError::NoQuota)
+    }
+
+    /// Takes a directory's quota away. What its tree has stays as it is.
+    pub async fn remove_quota(&self, ino: Ino) -> Result<(), FsError> {
+        self.store.writable()?;
+        let dir = self.directory(ino).await?;
+        let _changing = self.quotas.changing.lock().await;
+        let number = self.own_quota(&dir)?;
+        self.store.admit(syncline_store::Admission::Shrink).await?;
+        let mut trees = self.quotas.trees.lock();
+        let mut transaction = Transaction::new();
+        // The number is never given to another: on inodes it means nothing from now on.
+        transaction.delete(key(number));
+        self.store.commit(transaction)?;
+        trees.remove(&number);
+        Ok(())
+    }
+
+    /// The quota of a directory that has one of its own.
+    pub async fn quota(&self, ino: Ino) -> Result<QuotaUsage, FsError> {
+        let dir = self.directory(ino).await?;
+        let number = self.own_quota(&dir)?;
+        self.quotas.get(number).map(|tree| tree.usage()).ok_or(FsError::NoQuota)
+    }
+
+    /// All quotas, in the order in which they were made.
+    pub fn quotas(&self) -> Vec<QuotaUsage> {
+        self.quotas.trees.lock().values().map(Tree::usage).collect()
+    }
+
+    /// Figures of the whole filesystem; within a tree with limits, these and what is left of them.
+    pub async fn statfs_at(&self, ino: Ino) -> Statfs {
+        let all = self.statfs();
+        // Figures of everything are better than none where an inode can't be read.
+        let Ok(inode) = self.inode(ino).await else { return all };
+        match self.quotas.get(self.quota_of(&inode)) {
+            Some(tree) => within(all, &tree.usage()),
+            None => all,
+        }
+    }
+
+    fn own_quota(&self, dir: &Arc<Inode>) -> Result<u64, FsError> {
+        let number = self.quota_of(dir);
+        if self.quotas.root(number) == Some(dir.ino) { Ok(number) } else { Err(FsError::NoQuota) }
+    }
+
+    /// The first transaction: the quota, and its root.
+    pub(crate) async fn make_quota(&self, dir: &Arc<Inode>, limits: QuotaLimits) -> Result<u64, FsError> {
+        if !has_room_for_quota(self.store.geometry().node_bytes, self.has_parent_pointers()) {
+            return Err(FsError::QuotaUnsupported);
+        }
+        // No directory moves while this is held: what lies above and below stays there.
+        let _rename = self.rename_lease.lock().await;
+        for usage in self.quotas() {
+            let root = self.directory(usage.root).await?;
+            if self.is_within(&root, dir.ino).await? {
+                return Err(FsError::QuotaNested);
+            }
+        }
+        let number = self.store.new_object();
+        // Before any item says so: older programs refuse the image, and no crash lets the number be drawn again.
+        self.store.add_features(FEATURE_QUOTAS).await?;
+        self.store.keep_number(number).await?;
+        self.admit_growth().await?;
+        let _lease = dir.lease.write().await;
+        crate::directory::require_alive(dir)?;
+        let quota = Quota {
+            root: dir.ino,
+            flags: QUOTA_BEING_SET,
+            limit_bytes: limits.bytes,
+            limit_inodes: limits.inodes,
+            ..Quota::default()
+        };
+        // It has no item before the transaction that counts its root.
+        self.quotas.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
+        let mut changes = Changes::new();
+        changes.of(dir).meta.quota = number;
+        changes.count(super::Delta { number, inodes: 1, ..super::Delta::default() });
+        if let Err(error) = changes.commit(self, Transaction::new()) {
+            self.quotas.trees.lock().remove(&number);
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    /// Changes a quota's item.
+    fn change_quota(&self, number: u64, change: impl FnOnce(Quota) -> Quota) -> Result<(), FsError> {
+        let mut trees = self.quotas.trees.lock();
+        let tree = trees.get_mut(&number).ok_or(FsError::NoQuota)?;
+        let quota = change(tree.quota);
+        let mut transaction = Transaction::new();
+        transaction.put(key(number), quota.encode());
+        self.store.commit(transaction)?;
+        tree.quota = quota;
+        Ok(())
+    }
+}
+
+/// What is left within limits.
+fn within(all: Statfs, usage: &QuotaUsage) -> Statfs {
+    let mut figures = all;
+    let limits = if usage.being_set { QuotaLimits::default() } else { usage.limits };
+    if limits.bytes > 0 {
+        let block = syncline_format::BLOCK_BYTES as u64;
+        let taken = usage.used_bytes.saturating_add(usage.reserved_bytes);
+        let left = limits.bytes.saturating_sub(taken) / block;
+        figures.blocks = (limits.bytes / block).min(all.blocks);
+        figures.free = left.min(all.free).min(figures.blocks);
+        figures.available = left.min(all.available).min(figures.blocks);
+    }
+    if limits.inodes > 0 {
+        figures.objects = usage.used_inodes;
+        figures.objects_free = limits.inodes.saturating_sub(usage.used_inodes).min(all.objects_free);
+    }
+    figures
+}

@@ -1,0 +1,76 @@
+//! Quotas that come and go while everything else happens.
+
+use super::history::FsHistory;
+use super::workload::{self, Failure};
+use crate::lab::World;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use syncline_fs::{Filesystem, FsError, QuotaLimits};
+use syncline_store::StoreError;
+
+/// How far the one who sets quotas is.
+#[derive(Default)]
+struct Progress {
+    stopping: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// The usual work, and beside it one who sets and removes quotas.
+pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
+    let progress = Arc::new(Progress::default());
+    let wrong = Arc::new(parking_lot::Mutex::new(None));
+    {
+        let (world, fs, history) = (world.clone(), fs.clone(), history.clone());
+        let (progress, wrong) = (progress.clone(), wrong.clone());
+        world.spawn.clone().spawn(Box::pin(async move {
+            *wrong.lock() = change_quotas(&world, &fs, &history, &progress).await.err();
+            progress.ended.store(true, Ordering::Release);
+        }));
+    }
+    let worked = workload::work(world.clone(), fs, history).await;
+    progress.stopping.store(true, Ordering::Release);
+    while !progress.ended.load(Ordering::Acquire) {
+        world.spawn.sleep(Duration::from_micros(100)).await;
+    }
+    worked?;
+    match wrong.lock().take() {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+async fn change_quotas(
+    world: &World,
+    fs: &Arc<Filesystem>,
+    history: &Arc<FsHistory>,
+    progress: &Progress,
+) -> Result<(), String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x9007a);
+    while !progress.stopping.load(Ordering::Acquire) {
+        let directories = history.tree()?.directories();
+        let dir = *directories.choose(&mut rng).expect("there is a root");
+        let changed = if rng.random_range(0..4) == 0 {
+            fs.remove_quota(dir).await
+        } else {
+            // Some leave no room for anything that is there.
+            let bytes = if rng.random() { 0 } else { rng.random_range(1..2_000_000) };
+            let inodes = if rng.random() { 0 } else { rng.random_range(1..30) };
+            fs.set_quota(dir, QuotaLimits { bytes, inodes }).await.map(drop)
+        };
+        match changed.map_err(Failure::from) {
+            Ok(()) | Err(Failure::Expected) => {}
+            Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if world.faulty => {
+                return Ok(());
+            }
+            Err(Failure::Device(_)) if world.faulty => {}
+            Err(Failure::Device(error)) => return Err(format!("a quota could not be changed: {error}")),
+            Err(Failure::Wrong(what)) => return Err(what),
+        }
+        world.spawn.sleep(Duration::from_micros(rng.random_range(100..20_000))).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Quotas of directory trees.
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::walk::Last;
+use std::path::Path;
+use syncline_device::block_on;
+use syncline_fs::types::Statfs;
+use syncline_fs::{QuotaLimits, QuotaUsage};
+
+impl Filesystem {
+    /// Limits the bytes and inodes of everything below a directory, itself among the inodes, and returns when all that is there
+    /// is counted; whoever is interrupted calls it again. A directory that has a quota gets other limits. Quotas do not nest
+    /// (EBUSY), names can't cross the border of a tree (EXDEV), and what has no more room is EDQUOT.
+    pub fn set_quota(&self, directory: impl AsRef<Path>, limits: QuotaLimits) -> Result<QuotaUsage> {
+        let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
+        Ok(block_on(engine.set_quota(ino, limits))?)
+    }
+
+    /// What the tree of a directory with a quota may have, and what it uses. ENOENT without one.
+    pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
+        let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
+        Ok(block_on(engine.quota(ino))?)
+    }
+
+    /// Takes a directory's quota away, at once; nothing else changes.
+    pub fn remove_quota(&self, directory: impl AsRef<Path>) -> Result<()> {
+        let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
+        Ok(block_on(engine.remove_quota(ino))?)
+    }
+
+    /// All quotas, in the order in which they were made. [`Filesystem::paths`] tells where their directories are.
+    pub fn quotas(&self) -> Vec<QuotaUsage> {
+        self.engine().quotas()
+    }
+
+    /// Sizes and counts as df(1) has them: within a tree that has limits, these and what is left of them.
+    pub fn space_at(&self, path: impl AsRef<Path>) -> Result<Statfs> {
+        let (ino, engine) = (self.quota_root(path.as_ref())?, self.engine());
+        Ok(block_on(engine.statfs_at(ino)))
+    }
+
+    fn quota_root(&self, path: &Path) -> Result<u64> {
+        Ok(block_on(self.shared.find(path, Last::Follow))?.1.ino)
+    }
+}
