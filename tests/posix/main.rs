@@ -15,6 +15,7 @@ mod opens;
 mod options;
 mod paths;
 mod privileges;
+mod quotas;
 mod reflink;
 mod scrub;
 mod snapshots;

@@ -103,6 +103,27 @@ Examples:
   syncline compress -r --now --algorithm lz4 /mnt/data/logs
   syncline compress -r --show /mnt/data";
 
+pub const QUOTA_SET: &str = "\
+Examples:
+  syncline quota set /mnt/data/alice --bytes 10GiB --inodes 100000
+  syncline quota set /mnt/data/alice --bytes 20GiB           the other limit stays
+A directory that has contents is counted first, which takes a while; until then the limits do not apply. If that is
+interrupted, run the command again. Root is limited, too. No directory above or below can have another quota.";
+
+pub const QUOTA_SHOW: &str = "\
+Examples:
+  syncline quota show /mnt/data/alice
+  df -h /mnt/data/alice                                      the same, as free space";
+
+pub const QUOTA_LIST: &str = "\
+Examples:
+  syncline quota list /mnt/data
+  syncline quota list disk.img --json";
+
+pub const QUOTA_REMOVE: &str = "\
+Examples:
+  syncline quota remove /mnt/data/alice";
+
 pub const INFO: &str = "\
 Examples:
   syncline info disk.img

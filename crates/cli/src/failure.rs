@@ -198,6 +198,8 @@ impl From<FsError> for Failure {
             | FsError::Undecodable { .. }
             | FsError::Stale => Self::of(Cause::Damaged, format!("the image is damaged: {error}"))
                 .next("'syncline check' tells all that is damaged"),
+            FsError::QuotaExceeded => Self::of(Cause::NoSpace, error)
+                .next("delete something there, or raise the limit with 'syncline quota set'"),
             error => Self::new(error),
         }
     }

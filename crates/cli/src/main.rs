@@ -98,6 +98,8 @@ enum Command {
     /// Have what is written to files compressed, or what they hold
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
+    /// Limit what directory trees may have
+    Quota(commands::quota::Args),
     /// Show what an image says about itself
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
@@ -164,6 +166,7 @@ fn run(command: Command) -> Outcome {
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Compress(args) => commands::compress::run(args),
+        Command::Quota(args) => commands::quota::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args),
         Command::Uuid(args) => commands::identity::uuid(args),

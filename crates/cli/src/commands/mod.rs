@@ -24,6 +24,7 @@ pub mod mkfs;
 pub mod mount;
 mod mount_options;
 pub mod path;
+pub mod quota;
 pub mod resize;
 pub mod scrub;
 mod signals;

@@ -94,7 +94,7 @@ pub fn delete_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
 }
 
 /// These errnos are answers, and do not tell of an older daemon or another filesystem.
-fn refused(path: &Path, source: io::Error) -> ControlError {
+pub(super) fn refused(path: &Path, source: io::Error) -> ControlError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::EINVAL) => {
             ControlError::Failed { path: path.to_owned(), source: Arc::new(source) }
@@ -148,7 +148,7 @@ pub fn paths(path: &Path, ino: u64) -> Result<Vec<Vec<u8>>, ControlError> {
 }
 
 /// All pages of one snapshot; `None` if the name is impossible.
-fn pages(file: &File, sort: Question, name: &str) -> Option<io::Result<Vec<u8>>> {
+pub(super) fn pages(file: &File, sort: Question, name: &str) -> Option<io::Result<Vec<u8>>> {
     let mut question = ControlIn::new(sort, name, 0, 0)?;
     let mut text = Vec::new();
     let whole = loop {
@@ -187,7 +187,7 @@ fn ask(file: &File, question: &ControlIn) -> io::Result<(ControlOut, Vec<u8>)> {
 }
 
 /// The same; `rest` follows the question.
-fn ask_about(file: &File, question: &ControlIn, rest: &[u8]) -> io::Result<(ControlOut, Vec<u8>)> {
+pub(super) fn ask_about(file: &File, question: &ControlIn, rest: &[u8]) -> io::Result<(ControlOut, Vec<u8>)> {
     let mut message = vec![0u8; MESSAGE_BYTES];
     message[..size_of::<ControlIn>()].copy_from_slice(question.as_bytes());
     message[size_of::<ControlIn>()..][..rest.len()].copy_from_slice(rest);

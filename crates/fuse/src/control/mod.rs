@@ -4,6 +4,8 @@
 //! of a socket must be agreed on, and nothing shows up in a directory. Texts (JSON, Prometheus) are named by the
 //! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
 //!
+//! Quotas are set, removed and asked about through the directory that they are of.
+//!
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier. So are those about a file's
 //! blocks: [`usage`] and [`fragments`] for everybody, [`blocks`], [`dedupe`] and [`defragment`] for the owner of the files and root.
 
@@ -11,6 +13,7 @@ pub(crate) mod blocks;
 mod client;
 pub(crate) mod files;
 pub(crate) mod label;
+mod quotas;
 mod server;
 pub(crate) mod trim;
 pub(crate) mod wire;
@@ -22,5 +25,6 @@ pub use blocks::{
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};
+pub use quotas::{quota, quotas, remove_quota, set_quota};
 pub use server::{Asker, Control};
 pub use trim::trim;

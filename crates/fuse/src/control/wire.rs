@@ -32,13 +32,23 @@ pub(crate) enum Question {
     CreateSnapshot = 5,
     /// Delete one, in the same way.
     DeleteSnapshot = 6,
+    /// Set the quota of the directory through which it is asked; the limits follow, 8 bytes each: bytes and inodes, the greatest
+    /// number for one that stays. For the daemon's owner and root, as the next.
+    SetQuota = 7,
+    /// Remove that quota.
+    RemoveQuota = 8,
+    /// A page of a text (JSON) about that quota.
+    Quota = 9,
+    /// The same about all quotas; for the daemon's owner and root.
+    Quotas = 10,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         let all =
             [Self::Text, Self::Sync, Self::Command, Self::Paths, Self::CreateSnapshot, Self::DeleteSnapshot];
-        all.into_iter().find(|&question| question as u32 == number)
+        let quotas = [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas];
+        all.into_iter().chain(quotas).find(|&question| question as u32 == number)
     }
 }
 
@@ -67,6 +77,9 @@ pub(crate) struct ControlOut {
     /// Length of the whole text.
     pub(crate) total: u64,
 }
+
+/// A limit that stays what it is.
+pub(crate) const LIMIT_STAYS: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<ControlIn>() == 56);
 const _: () = assert!(size_of::<ControlOut>() == 24);

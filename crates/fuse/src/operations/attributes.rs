@@ -147,8 +147,9 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
-pub(super) fn statfs(session: &Session) -> Answer {
-    let figures = session.fs().statfs();
+/// Within a tree with a quota, its limits and what is left of them, as df(1) shows them.
+pub(super) async fn statfs(session: &Session, request: &Request) -> Answer {
+    let figures = session.fs().statfs_at(request.ino()).await;
     Ok(Reply::fixed(&StatFsOut {
         blocks: figures.blocks,
         free: figures.free,

@@ -1,6 +1,6 @@
 //! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label, FITRIM. Every other command is "not for this file".
 
-use super::{Answer, Refusal, flags, label, reflink, trim};
+use super::{Answer, Refusal, flags, label, quotas, reflink, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -95,6 +95,23 @@ async fn answer(
             require_owner(&asker)?;
             session.fs().delete_snapshot(name_in(&question, rest)?).await?;
             Ok(question.empty_answer())
+        }
+        Question::SetQuota => {
+            require_owner(&asker)?;
+            quotas::set(session, asker.ino, rest).await?;
+            Ok(question.empty_answer())
+        }
+        Question::RemoveQuota => {
+            require_owner(&asker)?;
+            session.fs().remove_quota(asker.ino).await?;
+            Ok(question.empty_answer())
+        }
+        // df(1) shows it to everybody who can enter the directory.
+        Question::Quota => quotas::page(session, &question, asker.uid, Some(asker.ino)).await,
+        Question::Quotas => {
+            // Their paths may be secret.
+            require_owner(&asker)?;
+            quotas::page(session, &question, asker.uid, None).await
         }
     }
 }

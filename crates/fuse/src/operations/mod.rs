@@ -11,6 +11,7 @@ mod fuzz;
 mod ioctl;
 mod label;
 mod names;
+mod quotas;
 mod reflink;
 mod synchronous;
 #[cfg(test)]
@@ -98,7 +99,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::GetAttr => attributes::getattr(session, request).await,
         Opcode::StatX => attributes::statx(session, request).await,
         Opcode::SetAttr => attributes::setattr(session, request).await,
-        Opcode::StatFs => attributes::statfs(session),
+        Opcode::StatFs => attributes::statfs(session, request).await,
         Opcode::Open => files::open(session, request).await,
         Opcode::Create => files::create(session, request).await,
         Opcode::TmpFile => files::tmpfile(session, request).await,
