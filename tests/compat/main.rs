@@ -13,8 +13,8 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::{
-    Allocation, EngineOptions, Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, Timestamp,
-    format_device,
+    Allocation, EngineOptions, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits,
+    StoreOptions, Timestamp, format_device,
 };
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::extent::Extent;
@@ -35,15 +35,19 @@ enum Feature {
     Preallocation,
     Snapshots,
     Compression,
+    Quotas,
 }
 
-const FEATURES: [Feature; 5] = [
+const FEATURES: [Feature; 6] = [
     Feature::None,
     Feature::ParentPointers,
     Feature::Preallocation,
     Feature::Snapshots,
     Feature::Compression,
+    Feature::Quotas,
 ];
+/// Limits of the directory in the image that has quotas.
+const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
 /// Names that one inode has beside those of every golden image, where it knows its names: some fit its item, some do not.
 const MORE_NAMES: u32 = 60;
 
@@ -54,6 +58,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::Preallocation => "preallocation-",
         Feature::Snapshots => "snapshots-",
         Feature::Compression => "compression-",
+        Feature::Quotas => "quotas-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -139,6 +144,14 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
             file.sync_all().unwrap();
         }
     }
+    if feature == Feature::Quotas {
+        fs.set_quota("directory", LIMITS).unwrap();
+        fs.write("directory/after", pattern(20_000)).unwrap();
+        fs.open_file("directory/after").unwrap().sync_all().unwrap();
+        fs.create_dir_all("removed/below").unwrap();
+        fs.set_quota("removed", QuotaLimits::default()).unwrap();
+        fs.remove_quota("removed").unwrap();
+    }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
 }
@@ -208,8 +221,23 @@ fn compare(fs: &Filesystem, feature: Feature) {
             assert!(fs.open_file(name).unwrap().usage().unwrap().total_bytes < 100_000, "{name}");
         }
     }
+    if feature == Feature::Quotas {
+        let usage = fs.quota("directory").unwrap();
+        assert_eq!((usage.limits, usage.being_set, usage.used_inodes), (LIMITS, false, 204));
+        let blocks = 74 + 5;
+        assert_eq!(
+            usage.used_bytes,
+            blocks * 4096 + 200 * 512,
+            "two files of blocks, the others in their items"
+        );
+        assert_eq!(fs.quotas(), [usage]);
+    }
     match feature {
-        Feature::None | Feature::Preallocation | Feature::Snapshots | Feature::Compression => {
+        Feature::None
+        | Feature::Preallocation
+        | Feature::Snapshots
+        | Feature::Compression
+        | Feature::Quotas => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }
@@ -227,7 +255,8 @@ fn compare(fs: &Filesystem, feature: Feature) {
     let born = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(BORN_NS);
     assert_eq!(empty.created(), born);
     let names = fs.read_dir("directory").unwrap().count();
-    assert_eq!(names, 201, "200 files less one, and two more");
+    let more = usize::from(feature == Feature::Quotas);
+    assert_eq!(names, 201 + more, "200 files less one, and two more");
     for index in (0..200).filter(|index| *index != 100) {
         assert_eq!(fs.read(format!("directory/{index}")).unwrap(), index.to_string().as_bytes());
     }

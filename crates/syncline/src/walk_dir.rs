@@ -23,8 +23,8 @@ impl Filesystem {
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
     /// fs.create_dir_all("/music/bach")?;
     /// fs.write("/music/bach/aria.flac", "...")?;
-    /// let paths: syncline::Result<Vec<_>> = fs.walk_dir("/music")?.map(|entry| entry.map(|entry| entry.path())).collect();
-    /// assert_eq!(paths?, ["/music/bach", "/music/bach/aria.flac"].map(Into::into));
+    /// let paths: syncline::Result<Vec<std::path::PathBuf>> = fs.walk_dir("/music")?.map(|entry| entry.map(|entry| entry.path())).collect();
+    /// assert_eq!(paths?, ["/music/bach", "/music/bach/aria.flac"].map(std::path::PathBuf::from));
     /// # std::io::Result::Ok(())
     /// ```
     pub fn walk_dir(&self, path: impl AsRef<Path>) -> Result<WalkDir> {
