@@ -28,7 +28,7 @@ pub(crate) type KnownPages = HashMap<(BlockAddr, u64), SharedPage>;
 
 impl KeptMap {
     fn new(pages: Vec<SharedPage>) -> Self {
-        let blocks = pages.iter().flatten().map(|page| u64::from(page.used())).sum();
+        let blocks = used(&pages);
         Self { pages, blocks }
     }
 
@@ -69,7 +69,7 @@ impl KeptMap {
         for (mine, theirs) in self.pages.iter_mut().zip(&other.pages) {
             add_page(mine, theirs);
         }
-        self.blocks = Self::new(self.pages.clone()).blocks;
+        self.blocks = used(&self.pages);
     }
 
     /// True when nothing is kept.
@@ -148,6 +148,11 @@ impl KeptMap {
         pages_of(run).all(|index| self.pages.get(index as usize).is_none_or(Option::is_none))
             || words_of(run).all(|(word, mask)| self.word(word) & mask == 0)
     }
+}
+
+/// Number of bits set in all pages.
+fn used(pages: &[SharedPage]) -> u64 {
+    pages.iter().flatten().map(|page| u64::from(page.used())).sum()
 }
 
 /// Adds the bits of a page to another; what is equal stays shared.

@@ -71,13 +71,16 @@ impl Store {
         match admission {
             Admission::Grow => self.find_room(0).await,
             Admission::Shrink => {
-                if self.room() < 0 {
-                    self.ask_for_checkpoint();
+                let room = self.room();
+                if room >= 0 {
+                    return Ok(());
                 }
+                self.ask_for_checkpoint();
                 // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
-                if self.space.keeps_any() && self.room() < -(self.floor_blocks() as i64) / 2 {
+                let least = -(self.floor_blocks() as i64) / 2;
+                if room < least && self.space.keeps_any() {
                     self.checkpoint().await?;
-                    if self.room() < -(self.floor_blocks() as i64) / 2 {
+                    if self.room() < least {
                         return Err(StoreError::NoSpace);
                     }
                 }

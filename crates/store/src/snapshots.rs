@@ -61,6 +61,13 @@ pub struct SnapshotUsage {
     pub exclusive_blocks: u64,
 }
 
+/// What only each of these snapshots uses, beside each other and the present, `live`.
+pub(crate) fn usage(entries: Vec<Snapshot>, maps: &[KeptMap], live: &KeptMap) -> Vec<SnapshotUsage> {
+    let exclusive = KeptMap::exclusive(maps, live);
+    let usage = entries.into_iter().zip(exclusive);
+    usage.map(|(snapshot, exclusive_blocks)| SnapshotUsage { snapshot, exclusive_blocks }).collect()
+}
+
 /// The table as the newest superblock has it.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Table {
@@ -266,11 +273,7 @@ impl Store {
         let entries = &state.table.entries;
         let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
         let maps = KeptMap::load(&self.tracker, &maps).await?;
-        let exclusive = KeptMap::exclusive(&maps, &self.space.named_map());
-        let usage = entries.iter().zip(exclusive);
-        Ok(usage
-            .map(|(entry, exclusive_blocks)| SnapshotUsage { snapshot: entry.clone(), exclusive_blocks })
-            .collect())
+        Ok(usage(entries.clone(), &maps, &self.space.named_map()))
     }
 }
 

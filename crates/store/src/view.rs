@@ -3,7 +3,7 @@
 use crate::memtable::Layers;
 use crate::recovery::{Replayed, assemble, load_space};
 use crate::slots::read_superblocks;
-use crate::snapshots::Table;
+use crate::snapshots::{Table, usage};
 use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};
@@ -85,20 +85,15 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
         let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
         let maps: Vec<_> = maps.chain([now]).collect();
         match KeptMap::load(&tracker, &maps).await.map_err(StoreError::from) {
-            Ok(maps) => return Ok(usage(entries, &maps)),
+            Ok(mut maps) => {
+                let live = maps.pop().expect("there is one more than there are entries");
+                return Ok(usage(entries, &maps, &live));
+            }
             // The present map may have been written anew, and its old pages used again.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
             Err(error) => return Err(error),
         }
     }
-}
-
-/// What only each of these snapshots uses; the last map is that of the present.
-fn usage(entries: Vec<Snapshot>, maps: &[KeptMap]) -> Vec<SnapshotUsage> {
-    let Some((live, maps)) = maps.split_last() else { return Vec::new() };
-    let exclusive = KeptMap::exclusive(maps, live);
-    let usage = entries.into_iter().zip(exclusive);
-    usage.map(|(snapshot, exclusive_blocks)| SnapshotUsage { snapshot, exclusive_blocks }).collect()
 }
 
 /// Finds a snapshot, and makes sure that nobody deletes it.
