@@ -31,6 +31,9 @@ pub enum FsError {
     /// EFBIG
     #[error("file too large")]
     TooLarge,
+    /// EFBIG: all that moves is one change, and would be too large a one.
+    #[error("more than 16,384 extents would have to move: copy the file instead")]
+    TooManyExtents,
     /// EMLINK
     #[error("too many links")]
     TooManyLinks,
@@ -139,7 +142,7 @@ impl FsError {
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::Invalid(_) => 22,
-            Self::TooLarge => 27,
+            Self::TooLarge | Self::TooManyExtents => 27,
             Self::TooManyLinks | Self::TooManyShares => 31,
             Self::Range => 34,
             Self::NameTooLong => 36,

@@ -6,7 +6,28 @@ use syncline_device::block_on;
 use syncline_fs::Allocation;
 
 impl File {
-    /// Changes how `len` bytes from `offset` on are allocated, as fallocate(2) does.
+    /// Changes how `len` bytes from `offset` on are allocated, as fallocate(2) does, and takes ranges out of the file or puts some
+    /// in. What moves is not copied, and a crash leaves the file as it was before or as it is after.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let image = directory.path().join("image");
+    /// use std::io::Write;
+    /// use syncline::{Allocation, File, Filesystem, FormatOptions};
+    ///
+    /// let fs = Filesystem::create(&image, 64 << 20, &FormatOptions::default())?;
+    /// let mut log = fs.create_file("log")?;
+    /// log.write_all(&[b'a'; 8192])?;
+    /// log.write_all(b"newest")?;
+    /// // The oldest 8 KiB go from the front.
+    /// log.allocate(Allocation::CollapseRange, 0, 8192)?;
+    /// assert_eq!(fs.read("log")?, b"newest");
+    /// # drop(log);
+    /// # fs.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn allocate(&self, what: Allocation, offset: u64, len: u64) -> Result<()> {
         self.require_write()?;
         let kill_privileges = self.shared().kill_privileges();

@@ -85,6 +85,13 @@ fn ranges_are_given_up() {
     file.allocate(Allocation::ZeroRange { keep_size: false }, 19_000, 2000).unwrap();
     let expected = [vec![7; 4096], vec![0; 8192], vec![7; 19_000 - 12_288], vec![0; 2000]].concat();
     assert_eq!(fs.read("file").unwrap(), expected);
+    file.allocate(Allocation::InsertRange, 0, 4096).unwrap();
+    file.allocate(Allocation::CollapseRange, 8192, 8192).unwrap();
+    let expected = [&[0; 4096], &expected[..4096], &expected[12_288..]].concat();
+    assert_eq!(fs.read("file").unwrap(), expected);
+    file.allocate(Allocation::UnshareRange { keep_size: false }, 0, 40_960).unwrap();
+    assert_eq!(fs.metadata("file").unwrap().len(), 40_960);
+    assert_eq!(errno(file.allocate(Allocation::CollapseRange, 0, 100)), 22);
     assert_eq!(errno(file.allocate(Allocation::PunchHole, 0, 0)), 22);
     assert_eq!(errno(fs.open_file("file").unwrap().allocate(Allocation::PunchHole, 0, 1)), 9);
 }

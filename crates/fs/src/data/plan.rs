@@ -1,6 +1,9 @@
 //! What becomes of a file's extent items when some of its blocks change: pure arithmetic, no I/O.
 
+mod shift;
+
 use super::reflink::{Shares, TooMany};
+pub(crate) use shift::{pieces, shift};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
@@ -101,6 +104,11 @@ fn clear(extent: &Extent, cleared: &[Range<u64>], changes: &mut ExtentChanges) {
         return;
     }
     kept.extend(extent.slice(kept_from, extent.end()));
+    part(extent, kept, gone, changes);
+}
+
+/// An extent becomes those that are `kept`, perhaps elsewhere in the file, without the parts that are `gone`.
+fn part(extent: &Extent, mut kept: Vec<Extent>, gone: Vec<Extent>, changes: &mut ExtentChanges) {
     let list = if extent.shared { &mut changes.released } else { &mut changes.freed };
     if extent.packed.is_none() {
         gone.iter().for_each(|part| extend(list, part.run()));

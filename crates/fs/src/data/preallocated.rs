@@ -276,6 +276,13 @@ impl Room {
         inner.trim();
     }
 
+    /// Takes back what was told with [`Room::put_back`], of blocks that had their room already.
+    pub(crate) fn forget(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        inner.blocks = inner.blocks.saturating_sub(blocks);
+        inner.trim();
+    }
+
     /// Gives back the room of what a committed change, which is not empty, cleared. (What it added came before, with [`Room::put_back`].)
     pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &Change) {
         let mut inner = self.inner.lock();

@@ -78,8 +78,12 @@ fn lies_otherwise(piece: &[Extent], wanted: Option<Algorithm>) -> bool {
     !shared && piece.iter().any(|extent| extent.packed.map(|packed| packed.algorithm) != wanted)
 }
 
-/// Reads an extent's blocks and makes those dirty that have nothing newer in memory.
-async fn take_up_extent(fs: &Filesystem, inode: &Arc<Inode>, extent: &Extent) -> Result<u64, FsError> {
+/// Reads an extent's blocks and makes those dirty that have nothing newer in memory. The lease is held for writing.
+pub(super) async fn take_up_extent(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    extent: &Extent,
+) -> Result<u64, FsError> {
     let mut read = Vec::new();
     for block in extent.file_block..extent.end() {
         let newer = {

@@ -9,6 +9,7 @@ mod history;
 mod model;
 mod quota;
 mod reflink;
+mod shift;
 mod sync;
 mod writing;
 

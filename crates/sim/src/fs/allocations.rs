@@ -46,6 +46,9 @@ impl Task {
             Allocation::Preallocate { keep_size } => (0..0, if keep_size { 0 } else { end }),
             Allocation::ZeroRange { keep_size } => (offset..end, if keep_size { 0 } else { end }),
             Allocation::PunchHole => (offset..end, 0),
+            Allocation::CollapseRange | Allocation::InsertRange | Allocation::UnshareRange { .. } => {
+                unreachable!("not among those above")
+            }
         };
         let time = self.history.tick();
         self.history.with_file(ino, |file| file.cleared(time, op, cleared, new_size));

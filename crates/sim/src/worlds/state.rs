@@ -331,19 +331,21 @@ impl State {
 
     fn allocate(&mut self, at: &Path, what: Allocation, offset: u64, len: u64) -> Result<(), i32> {
         let (_, data) = self.file(at)?;
-        let end = (offset + len) as usize;
-        let keep_size = match what {
-            Allocation::ZeroRange { keep_size } | Allocation::Preallocate { keep_size } => keep_size,
-            Allocation::PunchHole => true,
-        };
-        if !keep_size {
-            data.resize(data.len().max(end), 0);
+        let (start, end) = (offset as usize, (offset + len) as usize);
+        match what {
+            Allocation::CollapseRange if end >= data.len() => return Err(EINVAL),
+            Allocation::CollapseRange => drop(data.drain(start..end)),
+            Allocation::InsertRange if start >= data.len() => return Err(EINVAL),
+            Allocation::InsertRange => drop(data.splice(start..start, vec![0; end - start])),
+            Allocation::ZeroRange { keep_size: false }
+            | Allocation::UnshareRange { keep_size: false }
+            | Allocation::Preallocate { keep_size: false } => data.resize(data.len().max(end), 0),
+            _ => {}
         }
-        if matches!(what, Allocation::Preallocate { .. }) {
-            return Ok(());
+        if matches!(what, Allocation::ZeroRange { .. } | Allocation::PunchHole) {
+            let end = end.min(data.len());
+            data[start.min(end)..end].fill(0);
         }
-        let end = end.min(data.len());
-        data[(offset as usize).min(end)..end].fill(0);
         Ok(())
     }
 

@@ -3,11 +3,16 @@
 mod clear;
 mod edges;
 mod preallocate;
+mod shift;
+mod unshare;
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use clear::Clearing;
+#[cfg(test)]
+pub(crate) use shift::EXTENTS_MAX as SHIFTED_EXTENTS_MAX;
+use shift::Shift;
 use syncline_format::items::inode::SIZE_MAX;
 
 /// What is to become of a range of a file.
@@ -22,6 +27,17 @@ pub enum Allocation {
     PunchHole,
     /// It reads as zeros, and is preallocated (FALLOC_FL_ZERO_RANGE).
     ZeroRange {
+        /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
+        keep_size: bool,
+    },
+    /// It is taken out, and what is behind it moves up: the file is shorter (FALLOC_FL_COLLAPSE_RANGE). Whole blocks, that end
+    /// before the file does.
+    CollapseRange,
+    /// What is there and behind moves down, and leaves a hole: the file is longer (FALLOC_FL_INSERT_RANGE). Whole blocks, that
+    /// begin before the file ends.
+    InsertRange,
+    /// Blocks that other files use, too, give way to copies of its own, and it is preallocated (FALLOC_FL_UNSHARE_RANGE).
+    UnshareRange {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
     },
@@ -54,6 +70,15 @@ impl Filesystem {
             Allocation::ZeroRange { keep_size } => {
                 let clearing = Clearing::Zero { grows: !keep_size };
                 clear::clear(self, &inode, bytes, clearing, kill_privileges).await
+            }
+            Allocation::CollapseRange => {
+                shift::shift(self, &inode, bytes, Shift::Collapse, kill_privileges).await
+            }
+            Allocation::InsertRange => {
+                shift::shift(self, &inode, bytes, Shift::Insert, kill_privileges).await
+            }
+            Allocation::UnshareRange { keep_size } => {
+                unshare::unshare(self, &inode, bytes, !keep_size, kill_privileges).await
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::quota::Held;
 use crate::receipt::Submitted;
 use async_lock::MutexGuardArc;
 use std::sync::Arc;
-use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
+use syncline_format::items::extent::Extent;
 use syncline_store::Canary;
 
 /// Most extents taken over in one transaction: some hundred kilobytes of log.
@@ -188,25 +188,14 @@ impl<'a> Span<'a> {
         for extent in source {
             let Some(part) = extent.slice(blocks.from, blocks.from + blocks.count) else { continue };
             shares.share(self.from.ino, extent, part.run()).ok()?;
-            let before = new.len();
-            moved(&part, blocks, &mut new);
+            let file_block = part.file_block - blocks.from + blocks.to;
+            let pieces = plan::pieces(&Extent { file_block, shared: true, ..part.clone() });
             if part.packed.is_some() {
                 // Each piece lies on all of the unit.
-                (before + 1..new.len()).try_for_each(|_| shares.divide(part.run())).ok()?;
+                (1..pieces.len()).try_for_each(|_| shares.divide(part.run())).ok()?;
             }
+            new.extend(pieces);
         }
         Some(new)
-    }
-}
-
-/// The extents that a part of the source becomes, cut where an item must end.
-fn moved(part: &Extent, blocks: &Blocks, new: &mut Vec<Extent>) {
-    let first = part.file_block - blocks.from + blocks.to;
-    let whole = Extent { file_block: first, shared: true, ..part.clone() };
-    let mut at = first;
-    while at < whole.end() {
-        let end = whole.end().min(at - at % EXTENT_BLOCKS_MAX + EXTENT_BLOCKS_MAX);
-        new.extend(whole.slice(at, end));
-        at = end;
     }
 }

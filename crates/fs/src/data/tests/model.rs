@@ -40,7 +40,19 @@ fn allocation() -> impl Strategy<Value = Allocation> {
         Just(Allocation::PunchHole),
         any::<bool>().prop_map(|keep_size| Allocation::Preallocate { keep_size }),
         any::<bool>().prop_map(|keep_size| Allocation::ZeroRange { keep_size }),
+        any::<bool>().prop_map(|keep_size| Allocation::UnshareRange { keep_size }),
     ]
+}
+
+/// Whole blocks, except now and then.
+fn shift() -> impl Strategy<Value = Step> {
+    let what = prop_oneof![Just(Allocation::CollapseRange), Just(Allocation::InsertRange)];
+    let block = |most: u64| prop_oneof![9 => (0..most).prop_map(|block| block * 4096), 1 => 0..most];
+    (what, (0..3usize, block(60)), block(30)).prop_map(|(what, place, len)| Step::Allocate {
+        what,
+        place,
+        len,
+    })
 }
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
@@ -62,10 +74,32 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(from, to, len)| Step::Deduplicate { from, to, len }),
         4 => (allocation(), place(0..3), size(300_000))
             .prop_map(|(what, place, len)| Step::Allocate { what, place, len }),
+        3 => shift(),
         2 => (0..3usize, any::<bool>()).prop_map(|(file, unshare)| Step::Defragment { file, unshare }),
         1 => Just(Step::Reopen),
         1 => Just(Step::Crash),
     ]
+}
+
+/// What an allocation makes of a file's bytes; false, and nothing has changed, if it must be refused.
+pub(super) fn allocate(bytes: &mut Vec<u8>, what: Allocation, offset: u64, len: u64) -> bool {
+    let (start, end) = (offset as usize, (offset + len) as usize);
+    let whole_blocks = offset.is_multiple_of(4096) && len.is_multiple_of(4096);
+    match what {
+        Allocation::CollapseRange if !whole_blocks || end >= bytes.len() => return false,
+        Allocation::InsertRange if !whole_blocks || start >= bytes.len() => return false,
+        Allocation::CollapseRange => drop(bytes.drain(start..end)),
+        Allocation::InsertRange => drop(bytes.splice(start..start, vec![0; end - start])),
+        Allocation::ZeroRange { keep_size: false }
+        | Allocation::UnshareRange { keep_size: false }
+        | Allocation::Preallocate { keep_size: false } => bytes.resize(end.max(bytes.len()), 0),
+        _ => {}
+    }
+    if matches!(what, Allocation::ZeroRange { .. } | Allocation::PunchHole) {
+        let end = end.min(bytes.len());
+        bytes[start.min(end)..end].fill(0);
+    }
+    true
 }
 
 /// The filesystem and what it should contain.
@@ -201,18 +235,11 @@ impl Pair {
             assert!(matches!(answer, Err(FsError::Invalid(_))));
             return;
         }
+        if !allocate(bytes, what, offset, len) {
+            assert!(matches!(answer, Err(FsError::Invalid(_))));
+            return;
+        }
         answer.unwrap();
-        let end = (offset + len) as usize;
-        match what {
-            Allocation::ZeroRange { keep_size: false } | Allocation::Preallocate { keep_size: false } => {
-                bytes.resize(end.max(bytes.len()), 0);
-            }
-            _ => {}
-        }
-        let end = end.min(bytes.len());
-        if !matches!(what, Allocation::Preallocate { .. }) {
-            bytes[(offset as usize).min(end)..end].fill(0);
-        }
         self.mount.check_items(self.inos[file]);
     }
 

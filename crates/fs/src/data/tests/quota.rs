@@ -341,22 +341,18 @@ fn limited(pair: &mut Pair, step: &Step) {
         }
         Step::Allocate { what, place: (file, offset), len } if len > 0 => {
             let result = mount.allocate(pair.inos[file], what, offset, len);
-            if result.is_ok() {
-                let bytes = pair.model.get_mut(&file).unwrap();
-                let end = (offset + len) as usize;
-                let grows = matches!(
-                    what,
-                    Allocation::ZeroRange { keep_size: false } | Allocation::Preallocate { keep_size: false }
-                );
-                if grows {
-                    bytes.resize(end.max(bytes.len()), 0);
+            let bytes = pair.model.get_mut(&file).unwrap();
+            match result {
+                Ok(()) => {
+                    assert!(super::model::allocate(bytes, what, offset, len));
+                    None
                 }
-                let end = end.min(bytes.len());
-                if !matches!(what, Allocation::Preallocate { .. }) {
-                    bytes[(offset as usize).min(end)..end].fill(0);
+                Err(FsError::Invalid(_)) => {
+                    assert!(!super::model::allocate(bytes, what, offset, len));
+                    None
                 }
+                Err(error) => Some(error),
             }
-            result.err()
         }
         Step::Copy { from, to, len } if from.0 != to.0 => {
             let copied =

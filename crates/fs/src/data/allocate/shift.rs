@@ -1,0 +1,184 @@
+//! Taking a range of blocks out of a file, or making room for one: what lies behind moves, and not a byte of it is copied.
+//!
+//! Only extent items change, all in one transaction with the size: a crash leaves the file as it was or as it should be, never
+//! something between. So there is a limit on how many extents may move.
+
+use crate::FsError;
+use crate::data::dirty::Block;
+use crate::data::place::{self, Naming, Placement};
+use crate::data::plan::{self, ExtentChanges};
+use crate::data::ranges::{Ranges, count};
+use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, write};
+use crate::filesystem::Filesystem;
+use crate::flags::require_changeable;
+use crate::inode::Inode;
+use crate::receipt::Submitted;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_device::AlignedBuf;
+use syncline_format::items::extent::FILE_BLOCKS_MAX;
+use syncline_format::items::inode::SIZE_MAX;
+use syncline_store::Reservation;
+
+/// Most extents that move at once: 2 GiB of a file that lies in one piece, and about two megabytes in the log.
+pub(crate) const EXTENTS_MAX: usize = 16_384;
+
+/// Where a file's blocks go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shift {
+    /// Those of the range go, and what is behind takes their place.
+    Collapse,
+    /// Those from the beginning of the range on move behind it.
+    Insert,
+}
+
+/// Shifts the blocks of a file. `bytes` begins and ends between blocks.
+pub(super) async fn shift(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    bytes: Range<u64>,
+    shift: Shift,
+    kill_privileges: bool,
+) -> Result<(), FsError> {
+    if !bytes.start.is_multiple_of(BLOCK) || !bytes.end.is_multiple_of(BLOCK) {
+        return Err(FsError::Invalid("offset and length must be multiples of 4096"));
+    }
+    let _writebacks = submit::hold_writebacks(&[inode]).await;
+    submit::submit_once(fs, inode, &mut Submitted::default()).await?;
+    fs.admit_growth().await?;
+    let _lease = inode.lease.write().await;
+    fs.require_present(inode)?;
+    require_changeable(inode)?;
+    let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
+    // What was written since. From here on nothing is dirty: every block has its extent, or lies in the inode item.
+    sync::submit_leased(fs, &[inode], &mut Submitted::default()).await?;
+    truncate::forget_stale_extents(fs, inode).await?;
+    let blocks = bytes.start / BLOCK..bytes.end / BLOCK;
+    let (removed, to) = match shift {
+        Shift::Collapse => (blocks.clone(), blocks.start),
+        Shift::Insert => (blocks.start..blocks.start, blocks.end),
+    };
+    let found = lookup::some(&fs.store, inode.ino, removed.start, FILE_BLOCKS_MAX, EXTENTS_MAX).await?;
+    if !found.complete {
+        return Err(FsError::TooManyExtents);
+    }
+    let first = First::take_out(fs, inode, &removed, to).await?;
+    let extents = plan::shift(&found.extents, &removed, to);
+    let more = (extents.added_blocks + first.blocks()).saturating_sub(extents.freed_blocks);
+    let _held = charge::hold_blocks(fs, inode, more).await?;
+    let shares = reflink::hold(fs, &found.extents).await?;
+    fs.drop_privileges(inode, kill_privileges).await?;
+    // What moves out of the inode item has a block now, and needs the room no more that it kept there.
+    let extents = with_preallocated(inode, extents, &removed, to, first.moved.is_some());
+    first.commit(fs, inode, extents, new_size, shares)
+}
+
+/// The file's size afterwards, if the range is one that it can lose or gain.
+fn new_size(size: u64, bytes: &Range<u64>, shift: Shift) -> Result<u64, FsError> {
+    let len = bytes.end - bytes.start;
+    match shift {
+        Shift::Collapse if bytes.end >= size => {
+            Err(FsError::Invalid("the range reaches the end of the file: truncate it"))
+        }
+        Shift::Collapse => Ok(size - len),
+        Shift::Insert if bytes.start >= size => Err(FsError::Invalid(
+            "the range begins at the end of the file or behind it: make the file larger",
+        )),
+        Shift::Insert => size.checked_add(len).filter(|&size| size <= SIZE_MAX).ok_or(FsError::TooLarge),
+    }
+}
+
+/// Preallocated blocks move like others. Where block `to` is `taken`, it is none.
+fn with_preallocated(
+    inode: &Inode,
+    mut extents: ExtentChanges,
+    removed: &Range<u64>,
+    to: u64,
+    taken: bool,
+) -> ExtentChanges {
+    let state = inode.state.lock();
+    let mut moved = Ranges::default();
+    for range in state.data.preallocated.ranges().within(&(removed.end..FILE_BLOCKS_MAX)) {
+        // What would lie past the end of all files is given up.
+        let end = (range.end - removed.end + to).min(FILE_BLOCKS_MAX);
+        moved.insert(range.start - removed.end + to..end);
+    }
+    if taken {
+        moved.remove(&(to..to + 1));
+    }
+    extents.preallocated = moved.iter().collect();
+    extents.cleared.push(removed.start..FILE_BLOCKS_MAX);
+    extents
+}
+
+/// What becomes of block 0 if it lies in the inode item and is among those that go or move.
+struct First {
+    inline: InlineChange,
+    /// It gets a block of its own, at this place of the file.
+    moved: Option<(u64, Block)>,
+    reservation: Reservation,
+}
+
+impl First {
+    async fn take_out(
+        fs: &Filesystem,
+        inode: &Inode,
+        removed: &Range<u64>,
+        to: u64,
+    ) -> Result<Self, FsError> {
+        let inline = inode.state.lock().data.inline.clone().filter(|_| removed.start == 0);
+        let mut first = Self { inline: InlineChange::Keep, moved: None, reservation: Reservation::default() };
+        let Some(contents) = inline else { return Ok(first) };
+        first.inline = InlineChange::Set(None);
+        if removed.is_empty() {
+            first.reservation = write::reserve(fs, 1).await?.unwrap_or_default();
+            first.moved = Some((to, Block::Owned(AlignedBuf::copy_from(&contents)).freeze()));
+        }
+        Ok(first)
+    }
+
+    fn blocks(&self) -> u64 {
+        u64::from(self.moved.is_some())
+    }
+
+    /// Commits all in one transaction. Nothing waits.
+    fn commit(
+        mut self,
+        fs: &Filesystem,
+        inode: &Arc<Inode>,
+        mut extents: ExtentChanges,
+        size: u64,
+        shares: reflink::Shares<'_>,
+    ) -> Result<(), FsError> {
+        let near = inode.state.lock().data.near;
+        let moved: Vec<(u64, Block)> = self.moved.take().into_iter().collect();
+        let placements = place::place(fs, &mut self.reservation, &moved, near)?;
+        let naming = name(&placements, &mut extents);
+        let kept_room = count(&extents.preallocated);
+        let size = SizeChange::Truncated { size, logged: size, now: fs.now() };
+        let change = FileChange { inode, extents, named: naming.named, inline: self.inline, size };
+        // The room of what moves is there already.
+        fs.data.room.put_back(kept_room, None);
+        if let Err(error) = transact::commit(fs, vec![change], shares) {
+            fs.data.room.forget(kept_room);
+            place::abandon(fs, &placements);
+            return Err(error);
+        }
+        let mut state = inode.state.lock();
+        state.data.tail = None;
+        state.attr.blocks = state.data.visible_units(state.attr.size);
+        Ok(())
+    }
+}
+
+/// Names what was placed.
+fn name(placements: &[Placement], extents: &mut ExtentChanges) -> Naming {
+    let mut naming = Naming::default();
+    placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
+    for extent in std::mem::take(&mut naming.extents) {
+        extents.added_blocks += extent.charged_blocks();
+        extents.items.insert(extent.file_block, Some(extent));
+    }
+    naming
+}
