@@ -49,25 +49,23 @@ async fn truncate(
     Ok(stale)
 }
 
-/// True when the kernel tells of every opening and of its end, so that they are counted. Where OPEN may be refused for good it
-/// does not, and from then on it sends no RELEASE either, also not for what CREATE opened: a count would never come back to
-/// zero, and the file would outlive its last name. There its references keep what is open, until FORGET.
+/// True when the kernel tells of every opening and of its end, so that they are counted. Where OPEN and CREATE may be refused
+/// for good they are, at their first time: then the kernel makes files with MKNOD and asks nobody to open or close them. What
+/// is open it refers to, until FORGET.
 fn counts_openings(session: &Session) -> bool {
     !session.negotiated().has(init::NO_OPEN_SUPPORT)
 }
 
-fn close(session: &Session, ino: Ino) {
-    if counts_openings(session) {
-        session.fs().release_file(ino);
-    }
+/// Keeps the kernel from asking again.
+fn refuse_for_good() -> Answer {
+    Err(Refusal::Errno(libc::ENOSYS))
 }
 
 pub(super) async fn open(session: &Session, request: &Request) -> Answer {
     let input: OpenIn = request.arguments().take()?;
     let ino = request.ino();
     if !counts_openings(session) {
-        // From now on nobody asks: what the kernel refers to stays, and it refers to what is open.
-        return Err(Refusal::Errno(libc::ENOSYS));
+        return refuse_for_good();
     }
     session.fs().open_file(ino).await?;
     let mut reply = Reply::fixed(&opened(session, input.flags));
@@ -107,6 +105,9 @@ async fn make(
 }
 
 pub(super) async fn create(session: &Session, request: &Request) -> Answer {
+    if !counts_openings(session) {
+        return refuse_for_good();
+    }
     let mut arguments = request.arguments();
     let input: CreateIn = arguments.take()?;
     let name = arguments.name()?;
@@ -120,10 +121,7 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
             // The kernel takes nothing else in answer to CREATE; asked again, it looks the name up first.
             return Err(Refusal::Errno(libc::ESTALE));
         }
-        if counts_openings(session) {
-            session.fs().open_file(ino).await?;
-        }
-        Ok(())
+        Ok(session.fs().open_file(ino).await?)
     };
     if let Err(refusal) = opened_file.await {
         session.fs().forget(ino, 1);
@@ -139,7 +137,7 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
         match emptied.await {
             Ok(attributes) => found = attributes,
             Err(error) => {
-                close(session, ino);
+                session.fs().release_file(ino);
                 session.fs().forget(ino, 1);
                 return Err(error.into());
             }
@@ -160,7 +158,7 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     let linkable = input.flags & libc::O_EXCL as u32 == 0;
     let made = session.fs().tmpfile(request.caller(), request.ino(), permissions, linkable).await?;
     if !counts_openings(session) {
-        // The reference that the answer makes keeps it.
+        // The reference that the answer makes keeps it, and no RELEASE will come.
         session.fs().release_file(made.ino);
     }
     let open = opened(session, input.flags);
@@ -169,7 +167,9 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
 
 pub(super) fn release(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<ReleaseIn>()?;
-    close(session, request.ino());
+    if counts_openings(session) {
+        session.fs().release_file(request.ino());
+    }
     Ok(Reply::empty())
 }
 

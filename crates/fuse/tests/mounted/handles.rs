@@ -1,6 +1,7 @@
 //! File handles (name_to_handle_at, open_by_handle_at), as NFS servers and backup programs use them: they name an inode when
 //! the kernel has long forgotten it.
 
+use crate::shell::Caches;
 use crate::support::TestMount;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -54,13 +55,10 @@ fn read(mut file: File) -> String {
     text
 }
 
-fn drop_caches() {
-    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
-}
-
 #[test]
 fn handles_outlive_the_kernels_memory() {
     let Some(mount) = TestMount::or_skip() else { return };
+    let caches = Caches::alone();
     let (dir, file) = (mount.path().join("dir"), mount.path().join("dir/file"));
     fs::create_dir(&dir).unwrap();
     fs::write(&file, "found again").unwrap();
@@ -69,17 +67,17 @@ fn handles_outlive_the_kernels_memory() {
     let handles: Vec<Handle> =
         [&dir, &file, &mount.path().join("gone")].into_iter().map(|path| handle(path).unwrap()).collect();
     let numbers: Vec<u64> = [&dir, &file].into_iter().map(|path| fs::metadata(path).unwrap().ino()).collect();
-    drop_caches();
+    caches.drop_all();
     assert_eq!(open(&root, &handles[0]).unwrap().metadata().unwrap().ino(), numbers[0]);
-    drop_caches();
+    caches.drop_all();
     assert_eq!(open(&root, &handles[1]).unwrap().metadata().unwrap().ino(), numbers[1]);
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");
     // Whatever its name is by now.
     fs::rename(&file, mount.path().join("moved")).unwrap();
-    drop_caches();
+    caches.drop_all();
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");
     fs::remove_file(mount.path().join("gone")).unwrap();
-    drop_caches();
+    caches.drop_all();
     let stale = open(&root, &handles[2]).map(drop).unwrap_err();
     assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
     // Numbers are never used again, so a handle never names another file.

@@ -5,6 +5,7 @@ use crate::{as_ordinary_user, pattern, support};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -89,6 +90,26 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     assert!(refusal.contains("daemon has gone"), "{refusal}");
     second.wait().unwrap();
+}
+
+/// Making, writing and removing files asks for nothing but that, from the first one on; and what only who makes a file may do to
+/// it, he may.
+#[test]
+fn files_are_made_and_opened_without_asking() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = as_ordinary_user(&format!(
+        "set -eu; cd {}
+        umask 377; for i in 1 2 3 4 5 6 7 8 9; do echo text > $i; done; cat 1
+        echo more >> 1 || echo refused
+        umask 022; set -C; echo more > 1 || echo exists; set +C
+        rm -f 2; echo more > 2; echo new > 2; cat 2",
+        mount.path().display()
+    ));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "text\nrefused\nexists\nnew\n", "{output:?}");
+    let requests = ["MkNod", "Create", "Open", "Release"].map(|kind| mount.requests(kind));
+    assert_eq!(requests, [10, 1, 1, 0]);
+    mount.unmount();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::support::ORDINARY_USER;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `len` bytes that differ from place to place and from seed to seed.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -12,4 +13,20 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
 /// Runs a shell command as an ordinary user.
 pub fn as_ordinary_user(script: &str) -> std::process::Output {
     Command::new("sh").arg("-c").arg(script).uid(ORDINARY_USER).gid(ORDINARY_USER).output().unwrap()
+}
+
+/// Empties the kernel's caches, of everything there is.
+pub struct Caches(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl Caches {
+    /// Nobody else here empties them for as long as this lives.
+    pub fn alone() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        Self(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has the kernel forget what it can.
+    pub fn drop_all(&self) {
+        std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    }
 }
