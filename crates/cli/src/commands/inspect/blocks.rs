@@ -1,8 +1,8 @@
 //! Superblocks, the space map, and what lies at a block.
 
+use super::answer::{Answer, number};
 use super::decode;
 use super::image::Image;
-use super::shell::{Answer, number};
 use super::tree::{contains, each_item, walk};
 use serde_json::{Value, json};
 use syncline_device::{FlushTracker, block_on};

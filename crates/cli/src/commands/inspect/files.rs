@@ -1,8 +1,8 @@
 //! Inodes and paths.
 
+use super::answer::{Answer, number};
 use super::decode;
 use super::image::Image;
-use super::shell::{Answer, number};
 use super::tree::{each_item, of_kind};
 use bytes::Bytes;
 use serde_json::{Value, json};

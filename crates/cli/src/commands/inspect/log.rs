@@ -1,8 +1,8 @@
 //! The log.
 
+use super::answer::{Answer, number};
 use super::decode;
 use super::image::Image;
-use super::shell::{Answer, number};
 use serde_json::{Value, json};
 use syncline_device::block_on;
 use syncline_format::batch::{BatchHeader, Record, Records, unpack_checksums};

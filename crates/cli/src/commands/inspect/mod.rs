@@ -1,5 +1,6 @@
 //! `syncline inspect`: a shell that looks into an image, block by block if need be, and never writes.
 
+mod answer;
 mod blocks;
 mod decode;
 mod files;

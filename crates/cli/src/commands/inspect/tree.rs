@@ -1,8 +1,8 @@
 //! Nodes and items.
 
+use super::answer::{Answer, number, number_or};
 use super::decode;
 use super::image::Image;
-use super::shell::{Answer, number, number_or};
 use serde_json::{Value, json};
 use syncline_device::{FlushTracker, block_on};
 use syncline_format::node::{MAX_LEVEL, Node};
