@@ -241,10 +241,19 @@ impl Mount {
         wait_for_end(pid);
     }
 
-    /// Unmounts, and waits for the end of the daemon.
+    /// Unmounts, and waits for the end of the daemon. A program that another test is just starting holds all files that are open
+    /// here for a moment.
     #[track_caller]
     pub fn unmount(mut self) -> Answer {
-        let answer = syncline([OsStr::new("umount"), self.path.as_ref()]);
+        let unmount = || syncline([OsStr::new("umount"), self.path.as_ref()]);
+        let mut answer = unmount();
+        for _ in 0..100 {
+            if !answer.err.contains("is in use") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            answer = unmount();
+        }
         if answer.code == 0 {
             self.daemon = None;
         }
