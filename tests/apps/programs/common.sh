@@ -1,7 +1,7 @@
 # What the programs here share; each sources it and ends with: main "$@"
 #   PROGRAM --prepare      installs what it needs and fetches its input into $APPS_CACHE; not timed. Defines prepare() for that.
 #   PROGRAM DIRECTORY      does its work in an empty directory and verifies it: work() and, in it, timed() for what is measured.
-# Set by the runner: APPS_CACHE, APPS_SCRATCH (a folder elsewhere), APPS_TIMES, APPS_QUICK, and on Syncline SYNCLINE, SYNCLINE_DEVICE,
+# Set by the runner: APPS_CACHE, APPS_SCRATCH (a folder elsewhere), APPS_TIMES, APPS_SIZE (quick, middle, full), and on Syncline SYNCLINE, SYNCLINE_DEVICE,
 # SYNCLINE_MOUNT and SYNCLINE_PID.
 set -euo pipefail
 repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
@@ -9,8 +9,8 @@ repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 skip() { printf 'skipped: %s\n' "$*"; exit 77; }
 
-# sized QUICK FULL: one of the two
-sized() { if [ -n "${APPS_QUICK:-}" ]; then echo "$1"; else echo "$2"; fi; }
+# sized QUICK [MIDDLE] FULL: one of them; without MIDDLE that is FULL too
+sized() { case ${APPS_SIZE:-full} in quick) echo "$1" ;; middle) echo "$2" ;; *) echo "${@: -1}" ;; esac; }
 
 # timed LABEL COMMAND...: the seconds that it takes become a line of the table
 timed() {
