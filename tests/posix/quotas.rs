@@ -118,3 +118,60 @@ fn what_is_there_is_counted_and_an_image_tells_without_a_mount() {
     ground.mount = Some(support::Mount::new(&place, &path, &[]));
     ground.end();
 }
+
+const PROGRAM: &str = r#"
+#include "syncline.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* DIRECTORY set BYTES INODES | show | remove: prints the number of the error, or what is known */
+int main(int count, char **words)
+{
+	char text[4096] = "", cut[8] = "";
+	int fd = open(words[1], O_RDONLY | O_DIRECTORY), failed = -1, len;
+
+	if (fd < 0)
+		return 1;
+	if (words[2][0] == 's' && count == 5)
+		failed = syncline_set_quota(fd, strtoull(words[3], 0, 10),
+					    words[4][0] == '-' ? SYNCLINE_LIMIT_STAYS : strtoull(words[4], 0, 10));
+	else if (words[2][0] == 'r')
+		failed = syncline_remove_quota(fd);
+	else if ((len = syncline_quota(fd, text, sizeof text)) >= 0)
+		failed = len != (int)strlen(text) || syncline_quota(fd, cut, sizeof cut) != len || strlen(cut) != 7;
+	printf("%d %s\n", failed ? errno : 0, text);
+	return 0;
+}
+"#;
+
+#[test]
+fn programs_in_c_can_set_show_and_remove_quotas() {
+    skip_if!(no_fuse());
+    skip_if!(support::tool("cc", &["--version".as_ref()]).is_none().then_some("no C compiler is installed"));
+    let place = support::Place::new();
+    let binary = support::c_program(&place, PROGRAM);
+    let call = |directory: &Path, words: &[&str]| {
+        let output = std::process::Command::new(&binary).arg(directory).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let ground = Ground::new();
+    let home = ground.path("home");
+    fs::create_dir_all(home.join("below")).unwrap();
+    assert_eq!(call(&home, &["show"]), "2", "ENOENT");
+    assert_eq!(call(&home, &["remove"]), "2", "ENOENT");
+    assert_eq!(call(&home, &["set", "1048576", "20"]), "0");
+    refused(fs::write(home.join("file"), vec![1; 2 << 20]), EDQUOT);
+    assert_eq!(call(&home, &["set", "4194304", "-"]), "0");
+    fs::write(home.join("file"), vec![1; 2 << 20]).unwrap();
+    let shown = call(&home, &["show"]);
+    let shown: serde_json::Value = serde_json::from_str(shown.strip_prefix("0 ").unwrap()).unwrap();
+    assert_eq!(shown["usage"]["limits"], serde_json::json!({ "bytes": 4 << 20, "inodes": 20 }), "{shown}");
+    assert_eq!(shown["usage"], usage(&home));
+    assert_eq!(call(&home.join("below"), &["set", "1", "1"]), "16", "EBUSY");
+    assert_eq!(call(&home, &["remove"]), "0");
+    fs::write(home.join("file"), vec![1; 8 << 20]).unwrap();
+    assert_eq!(call(place.path(), &["set", "1", "1"]), "25", "ENOTTY elsewhere");
+    ground.end();
+}

@@ -1,12 +1,11 @@
 //! fsync2 and fbarrier: through the program, and through the C header.
 
 use crate::skip_if;
-use crate::support::{Answer, Place, no_fuse, program, run, tool};
+use crate::support::{Answer, Place, c_program, no_fuse, program, run, tool};
 use crate::{Ground, errno};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 fn call(command: &str, files: &[PathBuf]) -> Answer {
@@ -130,21 +129,7 @@ fn programs_in_c_can_call_both() {
     skip_if!(no_fuse());
     skip_if!(tool("cc", &["--version".as_ref()]).is_none().then(|| "no C compiler is installed".to_owned()));
     let place = Place::new();
-    let (source, binary) = (place.path().join("program.c"), place.path().join("program"));
-    fs::write(&source, PROGRAM).unwrap();
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
-    let arguments: [&OsStr; 8] = [
-        "-Wall".as_ref(),
-        "-Wextra".as_ref(),
-        "-Werror".as_ref(),
-        "-I".as_ref(),
-        include.as_ref(),
-        "-o".as_ref(),
-        binary.as_ref(),
-        source.as_ref(),
-    ];
-    let compiled = Command::new("cc").args(arguments).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let binary = c_program(&place, PROGRAM);
     let ground = Ground::new();
     let files = [ground.path("one"), ground.path("two")];
     let output = Command::new(&binary).args(&files).output().unwrap();

@@ -106,6 +106,18 @@ pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Compiles a program in C that includes the headers of `include/`.
+pub fn c_program(place: &Place, text: &str) -> PathBuf {
+    let (source, binary) = (place.path().join("program.c"), place.path().join("program"));
+    fs::write(&source, text).expect("it is ours");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(include).arg("-o").arg(&binary).arg(&source);
+    let compiled = cc.output().expect("there is a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    binary
+}
+
 /// True for root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

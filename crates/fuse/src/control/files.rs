@@ -35,7 +35,7 @@ const _: () = assert!(HEADER_BYTES + 8 * FILES_MAX < 1 << 14);
 
 impl FilesCommand {
     /// The number of the ioctl, as `_IOC(_IOC_WRITE, ...)` makes it.
-    fn number(self, count: usize) -> u32 {
+    pub(crate) fn number(self, count: usize) -> u32 {
         let size = (HEADER_BYTES + 8 * count) as u32;
         (1 << 30) | (size << 16) | (IOCTL_TYPE << 8) | self as u32
     }

@@ -12,6 +12,8 @@
 pub(crate) mod blocks;
 mod client;
 pub(crate) mod files;
+#[cfg(test)]
+mod header;
 pub(crate) mod label;
 mod quotas;
 mod server;

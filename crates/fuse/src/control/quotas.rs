@@ -1,4 +1,4 @@
-//! The asker's end of quotas.
+//! The asker's end of quotas. `include/syncline.h` is the same for C.
 
 use super::client::{ControlError, ask_about, failed, open, pages, refused};
 use super::wire::{ControlIn, LIMIT_STAYS, Question};
