@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_input;
 mod devices;
 mod images;
 mod memory;

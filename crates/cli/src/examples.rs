@@ -202,7 +202,8 @@ Examples:
 pub const DEMO: &str = "\
 Examples:
   syncline demo
-  syncline demo --seconds 2 --embedded           where nothing can be mounted";
+  syncline demo --seconds 2 --embedded           where nothing can be mounted
+  syncline demo --json                           the figures, for a program";
 
 pub const COMPLETIONS: &str = "\
 Examples:

@@ -145,6 +145,12 @@ impl From<DeviceError> for Failure {
             (DeviceError::Open { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::NotAnImage).next("check the path, or make an image with 'syncline mkfs'")
             }
+            (DeviceError::Open { .. }, Some(io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory)) => {
+                of(Cause::NotAnImage).next("name an image file or a block device")
+            }
+            (DeviceError::Open { .. }, Some(io::ErrorKind::NotADirectory)) => {
+                of(Cause::NotAnImage).next("check the path: a part of it is a file")
+            }
             (DeviceError::Open { .. }, _) => of(Cause::Device).next("name an image file or a block device"),
             (DeviceError::Create { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
                 of(Cause::NoSpace).next("free some space there, or choose a smaller --size")
@@ -152,12 +158,15 @@ impl From<DeviceError> for Failure {
             (DeviceError::Create { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::Other).next("create the folder first")
             }
+            (DeviceError::Create { .. }, Some(io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput)) => {
+                of(Cause::Usage).next("choose another --size")
+            }
             (DeviceError::Create { .. }, _) => of(Cause::Other),
             (DeviceError::Extend { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
                 of(Cause::NoSpace)
                     .next("free some space there, or choose a smaller size; nothing has changed")
             }
-            (DeviceError::Extend { .. }, Some(io::ErrorKind::InvalidInput)) => {
+            (DeviceError::Extend { .. }, Some(io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge)) => {
                 of(Cause::Usage).next("choose a smaller size or 'max', or enlarge the device first")
             }
             (DeviceError::Extend { .. }, _) => of(Cause::Other).next("nothing has changed"),
@@ -233,6 +242,10 @@ impl From<CrashlabError> for Failure {
                     Self::of(Cause::NotAnImage, format!("cannot open {}: {source}", path.display()))
                         .next("make a recording with 'syncline crashlab record'")
                 }
+                io::ErrorKind::IsADirectory => {
+                    Self::of(Cause::NotAnImage, format!("{} is a directory", path.display()))
+                        .next("name a file that 'syncline crashlab record' made")
+                }
                 kind => Self::from(io::Error::new(kind, source)).about(&path),
             },
             CrashlabError::NotARecording { .. }
@@ -294,6 +307,12 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let next = "name a directory that an image is mounted at ('findmnt -t fuse.syncline' lists them)";
         match error {
+            ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Self::of(Cause::MountPoint, error).next("check the path")
+            }
+            ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Self::of(Cause::Permission, error).next("ask as root, or as the user whose daemon it is")
+            }
             ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
                 Self::of(Cause::MountPoint, error).next(next)
             }

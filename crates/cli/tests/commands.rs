@@ -156,6 +156,25 @@ fn the_demo_runs_embedded() {
 }
 
 #[test]
+fn the_demo_tells_programs_its_figures() {
+    let place = Place::new();
+    let mut command = program();
+    command.args(["demo", "--seconds", "1", "--embedded", "--json"]).env("TMPDIR", place.path());
+    let figures = json(run(command).ok());
+    let rows = figures["workloads"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert!(
+            row["fsyncs"].as_u64().unwrap() > 0 && row["flushes_per_fsync"].as_f64().unwrap() <= 1.05,
+            "{row}"
+        );
+    }
+    assert_eq!((&figures["power_cuts"]["cuts"], &figures["power_cuts"]["lost"]), (&10.into(), &0.into()));
+    assert!(figures["power_cuts"]["compared"]["bytes"].as_u64().unwrap() > 0, "{figures}");
+    assert!(figures["image"].is_null(), "it is gone");
+}
+
+#[test]
 fn the_demo_keeps_its_image_if_asked() {
     let place = Place::new();
     let mut command = program();

@@ -5,8 +5,9 @@ use crate::failure::{Failure, Outcome};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_check::{Condition, FINDINGS_MAX, Finding, Progress, Repair, Report, Stage};
+use syncline_check::{CheckError, Condition, FINDINGS_MAX, Finding, Progress, Repair, Report, Stage};
 use syncline_device::{FileDevice, OpenOptions, block_on};
+use syncline_store::StoreError;
 
 /// Exit code for "errors were mended" of fsck(8).
 pub const REPAIRED: u8 = 1;
@@ -65,7 +66,13 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let repair = block_on(syncline_check::repair(device, spawn, args.dry_run, &mut tell));
     bar.finish_and_clear();
     let repair = repair.map_err(|error| {
-        Failure::from(error).about(&args.image).next(
+        let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
+        let failure = Failure::from(error).about(&args.image);
+        // What is no image at all has nothing that could be saved; its text names the next step.
+        if !usable {
+            return failure;
+        }
+        failure.next(
             "nothing was changed beyond what the next check tells; 'mount -o ro' saves what can be read",
         )
     })?;

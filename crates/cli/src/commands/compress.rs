@@ -1,6 +1,7 @@
 //! `syncline compress`: has what is written to files compressed, and what they hold already.
 
 use super::image::progress_bar;
+use super::not_walked;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde::Serialize;
@@ -98,7 +99,7 @@ pub fn run(args: Args) -> Outcome {
     for path in &args.paths {
         let depth = if args.recursive { usize::MAX } else { 0 };
         for entry in WalkDir::new(path).max_depth(depth).same_file_system(true) {
-            let entry = entry.map_err(Failure::new)?;
+            let entry = entry.map_err(|error| not_walked(path, error))?;
             let kind = entry.file_type();
             if kind.is_file() || kind.is_dir() {
                 found.push((entry.into_path(), kind.is_dir()));

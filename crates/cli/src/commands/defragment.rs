@@ -1,7 +1,7 @@
 //! `syncline defragment`: has the daemon write files again that lie scattered on the device.
 
-use super::files_below;
 use super::image::progress_bar;
+use super::{files_below, missing};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::ProgressBar;
@@ -46,9 +46,9 @@ struct Line {
 pub fn run(args: Args) -> Outcome {
     let mut files = Vec::new();
     for path in &args.paths {
-        let metadata = path.symlink_metadata().map_err(|error| Failure::from(error).about(path))?;
+        let metadata = path.symlink_metadata().map_err(|error| missing(path, error))?;
         if metadata.is_dir() && !args.recursive {
-            return Err(Failure::usage(format!("{} is a directory; add -r", path.display())));
+            return Err(Failure::usage(format!("{} is a directory", path.display())).next("add -r"));
         }
         for file in files_below(path)? {
             let metadata = file.symlink_metadata().map_err(|source| cannot_open(&file, source))?;

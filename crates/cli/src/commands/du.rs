@@ -1,7 +1,8 @@
 //! `syncline du`: what files use for themselves, and what they share.
 
 use super::files_below;
-use crate::failure::Outcome;
+use super::image::spinner;
+use crate::failure::{Failure, Outcome};
 use crate::size;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -47,6 +48,23 @@ impl Line {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    let bar = spinner("looking at files");
+    let lines = lines(&args);
+    bar.finish_and_clear();
+    let lines = lines?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");
+    for line in lines {
+        let columns = [line.total_bytes, line.exclusive_bytes, line.shared_bytes].map(size::show);
+        println!("{:>12} {:>12} {:>12}  {}", columns[0], columns[1], columns[2], line.path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(args: &Args) -> Result<Vec<Line>, Failure> {
     let mut lines = Vec::new();
     // A file with several names counts once.
     let mut seen = HashSet::new();
@@ -68,14 +86,5 @@ pub fn run(args: Args) -> Outcome {
         }
         lines.push(Line::new(path, sum));
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");
-    for line in lines {
-        let columns = [line.total_bytes, line.exclusive_bytes, line.shared_bytes].map(size::show);
-        println!("{:>12} {:>12} {:>12}  {}", columns[0], columns[1], columns[2], line.path.display());
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(lines)
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline::FormatOptions;
 use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions};
 
@@ -27,16 +28,31 @@ pub fn open_read_only(path: &Path) -> Result<Arc<FileDevice>, Failure> {
     Ok(FileDevice::open(path, OpenOptions { read_only: true, ..OpenOptions::default() })?)
 }
 
-/// A progress bar in bytes; silent when standard error is not a terminal.
-pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() && !crate::logging::is_quiet() {
+/// Where progress is shown: nowhere if standard error is not a terminal.
+fn draw_target() -> ProgressDrawTarget {
+    if std::io::stderr().is_terminal() && !crate::logging::is_quiet() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
-    };
+    }
+}
+
+/// A sign of life for what nobody knows the length of; silent as a progress bar is.
+pub fn spinner(what: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
+    let bar = ProgressBar::with_draw_target(None, draw_target());
+    let bar = bar.with_style(style.expect("the template is well-formed")).with_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// A progress bar in bytes; silent when standard error is not a terminal.
+pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     let style = style.expect("the template is well-formed");
-    ProgressBar::with_draw_target(Some(total_bytes), target).with_style(style).with_message(what.to_owned())
+    ProgressBar::with_draw_target(Some(total_bytes), draw_target())
+        .with_style(style)
+        .with_message(what.to_owned())
 }
 
 /// Makes an image file, fully allocated and written, or takes a device or file that exists.
@@ -44,7 +60,9 @@ pub fn create(path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Arc<F
     if !force {
         refuse_known(path)?;
     }
-    let bar = progress_bar(size_bytes.unwrap_or(0), "writing the image");
+    // A file that is there and keeps its length is written whole, too.
+    let present = || path.metadata().map_or(0, |metadata| metadata.len());
+    let bar = progress_bar(size_bytes.unwrap_or_else(present), "writing the image");
     let device = FileDevice::create(path, size_bytes, force, OpenOptions::default(), &mut |bytes| {
         bar.set_position(bytes)
     });

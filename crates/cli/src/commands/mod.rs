@@ -35,4 +35,4 @@ pub mod top;
 pub mod trim;
 pub mod umount;
 
-use files::files_below;
+use files::{files_below, missing, not_walked};

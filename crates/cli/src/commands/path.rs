@@ -16,10 +16,15 @@ pub struct Args {
     #[arg(value_name = "IMAGE|DIR")]
     source: PathBuf,
     /// Number of the inode, as 'ls -i', 'stat' and 'syncline check' show it
+    #[arg(value_parser = inode_number)]
     inode: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn inode_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "give a number, as 'ls -i' shows it".to_owned())
 }
 
 /// Runs the command.

@@ -1,5 +1,6 @@
 //! `syncline quota`: limits of directory trees.
 
+use super::image;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{examples, size};
 use serde_json::{Value, json};
@@ -95,7 +96,10 @@ pub fn run(args: Args) -> Outcome {
 
 fn set(args: &SetArgs) -> Outcome {
     let Limits { bytes, inodes } = args.limits;
-    control::set_quota(&args.dir, bytes, inodes).map_err(|error| refused(error, &args.dir))?;
+    let bar = image::spinner("counting what is there");
+    let set = control::set_quota(&args.dir, bytes, inodes);
+    bar.finish_and_clear();
+    set.map_err(|error| refused(error, &args.dir))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@ use super::image::{self, progress_bar};
 use super::mount::close;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use syncline_device::{Device, FileDevice, OpenOptions, block_on};
 use syncline_format::{BLOCK_BYTES, Geometry};
 use syncline_fs::Filesystem;
+use syncline_fuse::control;
 use syncline_store::{Store, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -23,6 +25,9 @@ pub struct Args {
     image: PathBuf,
     /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is
     size: Target,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// A size on the command line.
@@ -46,6 +51,8 @@ impl FromStr for Target {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     if args.image.is_dir() {
+        // Either it is no mount at all, or one that must go first.
+        control::text(&args.image, "daemon")?;
         let text = format!("{}: a filesystem is not resized while it is mounted", args.image.display());
         return Err(Failure::of(Cause::InUse, text).next("unmount it, and name the image"));
     }
@@ -57,7 +64,7 @@ pub fn run(args: Args) -> Outcome {
     let (name, before) = (args.image.display(), size::show(present));
     // Less than that is not worth moving the superblocks' copies for.
     if wanted.abs_diff(present) < Geometry::TAIL_BLOCKS * BLOCK {
-        println!("{name}: {before}, as before");
+        told(&args, present, present);
         return Ok(ExitCode::SUCCESS);
     }
     if wanted < present {
@@ -65,8 +72,18 @@ pub fn run(args: Args) -> Outcome {
         return Err(failure.next("make a smaller image, mount both, and copy with 'cp -a'"));
     }
     grow(&args.image, wanted, device)?;
-    println!("{name}: {before} before, {} now", size::show(wanted));
+    told(&args, present, wanted);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what came of it.
+fn told(args: &Args, before: u64, now: u64) {
+    let name = args.image.display();
+    match (args.json, before == now) {
+        (true, _) => println!("{:#}", json!({ "bytes_before": before, "bytes": now })),
+        (false, true) => println!("{name}: {}, as before", size::show(before)),
+        (false, false) => println!("{name}: {} before, {} now", size::show(before), size::show(now)),
+    }
 }
 
 /// Sizes of the filesystem and of what it lies in, in bytes.

@@ -1,5 +1,6 @@
 //! `syncline trim`: tells the device below a filesystem what is free.
 
+use super::image;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::json;
@@ -24,7 +25,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let bytes = if args.source.is_dir() { of_mount(&args)? } else { of_image(&args.source, args.minimum)? };
+    let bar = image::spinner("telling the device what is free");
+    let bytes = if args.source.is_dir() { of_mount(&args) } else { of_image(&args.source, args.minimum) };
+    bar.finish_and_clear();
+    let bytes = bytes?;
     match args.json {
         true => println!("{:#}", json!({ "discarded_bytes": bytes })),
         false => println!("{}: {} discarded", args.source.display(), size::show(bytes)),

@@ -77,7 +77,7 @@ fn take_over(
     if size_bytes == 0 {
         return Err(failed(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "it is empty, and no size was given",
+            "the file is shorter than a block, and no size was given",
         )));
     }
     if opened.block_device {
@@ -89,8 +89,13 @@ fn take_over(
         }
         return Ok(opened);
     }
+    let length = opened.file.metadata().map_err(failed)?.len();
+    // A lack of room shows before anything of the file is given up, and leaves it as long as it was.
+    if let Err(error) = allocate(&opened.file, size_bytes) {
+        let _ = opened.file.set_len(length);
+        return Err(failed(error));
+    }
     opened.file.set_len(size_bytes).map_err(failed)?;
-    allocate(&opened.file, size_bytes).map_err(failed)?;
     write_zeros(&opened.file, 0..size_bytes, progress).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(opened)
@@ -126,9 +131,19 @@ pub(super) fn extend(
 
 /// True when something but zeros is near the start.
 fn holds_something(opened: &OpenFile) -> io::Result<bool> {
-    let size_bytes = open::size_bytes(opened)?.min(LOOK_AT_BYTES);
-    let mut buf = AlignedBuf::zeroed(size_bytes as usize);
-    opened.file.read_exact_at(&mut buf, 0)?;
+    let mut buf = AlignedBuf::zeroed(LOOK_AT_BYTES as usize);
+    let mut at = 0;
+    while at < buf.len() {
+        let read = match opened.file.read_at(&mut buf[at..], at as u64) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        at += read;
+        // A file may end within a block; what follows can't be read with O_DIRECT, and there is nothing.
+        if read == 0 || !read.is_multiple_of(BLOCK_BYTES) {
+            break;
+        }
+    }
     Ok(buf.iter().any(|&byte| byte != 0))
 }
 

@@ -3,17 +3,18 @@
 mod attributes;
 mod tree;
 
+use super::image::spinner;
+use super::missing;
 use crate::failure::{Failure, Outcome};
 use crate::size;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressStyle;
 use serde::Serialize;
 use std::fs::Metadata;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
-use syncline_fuse::control;
+use syncline_fuse::control::{self, ControlError};
 
 /// Arguments of `clone`.
 #[derive(clap::Args)]
@@ -62,9 +63,10 @@ impl<T, E: Into<io::Error>> AtPath<T> for Result<T, E> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let source = args.source.symlink_metadata().map_err(|error| about(&args.source, error))?;
+    let source = args.source.symlink_metadata().map_err(|error| missing(&args.source, error))?;
     refuse_impossible(&args, &source)?;
-    let bar = spinner();
+    let style = ProgressStyle::with_template("{spinner} cloning: {human_pos} made, {elapsed}");
+    let bar = spinner("").with_style(style.expect("the template is well-formed"));
     let mut report = Report::default();
     let cloned = tree::clone(&args.source, &args.destination, &mut report, &bar);
     bar.finish_and_clear();
@@ -105,7 +107,11 @@ fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
     let directory =
         parent(&args.destination).metadata().map_err(|error| about(parent(&args.destination), error))?;
     // A symbolic link or a FIFO can't be asked itself.
-    control::text(if source.is_dir() { &args.source } else { parent(&args.source) }, "daemon")?;
+    let asked = if source.is_dir() { &args.source } else { parent(&args.source) };
+    control::text(asked, "daemon").map_err(|error| match error {
+        ControlError::NotSyncline { .. } => ControlError::NotSyncline { path: args.source.clone() },
+        error => error,
+    })?;
     if directory.dev() != source.dev() {
         let failure =
             Failure::usage(format!("{to} is on another filesystem than {from}, and can't share its blocks"));
@@ -122,17 +128,6 @@ fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
         return Err(failure.next("choose a place outside of what is cloned"));
     }
     Ok(())
-}
-
-/// Shows how far it is on a terminal.
-fn spinner() -> ProgressBar {
-    let shown = std::io::stderr().is_terminal() && !crate::logging::is_quiet();
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let style = ProgressStyle::with_template("{spinner} cloning: {human_pos} made, {elapsed}");
-    let bar =
-        ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is well-formed"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 /// What went wrong, and what is there now.

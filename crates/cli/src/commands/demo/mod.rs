@@ -10,6 +10,8 @@ use super::{check, image, interrupt};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::{HumanCount, ProgressBar};
+use serde_json::{Value, json};
+use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,6 +42,18 @@ pub struct Args {
     /// Seed of the power cuts; a new one each time unless given
     #[arg(long)]
     seed: Option<u64>,
+    /// Print what was measured as JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Tells people what happens.
+    fn say(&self, text: impl Display) {
+        if !self.json {
+            println!("{text}");
+        }
+    }
 }
 
 /// Runs the command.
@@ -47,28 +61,47 @@ pub fn run(args: Args) -> Outcome {
     let interrupt = interrupt::watch()?;
     let mut folder = tempfile::Builder::new().prefix("syncline-demo-").tempdir()?;
     folder.disable_cleanup(args.keep);
+    let image = folder.path().join("image");
     let result = show(&args, folder.path(), &interrupt);
     if args.keep {
-        println!("\nThe image is {}", folder.path().join("image").display());
+        args.say(format_args!("\nThe image is {}", image.display()));
     }
-    result
+    let mut figures = result?;
+    if args.json {
+        figures["image"] = args.keep.then(|| image.to_string_lossy()).into();
+        println!("{figures:#}");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Outcome {
+/// All of it, and the figures.
+fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Failure> {
     let path = folder.join("image");
     let bytes = image_bytes(folder)?;
-    println!("Making an image of {} in {}, every block of it written", size::show(bytes), folder.display());
+    args.say(format_args!(
+        "Making an image of {} in {}, every block of it written",
+        size::show(bytes),
+        folder.display()
+    ));
     drop(image::make(&path, Some(bytes), false, &FormatOptions::default())?);
     let target = Target::start(&path, folder, args.embedded)?;
-    println!("{}\n", target.description());
+    let description = target.description();
+    args.say(format_args!("{description}\n"));
     let rows = measure(args, &target, interrupt);
     target.end()?;
     let rows = rows?;
-    explain(&rows);
-    check_image(&path)?;
+    explain(args, &rows);
+    let checked = check_image(args, &path)?;
     interrupt.check()?;
-    cut_the_power(args, interrupt)?;
-    Ok(ExitCode::SUCCESS)
+    let power_cuts = cut_the_power(args, interrupt)?;
+    let workloads: Vec<Value> = rows.iter().map(Row::json).collect();
+    Ok(json!({
+        "image_bytes": bytes,
+        "target": description,
+        "workloads": workloads,
+        "checked": checked,
+        "power_cuts": power_cuts,
+    }))
 }
 
 /// As much as the demo likes to have, or half of what is free.
@@ -84,7 +117,7 @@ fn image_bytes(folder: &Path) -> Result<u64, Failure> {
 }
 
 fn measure(args: &Args, target: &Target, interrupt: &Interrupt) -> Result<Vec<Row>, Failure> {
-    println!("{}", Row::HEADING);
+    args.say(Row::HEADING);
     let mut rows = Vec::new();
     for (index, workload) in WORKLOADS.iter().enumerate() {
         if let Some(before) = index.checked_sub(1) {
@@ -93,23 +126,23 @@ fn measure(args: &Args, target: &Target, interrupt: &Interrupt) -> Result<Vec<Ro
             }
         }
         let row = workload.run(target, args.seconds, interrupt)?;
-        println!("{row}");
+        args.say(&row);
         rows.push(row);
         interrupt.check()?;
     }
     Ok(rows)
 }
 
-fn explain(rows: &[Row]) {
+fn explain(args: &Args, rows: &[Row]) {
     let fsyncs: u64 = rows.iter().map(Row::fsyncs).sum();
-    println!(
+    args.say(format_args!(
         "\n{} fsyncs. Each waits for its data and its log, written side by side, and for one flush; those that come\n\
          together share both. A kernel filesystem needs two flushes for the first line.",
         HumanCount(fsyncs)
-    );
+    ));
 }
 
-fn check_image(path: &Path) -> Result<(), Failure> {
+fn check_image(args: &Args, path: &Path) -> Result<Value, Failure> {
     let report =
         block_on(syncline_check::check(image::open_read_only(path)?, image::background()?, &mut |_| {}))?;
     if !report.is_clean() {
@@ -117,26 +150,29 @@ fn check_image(path: &Path) -> Result<(), Failure> {
         return Err(Failure::of(Cause::Damaged, text).with_code(check::ERRORS_FOUND));
     }
     let blocks = report.data_blocks;
-    println!(
+    args.say(format_args!(
         "Unmounted and checked: {} blocks of data and {} tree nodes, all as their checksums say.\n",
         HumanCount(blocks),
         report.nodes
-    );
-    Ok(())
+    ));
+    Ok(json!({ "data_blocks": blocks, "tree_nodes": report.nodes }))
 }
 
-fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
+fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<Value, Failure> {
     let seed = args.seed.unwrap_or_else(rand::random);
     let cuts = (10 * args.seconds).clamp(10, 100);
-    println!(
+    args.say(format_args!(
         "Cutting the power {cuts} times under load (seed {seed}): what no flush covered is dropped, reordered or torn"
-    );
+    ));
     let bar = bar(cuts, "cuts");
     let plan = power::Plan { seed, cuts, load: POWER_LOAD, canary: None };
     let outcome = power::run(&plan, interrupt, &bar);
     bar.finish_and_clear();
-    println!("{}", outcome?);
-    Ok(())
+    let outcome = outcome?;
+    args.say(&outcome);
+    let mut figures = outcome.json();
+    figures["seed"] = seed.into();
+    Ok(figures)
 }
 
 /// A bar that counts; silent when standard error is not a terminal.

@@ -7,6 +7,7 @@ use crate::failure::{Cause, Failure};
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,11 +54,34 @@ pub struct Outcome {
     recoveries: Vec<Duration>,
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Outcome {
+    fn median_recovery(&self) -> Duration {
         let mut recoveries = self.recoveries.clone();
         recoveries.sort_unstable();
-        let median = recoveries.get(recoveries.len() / 2).copied().unwrap_or_default();
+        recoveries.get(recoveries.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// What was seen, for a program. There is one only if nothing was lost.
+    pub fn json(&self) -> Value {
+        json!({
+            "threads": JOBS,
+            "seconds": self.load.as_secs_f64(),
+            "fsyncs": self.fsyncs,
+            "written_bytes": self.written_bytes,
+            "cuts": self.cuts,
+            "writes_on_their_way": self.open_writes,
+            "recovery_median_ms": self.median_recovery().as_secs_f64() * 1000.0,
+            "compared": {
+                "fsyncs": self.compared.fsyncs, "bytes": self.compared.bytes, "files": self.compared.files,
+            },
+            "lost": 0,
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let median = self.median_recovery();
         writeln!(
             f,
             "Load:      {JOBS} threads for {}, {} fsyncs acknowledged, {} written",

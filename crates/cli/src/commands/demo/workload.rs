@@ -2,6 +2,7 @@
 
 use super::target::Target;
 use crate::failure::Failure;
+use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 use syncline_bench::Interrupt;
@@ -44,6 +45,21 @@ impl Row {
     /// fsyncs that were acknowledged.
     pub fn fsyncs(&self) -> u64 {
         self.sample.operations
+    }
+
+    /// The row for a program.
+    pub fn json(&self) -> Value {
+        let fsyncs = self.fsyncs().max(1) as f64;
+        json!({
+            "workload": self.name,
+            "jobs": self.jobs,
+            "seconds": self.sample.seconds,
+            "fsyncs": self.fsyncs(),
+            "fsyncs_per_second": self.fsyncs() as f64 / self.sample.seconds,
+            "flushes_per_fsync": self.counts.flushes as f64 / fsyncs,
+            "writes_per_fsync": self.counts.writes as f64 / fsyncs,
+            "write_amplification": self.counts.write_bytes as f64 / (fsyncs * WRITE_BYTES as f64),
+        })
     }
 }
 

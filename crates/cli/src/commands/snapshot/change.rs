@@ -86,6 +86,7 @@ fn refused(error: ControlError, name: &str) -> Failure {
 /// Goes back to a snapshot.
 pub fn roll_back(args: &RollbackArgs) -> Outcome {
     if args.image.is_dir() {
+        control::text(&args.image, "daemon")?;
         let text = format!("{} is a mounted filesystem", args.image.display());
         return Err(Failure::of(Cause::InUse, text)
             .next("unmount it with 'syncline umount', then roll back the image"));

@@ -1,0 +1,326 @@
+//! Every command on what it can't use: a table of commands, exit codes, and words that the one line must have, the next step among
+//! them. Whatever is refused leaves everything as it was.
+//!
+//! In the place where the commands run: `image`, unmounted; `used`, mounted at `mount`; `short`, cut off; `text` and `junk`, no
+//! images; `empty` and `full`, directories; nothing called `missing`.
+
+use crate::skip_if;
+use crate::support::{Answer, Mount, Place, Tmpfs, as_nobody, no_fuse, not_root, run, syncline};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `exit code | command | words that must be said; in any order`
+const REFUSED: &str = "
+    5  | info missing                              | missing; No such file; check the path
+    8  | check missing                             | missing; No such file; check the path
+    5  | inspect missing                           | missing; No such file; check the path
+    5  | resize missing 1GiB                       | missing; No such file; check the path
+    5  | trim missing                              | missing; No such file; check the path
+    5  | label missing                             | missing; No such file; check the path
+    5  | uuid missing                              | missing; No such file; check the path
+    5  | path missing 1                            | missing; No such file; check the path
+    5  | quota list missing                        | missing; No such file; check the path
+    5  | snapshot list missing                     | missing; No such file; check the path
+    5  | snapshot create missing name              | missing; No such file; check the path
+    5  | snapshot rollback missing name            | missing; No such file; check the path
+    5  | mount missing empty                       | missing; No such file; --create
+    5  | crashlab explore missing --check true     | missing; No such file; crashlab record
+    5  | crashlab record missing empty -- true     | missing; No such file; syncline mkfs
+    6  | umount missing                            | missing; No such file; mount point
+    6  | scrub missing                             | missing; No such file; check the path
+    6  | sync missing                              | missing; No such file; check the path
+    6  | barrier missing                           | missing; No such file; check the path
+    6  | du missing                                | missing; No such file; check the path
+    6  | clone missing new                         | missing; No such file; check the path
+    6  | dedupe missing                            | missing; No such file; check the path
+    6  | defragment missing                        | missing; No such file; check the path
+    6  | compress missing                          | missing; No such file; check the path
+    6  | quota set missing --bytes 1MiB            | missing; No such file; check the path
+    6  | quota show missing                        | missing; No such file; check the path
+    6  | quota remove missing                      | missing; No such file; check the path
+    6  | stats missing                             | missing; No such file; check the path
+    6  | top missing --once                        | missing; No such file; check the path
+    6  | explain missing                           | missing; No such file; check the path
+    1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
+    5  | info text/image                           | text/image; Not a directory; check the path
+
+    5  | info empty                                | empty; neither a regular file nor a block device; name an image
+    8  | check empty                               | empty; neither a regular file nor a block device; name an image
+    8  | check --repair empty                      | empty; neither a regular file nor a block device; name an image
+    5  | mkfs empty                                | empty; neither a regular file nor a block device; name an image
+    5  | inspect empty                             | empty; neither a regular file nor a block device; name an image
+    5  | mount empty full                          | neither a regular file nor a block device; name an image
+    5  | crashlab explore empty --check true       | empty is a directory; crashlab record
+    6  | resize empty 1GiB                         | empty is not on a mounted Syncline filesystem; findmnt
+    6  | trim empty                                | empty is not on a mounted Syncline filesystem; findmnt
+    6  | label empty                               | empty is not on a mounted Syncline filesystem; findmnt
+    6  | snapshot create empty name                | empty is not on a mounted Syncline filesystem; findmnt
+    6  | snapshot rollback empty name              | empty is not on a mounted Syncline filesystem; findmnt
+    6  | du empty                                  | empty is not on a mounted Syncline filesystem; findmnt
+    6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; findmnt
+    6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; findmnt
+    6  | clone text new                            | text is not on a mounted Syncline filesystem; findmnt
+    6  | clone full new                            | full is not on a mounted Syncline filesystem; findmnt
+    2  | defragment full                           | full is a directory; add -r
+    6  | umount empty                              | no Syncline filesystem is mounted; findmnt
+
+    5  | info short                                | short; truncated; full length
+    8  | check short                               | short; truncated; full length
+    8  | check --repair short                      | short; truncated; full length
+    5  | resize short 1GiB                         | short; truncated; full length
+    5  | snapshot list short                       | short; truncated; full length
+    5  | label short                               | short; truncated; full length
+    5  | mount short empty                         | short; truncated; full length
+    5  | info text                                 | text; smaller than the smallest filesystem; no Syncline image
+    5  | mount text empty                          | text; smaller than the smallest filesystem; no Syncline image
+    5  | info junk                                 | junk; not a Syncline image; mkfs
+    8  | check --repair junk                       | junk; not a Syncline image; mkfs
+    5  | mount junk empty                          | junk; not a Syncline image; mkfs
+    5  | trim junk                                 | junk; not a Syncline image; mkfs
+    5  | crashlab list junk                        | junk is no recording; crashlab record
+
+    1  | mkfs junk                                 | junk holds data of an unknown kind; --force
+    1  | mkfs text --size 16MiB                    | text holds data of an unknown kind; --force
+    1  | mkfs image                                | image holds a Syncline filesystem; --force
+    2  | mkfs missing --size 8EiB                  | cannot create missing; another --size
+    2  | resize image 8EiB                         | cannot make image longer; smaller size
+    2  | mkfs zero                                 | cannot create zero; --size
+    1  | resize image 16MiB                        | image; can't be made smaller; cp -a
+    1  | snapshot delete image none                | there is no snapshot; snapshot list
+    1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
+    1  | snapshot mount image none empty           | there is no snapshot; snapshot list
+    1  | path image 999                            | there is no inode 999
+    6  | mount image missing                       | missing; does not exist; mkdir
+    6  | mount image full                          | full; not empty
+    6  | mount image text                          | text; not a directory
+    2  | mount image empty -o nonsense             | nonsense; unknown option; --help
+";
+
+/// The same while `used` is mounted at `mount`.
+const REFUSED_MOUNTED: &str = "
+    3  | info used                                 | used is in use; unmount
+    8  | check used                                | used is in use; unmount
+    8  | check --repair used                       | used is in use; unmount
+    3  | mkfs used --force                         | used is in use; unmount
+    3  | mount used empty                          | used is in use; unmount
+    3  | mount image mount                         | mount; already mounted; umount
+    3  | label used new                            | used is in use; unmount
+    3  | uuid used random                          | used is in use; unmount
+    3  | resize used 128MiB                        | used is in use; unmount
+    3  | trim used                                 | used is in use; unmount
+    3  | snapshot create used name                 | used is in use; unmount
+    3  | crashlab record used empty -- true        | used is in use; unmount
+    3  | resize mount 128MiB                       | mount; not resized while it is mounted; unmount
+    3  | uuid mount random                         | mount; UUID; unmount
+    3  | snapshot rollback mount kept              | mount; is a mounted filesystem; umount
+    1  | snapshot create mount kept                | there is a snapshot; choose another name
+    1  | snapshot create mount a/b                 | can't be the name of a snapshot
+    1  | snapshot delete mount none                | there is no snapshot; snapshot list
+    1  | path mount 999                            | there is no inode 999
+    1  | quota show mount                          | no quota; quota list
+    1  | quota remove mount                        | no quota; quota list
+    6  | scrub mount/missing                       | mount/missing; No such file; check the path
+    6  | du mount/missing                          | mount/missing; No such file; check the path
+    6  | compress mount/missing                    | mount/missing; No such file; check the path
+    6  | clone mount/missing mount/new             | mount/missing; No such file; check the path
+    2  | clone mount/file text                     | text exists already; another name
+    2  | clone mount/file new                      | another filesystem; cp -a
+    2  | clone mount mount/new                     | lies inside; outside
+    2  | sync mount/file text                      | one mount
+    2  | dedupe mount/file text                    | one mount
+    2  | defragment mount                          | is a directory; add -r
+    2  | top mount                                 | needs a terminal; --once
+    3  | umount mount                              | in use; fuser
+";
+
+/// By the names that mkfs(8), fsck(8) and mount(8) call, with the exit codes that they expect.
+const REFUSED_HELPERS: &str = "
+    32 | mount.syncline missing empty              | No such file; --create
+    32 | mount.fuse.syncline junk empty            | not a Syncline image; mkfs
+    32 | mount.syncline used empty                 | in use; unmount
+    32 | mount.syncline image full                 | not empty
+    1  | mount.syncline image empty -o nonsense    | nonsense; unknown option
+    1  | mount.syncline image                      | mount.syncline IMAGE DIRECTORY
+    8  | fsck.syncline missing                     | No such file; check the path
+    8  | fsck.syncline junk                        | not a Syncline image; mkfs
+    8  | fsck.syncline -y -f used                  | in use; unmount
+    1  | mkfs.syncline junk                        | junk holds data of an unknown kind; --force
+    1  | mkfs.syncline used                        | used holds a Syncline filesystem; --force
+";
+
+/// As nobody, of what belongs to root.
+const REFUSED_TO_NOBODY: &str = "
+    9  | info image                                | image; Permission denied; root
+    8  | check image                               | image; Permission denied; root
+    9  | mount image empty                         | image; Permission denied; root
+    9  | resize image 128MiB                       | image; Permission denied; root
+    9  | label image new                           | image; Permission denied; root
+    9  | snapshot create image name                | image; Permission denied; root
+    9  | mkfs new --size 16MiB                     | new; Permission denied
+    9  | mkfs image --force                        | image; Permission denied; root
+    9  | stats mount                               | mount; Permission denied; root
+    9  | quota set mount --bytes 1MiB              | mount; Permission denied; root
+    9  | snapshot create mount name                | mount; Permission denied; root
+";
+
+/// Where 24 MiB of room are, with an image of 16 MiB.
+const REFUSED_WHEN_FULL: &str = "
+    10 | mkfs new --size 64MiB                     | new; No space left; smaller --size
+    10 | mkfs zero --size 64MiB                    | zero; No space left; smaller --size
+    10 | mount new ../empty --create 64MiB         | new; No space left; smaller --size
+    10 | resize image 64MiB                        | image; No space left; smaller size; nothing has changed
+";
+
+/// The lines of a table.
+fn cases(table: &str) -> impl Iterator<Item = (i32, Vec<&str>, Vec<&str>)> {
+    table.lines().filter(|line| !line.trim().is_empty()).map(|line| {
+        let mut parts = line.split('|').map(str::trim);
+        let mut part = || parts.next().expect("three columns");
+        let (code, command, words) = (part(), part(), part());
+        let words = words.split(';').map(str::trim).collect();
+        (code.parse().expect("an exit code"), command.split_whitespace().collect(), words)
+    })
+}
+
+/// Runs a command of a table there; the first word may be another name of the program.
+fn call(there: &Path, words: &[&str], program: &Path) -> Command {
+    let mut command = if words[0].contains('.') {
+        let mut helper = Command::new(there.join("names").join(words[0]));
+        helper.args(&words[1..]);
+        helper
+    } else {
+        let mut command = Command::new(program);
+        command.args(words);
+        command
+    };
+    command.current_dir(there);
+    command
+}
+
+/// All files of a folder with their contents, and what its directories are called; not what lies in a mount.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    // Images that are opened for writing change, even if nothing comes of it: they are checked at the end.
+    let image = |path: &Path| path.ends_with("image") || path.ends_with("used");
+    let read = |path: &Path| (path.is_file() && !image(path)).then(|| fs::read(path).unwrap());
+    entries.map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// The image is the one that it was, and clean.
+fn is_as_it_was(image: &Path, uuid: &str) {
+    syncline([OsStr::new("check"), image.as_ref()]).ok();
+    assert_eq!(uuid_of(image), uuid);
+}
+
+fn uuid_of(image: &Path) -> String {
+    syncline([OsStr::new("uuid"), image.as_ref()]).ok().out
+}
+
+/// Runs all of a table, and sees that nothing has changed.
+fn all_are_refused(there: &Path, table: &str, run_it: impl Fn(&[&str]) -> Answer) {
+    let before = contents(there);
+    for (code, words, says) in cases(table) {
+        eprintln!("{}", words.join(" "));
+        run_it(&words).fails(code, &says);
+        let after = contents(there);
+        assert!(before.keys().eq(after.keys()), "{words:?} left something behind: {:?}", after.keys());
+        assert!(before == after, "{words:?} changed a file");
+    }
+}
+
+fn program() -> PathBuf {
+    env!("CARGO_BIN_EXE_syncline").into()
+}
+
+/// The place that the tables are about, with nothing mounted.
+fn place() -> Place {
+    let place = Place::with_image("32MiB");
+    let path = |name: &str| place.path().join(name);
+    fs::copy(place.image(), path("used")).unwrap();
+    fs::write(path("short"), &fs::read(place.image()).unwrap()[..20 << 20]).unwrap();
+    fs::write(path("text"), "hello\n").unwrap();
+    fs::write(path("zero"), "").unwrap();
+    fs::write(path("junk"), [0xa5, 0x17, 0x3c].repeat(6 << 20)).unwrap();
+    place.directory("empty");
+    fs::write(place.directory("full").join("file"), "here").unwrap();
+    let names = place.directory("names");
+    for name in ["mount.syncline", "mount.fuse.syncline", "fsck.syncline", "mkfs.syncline"] {
+        std::os::unix::fs::symlink(program(), names.join(name)).unwrap();
+    }
+    place
+}
+
+fn mount_used(place: &Place) -> Mount {
+    let mount = Mount::new(&place.path().join("used"), &place.directory("mount"), &[]);
+    fs::write(mount.path.join("file"), "kept").unwrap();
+    mount
+}
+
+#[test]
+fn what_can_not_be_used_is_refused_and_left_as_it_is() {
+    let place = place();
+    let uuid = uuid_of(&place.image());
+    all_are_refused(place.path(), REFUSED, |words| run(call(place.path(), words, &program())));
+    is_as_it_was(&place.image(), &uuid);
+}
+
+#[test]
+fn what_is_mounted_is_refused_and_goes_on() {
+    skip_if!(no_fuse());
+    let place = place();
+    let uuid = uuid_of(&place.image());
+    let mount = mount_used(&place);
+    let path = |name: &str| place.path().join(name).into_os_string();
+    syncline(["snapshot".into(), "create".into(), path("mount"), "kept".into()]).ok();
+    // Somebody works there.
+    let open = fs::File::open(mount.path.join("file")).unwrap();
+    for table in [REFUSED_MOUNTED, REFUSED_HELPERS] {
+        all_are_refused(place.path(), table, |words| run(call(place.path(), words, &program())));
+    }
+    assert_eq!(fs::read(mount.path.join("file")).unwrap(), b"kept");
+    drop(open);
+    mount.unmount().ok();
+    for image in ["image", "used"] {
+        // One is a copy of the other.
+        is_as_it_was(&place.path().join(image), &uuid);
+    }
+}
+
+#[test]
+fn ordinary_users_are_told_who_may() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = place();
+    // Where the build folder lies, others may not be able to enter.
+    let copy = place.path().join("names/syncline");
+    fs::copy(program(), &copy).unwrap();
+    for (name, mode) in [("", 0o755), ("image", 0o600), ("names/syncline", 0o755)] {
+        fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mount = mount_used(&place);
+    fs::set_permissions(&mount.path, fs::Permissions::from_mode(0o700)).unwrap();
+    all_are_refused(place.path(), REFUSED_TO_NOBODY, |words| {
+        run(as_nobody(call(place.path(), words, &copy)))
+    });
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn a_full_place_keeps_what_it_had() {
+    skip_if!(not_root());
+    let place = place();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "24m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let image = tmpfs.path.join("image");
+    syncline([OsStr::new("mkfs"), image.as_ref(), "--size".as_ref(), "16MiB".as_ref()]).ok();
+    let uuid = uuid_of(&image);
+    fs::write(tmpfs.path.join("zero"), "").unwrap();
+    all_are_refused(&tmpfs.path, REFUSED_WHEN_FULL, |words| run(call(&tmpfs.path, words, &program())));
+    is_as_it_was(&image, &uuid);
+}
