@@ -60,6 +60,13 @@ fuzz seconds="60" *targets="":
 man:
     cargo run --quiet -- manual docs/man
 
+# The picture of 'syncline top' in the README, from a terminal's cells (needs root or fusermount3, tmux, Python; fetches rich from PyPI)
+screenshot:
+    cargo build --release
+    python3 -m venv target/screenshot
+    target/screenshot/bin/pip install --quiet rich==15.0.0
+    target/screenshot/bin/python docs/images/render target/release/syncline docs/images/top.svg
+
 # The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
 python *options:
     python/test {{options}}

@@ -33,9 +33,9 @@ impl Sort {
     pub fn column(self) -> &'static str {
         match self {
             Self::Syncs => "syncs",
-            Self::Time => "mean µs",
-            Self::Longest => "max µs",
-            Self::Bytes => "KiB",
+            Self::Time => "mean",
+            Self::Longest => "longest",
+            Self::Bytes => "written",
         }
     }
 }

@@ -11,6 +11,10 @@ use std::time::Duration;
 
 /// Below this many columns only the most important panels are shown.
 const WIDE: u16 = 80;
+/// From this many lines on the curve is more than one high.
+const TALL: u16 = 32;
+const CURVE_LINES: u16 = 4;
+const BLOCK: u64 = syncline_format::BLOCK_BYTES as u64;
 
 const HELP: &str = "\
 q, Esc     quit
@@ -20,16 +24,19 @@ s          sort files by syncs, time, longest sync, bytes
 h, ?       this help
 
 issued     flushes that reached the device
-joined     fsyncs that shared another's flush
+joined     fsyncs that waited for another batch's flush
 elided     fsyncs that needed none any more
-group      fsyncs that shared one log batch
-amplif.    device bytes for each byte of data
+a flush    syncs for each flush that was issued
+group size fsyncs that shared one log batch
+amplification  device bytes for each byte of data
 'syncline explain FILE' tells why an fsync took
 what it took.";
 
 /// Draws all of it.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
-    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+    let curve_lines = if frame.area().height >= TALL { CURVE_LINES } else { 1 };
+    let rows =
+        [Constraint::Length(1), Constraint::Length(curve_lines), Constraint::Fill(1), Constraint::Length(1)];
     let [head, curve, body, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Paragraph::new(title(state)), head);
     draw_curve(frame, state, curve);
@@ -60,24 +67,49 @@ fn title(state: &State) -> Line<'static> {
         spans.push(Span::styled(format!("{failed} FLUSHES FAILED "), strong.fg(Color::Red)));
     }
     spans.push(Span::styled(state.directory.display().to_string(), strong));
+    let (free, all) = (sample.number("/space/free_blocks"), sample.number("/space/total_blocks"));
+    let room = format!(
+        "{} of {} used",
+        panels::bytes((all.saturating_sub(free) * BLOCK) as f64),
+        panels::bytes((all * BLOCK) as f64)
+    );
     let (up, transport) = (duration(sample.uptime()), sample.text("/daemon/transport"));
-    spans.push(Span::raw(format!("  up {up}  {transport}  {}", sample.text("/daemon/image"))));
+    let mut facts = vec![format!("up {up}"), room, format!("{transport} transport")];
+    // The image comes last: it may be long, and is cut off where there is no room.
+    facts.push(sample.text("/daemon/image").to_owned());
+    for fact in facts {
+        spans.push(Span::styled("  ·  ", Style::new().fg(Color::DarkGray)));
+        spans.push(Span::raw(fact));
+    }
     if let Some(why) = sample.stats["read_only"].as_str() {
         spans.push(Span::raw(format!("  {why}")));
     }
     Line::from(spans)
 }
 
-fn keys(state: &State) -> String {
-    let every = state.every.as_secs_f64();
-    let sort = state.files.sort.column();
-    format!("q quit  p pause  +- every {every} s  s sort by {sort}  h help")
+fn keys(state: &State) -> Line<'static> {
+    let every = format!("every {} s", state.every.as_secs_f64());
+    let sort = format!("sort by {}", state.files.sort.column());
+    let keys =
+        [("q", "quit".to_owned()), ("p", "pause".into()), ("+-", every), ("s", sort), ("h", "help".into())];
+    let key = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
+    let spans =
+        keys.into_iter().flat_map(|(name, what)| [Span::styled(name, key), Span::raw(format!(" {what}   "))]);
+    Line::from(spans.collect::<Vec<_>>())
 }
 
 /// The last syncs a second, the newest at the right.
 fn draw_curve(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    let [label, curve] = Layout::horizontal([Constraint::Length(8), Constraint::Fill(1)]).areas(area);
-    frame.render_widget(Paragraph::new("syncs/s"), label);
+    let [label, curve] = Layout::horizontal([Constraint::Length(12), Constraint::Fill(1)]).areas(area);
+    let newest = state.history.back().copied().unwrap_or(0);
+    let highest = state.history.iter().copied().max().unwrap_or(0);
+    let strong = Style::new().fg(Color::Green).add_modifier(Modifier::BOLD);
+    let mut lines = vec![Line::raw("syncs/s")];
+    if label.height > 1 {
+        lines.push(Line::styled(newest.to_string(), strong));
+        lines.push(Line::styled(format!("peak {highest}"), Style::new().fg(Color::DarkGray)));
+    }
+    frame.render_widget(Paragraph::new(lines), label);
     let room = usize::from(curve.width);
     let newest: Vec<u64> =
         state.history.iter().copied().skip(state.history.len().saturating_sub(room)).collect();
@@ -88,18 +120,25 @@ fn draw_curve(frame: &mut Frame<'_>, state: &State, area: Rect) {
 
 fn draw_wide(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let Some(interval) = &state.interval else { return };
-    let rows = [Constraint::Length(8), Constraint::Length(9), Constraint::Fill(1)];
+    // On a low page the panels lose their last lines, so that files are seen; what matters most stands first.
+    let heights = if frame.area().height >= TALL { (9, 10) } else { (8, 6) };
+    let rows = [Constraint::Length(heights.0), Constraint::Length(heights.1), Constraint::Fill(1)];
     let [upper, middle, lower] = Layout::vertical(rows).areas(area);
-    let [left, right] = Layout::horizontal([Constraint::Length(26), Constraint::Fill(1)]).areas(upper);
+    // One grid for all: a third, or two of them.
+    let thirds = Layout::horizontal([Constraint::Fill(1); 3]);
+    let split = |area: Rect| {
+        let [first, second, third] = thirds.areas(area);
+        (first, second.union(third))
+    };
+    let (left, right) = split(upper);
     frame.render_widget(panels::syncs(interval), left);
-    frame.render_widget(panels::latency(interval), right);
-    let thirds = [Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
-    let [log, device, memory] = Layout::horizontal(thirds).areas(middle);
+    frame.render_widget(panels::latency(interval, right.width), right);
+    let [log, device, memory] = thirds.areas(middle);
     frame.render_widget(panels::log(interval), log);
     frame.render_widget(panels::device(interval), device);
     frame.render_widget(panels::memory(interval), memory);
-    let [kinds, files] = Layout::horizontal([Constraint::Length(26), Constraint::Fill(1)]).areas(lower);
-    frame.render_widget(panels::requests(interval), kinds);
+    let (kinds, files) = split(lower);
+    frame.render_widget(panels::requests(interval, kinds.width), kinds);
     frame.render_widget(panels::files(&state.files, files.width), files);
 }
 
@@ -108,7 +147,7 @@ fn draw_narrow(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let rows = [Constraint::Length(8), Constraint::Length(8), Constraint::Fill(1)];
     let [upper, middle, lower] = Layout::vertical(rows).areas(area);
     frame.render_widget(panels::syncs(interval), upper);
-    frame.render_widget(panels::latency(interval), middle);
+    frame.render_widget(panels::latency(interval, middle.width), middle);
     frame.render_widget(panels::files(&state.files, lower.width), lower);
 }
 

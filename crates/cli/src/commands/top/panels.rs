@@ -5,32 +5,50 @@ use crate::live::{Interval, Spread};
 use ratatui::layout::Constraint;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Row, Table};
+use ratatui::widgets::{Block, BorderType, Padding, Row, Table};
 
 /// Columns from which on all figures of a file are shown.
 const WIDE_ENOUGH: u16 = 72;
+/// The same for the percentiles of times.
+const LATENCY_COLUMNS: u16 = 64;
+
+const HEADING: Style = Style::new().fg(Color::Cyan);
+const VALUE: Style = Style::new().add_modifier(Modifier::BOLD);
+/// What has nothing to tell.
+const FAINT: Style = Style::new().fg(Color::DarkGray);
 
 fn framed(title: &str) -> Block<'static> {
     Block::bordered()
-        .border_style(Style::new().fg(Color::DarkGray))
-        .title(Line::styled(format!(" {title} "), Style::new().add_modifier(Modifier::BOLD)))
+        .border_type(BorderType::Rounded)
+        .border_style(FAINT)
+        .padding(Padding::horizontal(1))
+        .title(Line::styled(format!(" {title} "), VALUE.fg(Color::Reset)))
+}
+
+/// A value at the right of its column.
+fn value(text: String) -> Line<'static> {
+    let style = if matches!(text.as_str(), "0" | "0 B" | "-") { FAINT } else { VALUE };
+    Line::styled(text, style).right_aligned()
 }
 
 /// Names on the left, values on the right.
 fn list(title: &str, lines: impl IntoIterator<Item = (&'static str, String)>) -> Table<'static> {
-    let rows =
-        lines.into_iter().map(|(name, value)| Row::new([Line::raw(name), Line::raw(value).right_aligned()]));
+    let rows = lines.into_iter().map(|(name, text)| Row::new([Line::raw(name), value(text)]));
     Table::new(rows, [Constraint::Length(13), Constraint::Fill(1)]).block(framed(title))
 }
 
 /// Calls and flushes.
 pub fn syncs(interval: &Interval) -> Table<'static> {
     let (syncs, flushes) = (&interval.syncs, &interval.flushes);
+    let all = syncs.fsyncs_per_second + syncs.fdatasyncs_per_second + syncs.directory_fsyncs_per_second;
+    let shared =
+        if flushes.issued_per_second > 0.0 { number(all / flushes.issued_per_second) } else { "-".into() };
     let lines = [
         ("fsyncs/s", rate(syncs.fsyncs_per_second)),
         ("fdatasyncs/s", rate(syncs.fdatasyncs_per_second)),
         ("dir fsyncs/s", rate(syncs.directory_fsyncs_per_second)),
         ("issued/s", rate(flushes.issued_per_second)),
+        ("syncs a flush", shared),
         ("joined/s", rate(flushes.joined_per_second)),
         ("elided/s", rate(flushes.elided_per_second)),
     ];
@@ -38,46 +56,47 @@ pub fn syncs(interval: &Interval) -> Table<'static> {
 }
 
 /// Times, and the size of groups.
-pub fn latency(interval: &Interval) -> Table<'static> {
+pub fn latency(interval: &Interval, width: u16) -> Table<'static> {
     let spreads = &interval.spreads;
-    let names = ["µs", "count", "p50", "p90", "p99", "p99.9", "max"];
-    let row = |name: &'static str, spread: &Spread| {
-        let values = [spread.p50, spread.p90, spread.p99, spread.p999, spread.max].map(number);
-        let cells = std::iter::once(spread.count.to_string()).chain(values);
-        let right = cells.map(|text| Line::raw(text).right_aligned());
-        Row::new(std::iter::once(Line::raw(name)).chain(right))
+    let names = ["p50", "p90", "p99", "p99.9", "max"];
+    let columns: &[usize] = if width < LATENCY_COLUMNS { &[0, 1, 2, 4] } else { &[0, 1, 2, 3, 4] };
+    let row = |name: &'static str, spread: &Spread, show: fn(f64) -> String| {
+        let values = [spread.p50, spread.p90, spread.p99, spread.p999, spread.max];
+        let values = columns
+            .iter()
+            .map(|&at| values[at])
+            .map(|one| if spread.count == 0 { "-".to_owned() } else { show(one) });
+        let cells = std::iter::once(spread.count.to_string()).chain(values).map(value);
+        Row::new(std::iter::once(Line::raw(name)).chain(cells))
     };
     let rows = [
-        row("fsync", &spreads.fsync_us),
-        row("gather", &spreads.gather_us),
-        row("write", &spreads.write_us),
-        row("flush", &spreads.flush_us),
-        row("group size", &spreads.group_size),
+        row("fsync", &spreads.fsync_us, time),
+        row("  gather", &spreads.gather_us, time),
+        row("  write", &spreads.write_us, time),
+        row("  flush", &spreads.flush_us, time),
+        row("group size", &spreads.group_size, number),
     ];
-    let widths = [Constraint::Length(10), Constraint::Length(8)].into_iter().chain([Constraint::Fill(1); 5]);
-    let head = names
-        .iter()
-        .enumerate()
-        .map(|(at, name)| if at == 0 { Line::raw(*name) } else { Line::raw(*name).right_aligned() });
-    Table::new(rows, widths)
-        .header(Row::new(head).style(Style::new().fg(Color::Cyan)))
-        .block(framed("latency"))
+    let widths = [Constraint::Length(10), Constraint::Length(7)];
+    let widths = widths.into_iter().chain(columns.iter().map(|_| Constraint::Fill(1)));
+    let names = std::iter::once("count").chain(columns.iter().map(|&at| names[at]));
+    let names = names.map(|name| Line::raw(name).right_aligned());
+    let head = Row::new(std::iter::once(Line::raw("")).chain(names)).style(HEADING);
+    Table::new(rows, widths).header(head).block(framed("latency"))
 }
 
 /// Log and checkpoints.
 pub fn log(interval: &Interval) -> Table<'static> {
     let log = &interval.log;
     let checkpoint = &interval.spreads.checkpoint_us;
-    let longest =
-        if checkpoint.count > 0 { format!("{} ms", number(checkpoint.max / 1000.0)) } else { "-".into() };
+    let longest = if checkpoint.count > 0 { time(checkpoint.max) } else { "-".into() };
     let lines = [
         ("batches/s", rate(log.batches_per_second)),
         ("log/s", bytes(log.bytes_per_second)),
+        ("checkpoints", log.checkpoints.to_string()),
+        ("  the longest", longest),
         ("items/s", rate(log.items_per_second)),
         ("coalesced/s", rate(log.coalesced_per_second)),
-        ("checkpoints", format!("{} ({}/s)", log.checkpoints, rate(log.checkpoints_per_second))),
-        ("longest", longest),
-        ("nodes wr./s", rate(log.nodes_written_per_second)),
+        ("tree nodes/s", rate(log.nodes_written_per_second)),
     ];
     list("log and checkpoints", lines)
 }
@@ -89,9 +108,9 @@ pub fn device(interval: &Interval) -> Table<'static> {
     let lines = [
         ("writes/s", rate(device.writes_per_second)),
         ("written/s", bytes(device.write_bytes_per_second)),
+        ("programs/s", bytes(device.written_bytes_per_second)),
+        ("amplification", amplification),
         ("data/s", bytes(device.data_bytes_per_second)),
-        ("callers/s", bytes(device.written_bytes_per_second)),
-        ("amplif.", format!("{amplification} (mount {:.2})", device.write_amplification_since_mount)),
         ("reads/s", rate(device.reads_per_second)),
         ("read/s", bytes(device.read_bytes_per_second)),
     ];
@@ -104,22 +123,44 @@ pub fn memory(interval: &Interval) -> Table<'static> {
     let hits = memory.inode_hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.0}%", ratio * 100.0));
     let lines = [
         ("resident", bytes(memory.resident_bytes as f64)),
+        ("CPU", format!("{:.0}%", memory.cpu_seconds_per_second * 100.0)),
         ("dirty data", bytes(memory.dirty_bytes as f64)),
+        ("inodes", memory.inodes_cached.to_string()),
+        ("inode hits", hits),
         ("memtable", bytes(memory.memtable_bytes as f64)),
         ("log pending", bytes(memory.pending_log_bytes as f64)),
         ("node cache", bytes(memory.node_cache_bytes as f64)),
-        ("inodes, hits", format!("{}, {hits}", memory.inodes_cached)),
-        ("CPU", format!("{:.0}%", memory.cpu_seconds_per_second * 100.0)),
     ];
     list("memory and CPU", lines)
 }
 
-/// Requests by kind.
-pub fn requests(interval: &Interval) -> Table<'static> {
+/// Requests by kind, with their share of the most frequent kind where there is room for a bar.
+pub fn requests(interval: &Interval, width: u16) -> Table<'static> {
+    const KIND_COLUMNS: u16 = 11;
+    const RATE_COLUMNS: u16 = 6;
+    // Two borders, two of padding, two between columns.
+    let room = width.saturating_sub(KIND_COLUMNS + RATE_COLUMNS + 6);
+    let most = interval.requests.iter().map(|(_, per_second)| *per_second).fold(0.0, f64::max);
     let rows = interval.requests.iter().map(|(kind, per_second)| {
-        Row::new([Line::raw(kind.clone()), Line::raw(rate(*per_second)).right_aligned()])
+        Row::new([
+            Line::raw(kind.clone()),
+            value(rate(*per_second)),
+            Line::styled(bar(per_second / most, room), Style::new().fg(Color::Blue)),
+        ])
     });
-    Table::new(rows, [Constraint::Length(14), Constraint::Fill(1)]).block(framed("requests/s"))
+    let widths =
+        [Constraint::Length(KIND_COLUMNS), Constraint::Length(RATE_COLUMNS), Constraint::Length(room)];
+    Table::new(rows, widths).block(framed("requests/s"))
+}
+
+/// A part of so many columns, to an eighth of a column.
+fn bar(part: f64, columns: u16) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if !part.is_finite() {
+        return String::new();
+    }
+    let eighths = (part.clamp(0.0, 1.0) * f64::from(columns) * 8.0).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
 /// The files that are synced most, in so many columns.
@@ -128,13 +169,13 @@ pub fn files(files: &Files, width: u16) -> Table<'static> {
         return Table::new([Row::new([why])], [Constraint::Fill(1)]).block(framed("files"));
     }
     // Of the figures of a file only the first and the one that they are sorted by leave room for its name on a narrow page.
-    let names = ["syncs", "elided", "mean µs", "max µs", "KiB"];
+    let names = ["syncs", "elided", "mean", "longest", "written"];
     let chosen = files.sort.column();
     let shown = |at: &usize| width >= WIDE_ENOUGH || *at == 0 || names[*at] == chosen;
     let columns: Vec<usize> = (0..names.len()).filter(shown).collect();
     let mark = |name: &str| if name == chosen { format!("{name}*") } else { name.to_owned() };
     let heading = columns.iter().map(|&at| Line::raw(mark(names[at])).right_aligned());
-    let head = Row::new(heading.chain([Line::raw("file")])).style(Style::new().fg(Color::Cyan));
+    let head = Row::new(heading.chain([Line::raw("file")])).style(HEADING);
     let widths = columns.iter().map(|_| Constraint::Length(9)).chain([Constraint::Fill(1)]);
     let title = match files.missed {
         0 => "files".to_owned(),
@@ -149,12 +190,12 @@ fn file_row(file: &NamedFile, columns: &[usize]) -> Row<'static> {
     let values = [
         busy.syncs.to_string(),
         busy.elided.to_string(),
-        number(busy.total_ns as f64 / 1000.0 / busy.syncs.max(1) as f64),
-        number(busy.max_ns as f64 / 1000.0),
-        number(busy.bytes as f64 / 1024.0),
+        time(busy.total_ns as f64 / 1000.0 / busy.syncs.max(1) as f64),
+        time(busy.max_ns as f64 / 1000.0),
+        bytes(busy.bytes as f64),
     ];
     let name = file.path.clone().unwrap_or_else(|| format!("inode {}", busy.inode));
-    let cells = columns.iter().map(|&at| Line::raw(values[at].clone()).right_aligned());
+    let cells = columns.iter().map(|&at| value(values[at].clone()));
     Row::new(cells.chain([Line::raw(name)]))
 }
 
@@ -172,8 +213,17 @@ fn number(value: f64) -> String {
     }
 }
 
+/// A time in microseconds, in the unit that suits it.
+fn time(us: f64) -> String {
+    match us {
+        us if us < 999.5 => format!("{} µs", number(us)),
+        us if us < 999_500.0 => format!("{} ms", number(us / 1000.0)),
+        us => format!("{} s", number(us / 1e6)),
+    }
+}
+
 /// A size.
-fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (value, 0);
     while value >= 1000.0 && unit + 1 < UNITS.len() {
@@ -194,5 +244,16 @@ mod tests {
             [0.0, 999.0, 1536.0, 1048576.0, 1e30].map(bytes)[..4],
             ["0 B", "999 B", "1.5 KiB", "1.0 MiB"]
         );
+        assert_eq!(
+            [0.0, 7.25, 999.0, 999.6, 12_345.0, 2_500_000.0].map(time),
+            ["0 µs", "7.2 µs", "999 µs", "1.0 ms", "12 ms", "2.5 s"]
+        );
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_part() {
+        assert_eq!(bar(1.0, 3), "███");
+        assert_eq!(bar(0.5, 3), "█▌");
+        assert_eq!((bar(0.0, 3), bar(f64::NAN, 3)), (String::new(), String::new()));
     }
 }
