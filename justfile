@@ -76,7 +76,7 @@ install prefix="/usr/local":
     cargo build --release
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
     install -d {{prefix}}/sbin
-    for name in mount.syncline mount.fuse.syncline fsck.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
+    for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
     target/release/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
@@ -104,4 +104,7 @@ deb:
     ln -sfn libsyncline.so.0 target/development/libsyncline.so
     install -m 644 target/release/libsyncline_c.a target/development/libsyncline.a
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
+    mkdir -p target/helpers/bin target/helpers/sbin
+    ln -f target/release/syncline target/helpers/bin/syncline
+    for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
     cargo deb -p syncline-cli --no-build

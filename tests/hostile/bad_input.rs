@@ -148,6 +148,7 @@ const REFUSED_HELPERS: &str = "
     8  | fsck.syncline missing                     | No such file; check the path
     8  | fsck.syncline junk                        | not a Syncline image; mkfs
     8  | fsck.syncline -y -f used                  | in use; unmount
+    8  | fsck.fuse.syncline -n used                | in use; unmount
     1  | mkfs.syncline junk                        | junk holds data of an unknown kind; --force
     1  | mkfs.syncline used                        | used holds a Syncline filesystem; --force
 ";
@@ -248,7 +249,9 @@ fn place() -> Place {
     place.directory("empty");
     fs::write(place.directory("full").join("file"), "here").unwrap();
     let names = place.directory("names");
-    for name in ["mount.syncline", "mount.fuse.syncline", "fsck.syncline", "mkfs.syncline"] {
+    for name in
+        ["mount.syncline", "mount.fuse.syncline", "fsck.syncline", "fsck.fuse.syncline", "mkfs.syncline"]
+    {
         std::os::unix::fs::symlink(program(), names.join(name)).unwrap();
     }
     place

@@ -16,7 +16,7 @@ pub enum Role {
     Program,
     /// `mkfs.syncline`
     Mkfs,
-    /// `fsck.syncline`
+    /// `fsck.syncline`, `fsck.fuse.syncline`
     Fsck,
     /// `mount.syncline`, `mount.fuse.syncline`
     Mount,
@@ -42,7 +42,7 @@ impl Role {
     pub fn of(program: &OsStr) -> Self {
         match Path::new(program).file_name().and_then(OsStr::to_str) {
             Some("mkfs.syncline") => Self::Mkfs,
-            Some("fsck.syncline") => Self::Fsck,
+            Some("fsck.syncline" | "fsck.fuse.syncline") => Self::Fsck,
             Some("mount.syncline" | "mount.fuse.syncline") => Self::Mount,
             _ => Self::Program,
         }
@@ -165,6 +165,7 @@ mod tests {
         assert_eq!(Role::of("/sbin/mount.syncline".as_ref()), Role::Mount);
         assert_eq!(Role::of("mount.fuse.syncline".as_ref()), Role::Mount);
         assert_eq!(Role::of("fsck.syncline".as_ref()), Role::Fsck);
+        assert_eq!(Role::of("/usr/sbin/fsck.fuse.syncline".as_ref()), Role::Fsck);
         assert_eq!(Role::of("/usr/bin/syncline".as_ref()), Role::Program);
         assert_eq!(asked("./syncline info image"), run("info image"));
     }
