@@ -22,6 +22,13 @@ fn wrong_usage_has_its_own_exit_codes() {
 }
 
 #[test]
+fn a_directory_in_the_place_of_an_interval_is_recognized() {
+    let answer = syncline(["stats", "--watch", "/mnt"]);
+    assert_eq!(answer.code, 2, "{answer:?}");
+    assert!(answer.err.contains("syncline stats /mnt --watch"), "{answer:?}");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     for arguments in [&["--help"][..], &["--version"], &["check", "--help"], &["mount", "--help"]] {
         let answer = syncline(arguments).ok();

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use crate::metrics::{self, Mounted};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use syncline_fuse::control;
@@ -29,11 +29,19 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Print a line of figures for each interval, in seconds, until the mount is gone
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = super::top::seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
     /// Print the text that Prometheus reads
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
+}
+
+/// Seconds; a directory behind --watch is taken for them.
+fn interval(text: &str) -> Result<Duration, String> {
+    super::top::seconds(text).map_err(|error| match text.contains('/') || Path::new(text).exists() {
+        true => format!("the directory comes first: syncline stats {text} --watch"),
+        false => error,
+    })
 }
 
 /// Runs the command.
