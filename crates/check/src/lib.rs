@@ -29,6 +29,7 @@ mod scrub;
 mod snapshots;
 mod space;
 mod start;
+mod verified;
 mod xattrs;
 
 pub use checker::{Progress, Stage, check};

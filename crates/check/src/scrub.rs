@@ -1,12 +1,13 @@
 //! Scrubbing: verifying a filesystem that is in use, in the background and at a bounded rate.
 //!
 //! A scrub reads the superblock copies, the space map, each tree node and each block of file data of the newest state from
-//! the device. It goes through the items a piece at a time, each with a pin of its own, so that blocks freed meanwhile
-//! are neither a false alarm nor kept from being reused for long. What is on its way to the device is
-//! served from memory and so is right by itself. The log is not read: recovery verifies it before it believes it.
+//! the device, then those of each snapshot that it has not read yet. It goes through the items a piece at a time, each with a
+//! pin of its own, so that blocks freed meanwhile are neither a false alarm nor kept from being reused for long. What is on its
+//! way to the device is served from memory and so is right by itself. The log is not read: recovery verifies it before it believes it.
 
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::printable;
+use crate::verified::Verified;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
-use syncline_store::{Chunk, Store, StoreError, Unreadable};
+use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable};
 
 /// Items read at a time, and so the most extents whose blocks one pin keeps.
 const ITEMS_EACH: usize = 256;
@@ -85,6 +86,24 @@ pub struct ScrubCounters {
     pub bytes: u64,
     /// Findings.
     pub damaged: u64,
+}
+
+/// A state of the filesystem that is being gone through.
+#[derive(Default)]
+struct Part {
+    /// That which a snapshot keeps; else the newest.
+    kept: Option<(Snapshot, Arc<Store>)>,
+    /// Tree nodes that were read for the piece before.
+    before: HashSet<u64>,
+    /// Tree nodes already told of.
+    bad: HashSet<u64>,
+    found: Vec<Finding>,
+}
+
+impl Part {
+    fn found(&mut self, kind: FindingKind, object: Option<u64>, block: Option<u64>, text: String) {
+        self.found.push(Finding { kind, object, block, text });
+    }
 }
 
 /// Why a scrub ends early.
@@ -154,12 +173,64 @@ impl Scrub {
     async fn run(&self) -> Result<(), Stopped> {
         self.superblocks().await?;
         self.space_map().await?;
-        let (mut before, mut bad) = (HashSet::new(), HashSet::new());
-        let mut from = Some(Key::MIN);
-        while let Some(start) = from {
-            from = self.piece(start, &mut before, &mut bad).await?;
+        // Those made later have only blocks that are in the newest state, or were written meanwhile.
+        let snapshots = self.store()?.snapshots().await;
+        let mut verified = Verified::new(!snapshots.is_empty());
+        self.part(Part::default(), &mut verified).await?;
+        for snapshot in snapshots {
+            self.snapshot(snapshot, &mut verified).await?;
         }
         self.name_inodes().await
+    }
+
+    async fn snapshot(&self, snapshot: Snapshot, verified: &mut Verified) -> Result<(), Stopped> {
+        let mut part = Part::default();
+        match self.store()?.look_at_snapshot(&snapshot).await {
+            Ok(view) => {
+                part.kept = Some((snapshot, view));
+                self.part(part, verified).await
+            }
+            Err(error) if self.is_there(&snapshot).await? => {
+                let text = format!("snapshot {:?}: {error}", snapshot.name);
+                self.found(Finding { kind: FindingKind::SnapshotDamaged, object: None, block: None, text });
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// False once a snapshot was deleted: its blocks may hold anything.
+    async fn is_there(&self, snapshot: &Snapshot) -> Result<bool, Stopped> {
+        Ok(self.store()?.snapshots().await.iter().any(|other| other.id == snapshot.id))
+    }
+
+    async fn part(&self, mut part: Part, verified: &mut Verified) -> Result<(), Stopped> {
+        let mut from = Some(Key::MIN);
+        while let Some(start) = from {
+            from = self.piece(start, &mut part, verified).await?;
+            if !self.tell(&mut part).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what was found in a part; false when that is a snapshot and was deleted meanwhile, so that it was nothing.
+    async fn tell(&self, part: &mut Part) -> Result<bool, Stopped> {
+        let found = std::mem::take(&mut part.found);
+        let Some((snapshot, _)) = part.kept.as_ref().filter(|_| !found.is_empty()) else {
+            found.into_iter().for_each(|finding| self.found(finding));
+            return Ok(true);
+        };
+        if !self.is_there(snapshot).await? {
+            return Ok(false);
+        }
+        for finding in found {
+            // The inode may be another's today, or nobody's: its path would mislead.
+            let text = format!("snapshot {:?}: {finding}", snapshot.name);
+            self.found(Finding { kind: FindingKind::SnapshotDamaged, object: None, text, ..finding });
+        }
+        Ok(true)
     }
 
     async fn superblocks(&self) -> Result<(), Stopped> {
@@ -177,7 +248,8 @@ impl Scrub {
             }
             if let Some(error) = error {
                 let text = format!("copy {copy} of superblock {slot}: {error}");
-                self.found(FindingKind::SuperblockDamaged, None, Some(addr), text);
+                let kind = FindingKind::SuperblockDamaged;
+                self.found(Finding { kind, object: None, block: Some(addr), text });
             }
             self.count(BLOCK_BYTES as u64);
         }
@@ -198,21 +270,22 @@ impl Scrub {
                     SpaceError::Corrupt { addr, .. } | SpaceError::OwnPageFree { addr, .. } => Some(*addr),
                     _ => None,
                 };
-                self.found(FindingKind::SpaceMapDamaged, None, addr, error.to_string());
+                let (kind, text) = (FindingKind::SpaceMapDamaged, error.to_string());
+                self.found(Finding { kind, object: None, block: addr, text });
             }
         }
         Ok(())
     }
 
-    /// Verifies the next items, their nodes and their data. `before` has the nodes that were read for the piece before, `bad`
-    /// those already told of. Where the next piece begins.
+    /// Verifies the next items of a part, their nodes and their data. Where the next piece begins.
     async fn piece(
         &self,
         from: Key,
-        before: &mut HashSet<u64>,
-        bad: &mut HashSet<u64>,
+        part: &mut Part,
+        verified: &mut Verified,
     ) -> Result<Option<Key>, Stopped> {
-        let store = self.store()?;
+        let newest = self.store()?;
+        let store = part.kept.as_ref().map_or(newest, |(_, view)| view.clone());
         let pin = store.pin();
         let (mut nodes, mut unreadable) = (HashSet::new(), Vec::new());
         let mut visit = |node: Result<u64, Box<Unreadable>>| match node {
@@ -222,22 +295,28 @@ impl Scrub {
         let Chunk { items, complete } = store.scan_device(from, ITEMS_EACH, &mut visit).await;
         let node_bytes = u64::from(store.geometry().node_bytes);
         // The nodes on the way to the first item were read for the piece before as well.
-        let fresh = nodes.difference(before).count() as u64;
-        *before = nodes;
+        let fresh = nodes.difference(&part.before).count() as u64;
+        part.before = nodes;
         self.count(fresh * node_bytes);
         self.state.lock().report.nodes += fresh;
-        for node in unreadable.into_iter().filter(|node| bad.insert(node.addr)) {
+        for node in unreadable {
+            // What the newest state has too was told of there.
+            if !part.bad.insert(node.addr) || verified.insert(BlockRun::new(node.addr, 1)).is_empty() {
+                continue;
+            }
             let object = node.first.map(|key| key.object).filter(|object| *object > 0);
             let text = format!("{}; the items below it can't be read", node.error);
-            self.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
+            part.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
         }
         for (key, value) in &items {
             if key.kind == Kind::Extent as u8
                 && let Ok(extent) = Extent::decode(key.offset, value)
                 && store.geometry().contains(extent.run())
             {
-                self.extent(&store, key.object, &extent).await;
-                self.pace().await?;
+                for extent in fresh_parts(extent, verified) {
+                    self.extent(&store, key.object, &extent, part).await;
+                    self.pace().await?;
+                }
             }
         }
         drop(pin);
@@ -246,7 +325,7 @@ impl Scrub {
         Ok(next.filter(|_| !complete))
     }
 
-    async fn extent(&self, store: &Arc<Store>, object: u64, extent: &Extent) {
+    async fn extent(&self, store: &Arc<Store>, object: u64, extent: &Extent, part: &mut Part) {
         self.count(extent.run().len_bytes());
         self.state.lock().report.data_blocks += extent.run().blocks;
         if let Ok(bytes) = store.read_data(extent.run(), &extent.checksums).await {
@@ -254,7 +333,7 @@ impl Scrub {
                 && let Err(error) = syncline_codec::unpack(packed, &bytes)
             {
                 let text = format!("blocks from {} on of the file: {error}", extent.file_block);
-                self.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+                part.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
             }
             return;
         }
@@ -266,7 +345,7 @@ impl Scrub {
                 _ => FindingKind::DataUnreadable,
             };
             let text = format!("block {} of the file: {error}", extent.file_block + index);
-            self.found(kind, Some(object), Some(block.start), text);
+            part.found(kind, Some(object), Some(block.start), text);
         }
     }
 
@@ -319,11 +398,11 @@ impl Scrub {
         Ok(())
     }
 
-    fn found(&self, kind: FindingKind, object: Option<u64>, block: Option<u64>, text: String) {
+    fn found(&self, finding: Finding) {
         let mut state = self.state.lock();
         state.damaged += 1;
         if state.report.findings.len() < FINDINGS_MAX {
-            state.report.findings.push(Finding { kind, object, block, text });
+            state.report.findings.push(finding);
         } else {
             state.report.findings_dropped += 1;
         }
@@ -340,6 +419,19 @@ impl State {
     fn elapsed(&self) -> u64 {
         self.started.map_or(0, |started| started.elapsed().as_millis() as u64)
     }
+}
+
+/// What of an extent was not verified yet; of a compressed one all, if there is anything.
+fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
+    let fresh = verified.insert(extent.run());
+    if fresh.is_empty() || extent.packed.is_some() {
+        return fresh.into_iter().take(1).map(|_| extent.clone()).collect();
+    }
+    let part = |run: BlockRun| {
+        let first = extent.file_block + (run.start - extent.addr);
+        extent.slice(first, first + run.blocks)
+    };
+    fresh.into_iter().filter_map(part).collect()
 }
 
 /// What is wrong with a copy of a superblock. One that was never written is right.

@@ -13,6 +13,8 @@ use syncline_tree::Difference;
 
 /// How often superblock and table are read again beside somebody who changes them.
 const TRIES: u32 = 16;
+/// Nodes kept in memory of a snapshot that is gone through once.
+const LOOK_CACHE_BYTES: usize = 1 << 20;
 
 impl Store {
     /// Opens a snapshot, for reading only. Somebody else may have the image open for writing: what a snapshot needs stays as it
@@ -24,16 +26,33 @@ impl Store {
         name: &str,
     ) -> Result<(Arc<Self>, Snapshot), StoreError> {
         let (now, snapshot) = claim(&device, name).await?;
-        let superblock = snapshot.superblock(&now);
-        let tracker = FlushTracker::new(device);
-        let space = load_space(&tracker, &superblock).await?;
-        let options = StoreOptions { read_only: true, ..options };
-        let store = assemble(tracker, options, spawn, &superblock, space, &Replayed::nothing(&superblock))?;
-        *store.layers.write() =
-            Layers { root: superblock.tree, tree_nodes: superblock.tree_nodes, ..Layers::default() };
-        store.health.end_writing("it is a snapshot");
-        Ok((Arc::new(store), snapshot))
+        let store = show(FlushTracker::new(device), options, spawn, &snapshot.superblock(&now)).await?;
+        Ok((store, snapshot))
     }
+
+    /// Opens a snapshot beside the store that is open, without a claim: it may be deleted at any time, and what is read then is
+    /// anything. Whoever finds something wrong asks whether the snapshot is still there ([`Store::snapshots`]).
+    pub async fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Self>, StoreError> {
+        let tracker = FlushTracker::new(self.device().clone());
+        let options = StoreOptions { node_cache_bytes: LOOK_CACHE_BYTES, ..self.options.clone() };
+        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&self.superblock())).await
+    }
+}
+
+/// A store that shows what a superblock leads to.
+async fn show(
+    tracker: Arc<FlushTracker>,
+    options: StoreOptions,
+    spawn: Arc<dyn Spawn>,
+    superblock: &Superblock,
+) -> Result<Arc<Store>, StoreError> {
+    let space = load_space(&tracker, superblock).await?;
+    let options = StoreOptions { read_only: true, ..options };
+    let store = assemble(tracker, options, spawn, superblock, space, &Replayed::nothing(superblock))?;
+    *store.layers.write() =
+        Layers { root: superblock.tree, tree_nodes: superblock.tree_nodes, ..Layers::default() };
+    store.health.end_writing("it is a snapshot");
+    Ok(Arc::new(store))
 }
 
 impl Store {
