@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::sync::{Arc, LazyLock};
 use syncline_device::{Device, MemoryDevice};
 use syncline_fs::types::{Algorithm, Caller, FileType, ROOT, SetAttributes, Timestamp, XattrMode};
-use syncline_fs::{AccessTime, Filesystem, FsError, Options};
+use syncline_fs::{AccessTime, Allocation, Filesystem, FsError, Options, QuotaLimits};
 use syncline_sim::Simulation;
 use syncline_store::{FormatOptions, Store, StoreOptions};
 
@@ -27,6 +27,7 @@ pub fn image(number: u8) -> &'static Image {
     let number = usize::from(number);
     let index = match number {
         128..192 => 8 + number % 2,
+        208..224 => 13 + number % 2,
         224..240 => 12,
         240.. => 10 + number % 2,
         _ => number % 8,
@@ -55,9 +56,10 @@ enum Content {
     Shared,
     Snapshots,
     Compressed,
+    Quotas,
 }
 
-const BASES: [Base; 13] = [
+const BASES: [Base; 15] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
@@ -76,6 +78,9 @@ const BASES: [Base; 13] = [
         logged: Some(Content::Compressed),
     },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Snapshots, logged: None },
+    // In smaller nodes an inode has no room for a quota beside its parents.
+    Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Quotas, logged: None },
+    Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Names, logged: Some(Content::Quotas) },
 ];
 
 impl Base {
@@ -151,6 +156,7 @@ fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
             Content::Shared => shared(&fs).await?,
             Content::Snapshots => snapshots(&fs).await?,
             Content::Compressed => compressed(&fs).await?,
+            Content::Quotas => quotas(&fs).await?,
         }
         if close && !matches!(content, Content::Orphans) {
             fs.close().await?;
@@ -253,6 +259,31 @@ async fn compressed(fs: &Filesystem) -> Result<(), FsError> {
         fs.fsync(part, false).await?;
     }
     Ok(())
+}
+
+/// Trees with quotas: one that was filled before it got limits, one that has almost none left, one that lost its quota.
+async fn quotas(fs: &Filesystem) -> Result<(), FsError> {
+    let limits = |bytes, inodes| QuotaLimits { bytes, inodes };
+    let filled = fs.mkdir(CALLER, ROOT, b"filled", 0o755).await?.ino;
+    let below = fs.mkdir(CALLER, filled, b"below", 0o755).await?.ino;
+    let large = file(fs, below, "large").await?;
+    fs.write(large, 0, Bytes::from(vec![1; 90_000]), false).await?;
+    fs.link(large, filled, b"again").await?;
+    let small = file(fs, filled, "small").await?;
+    fs.write(small, 0, Bytes::from_static(b"fits the inode"), false).await?;
+    fs.set_quota(filled, limits(1 << 20, 100)).await?;
+    let tight = fs.mkdir(CALLER, ROOT, b"tight", 0o755).await?.ino;
+    fs.set_quota(tight, limits(40_960, 3)).await?;
+    let room = file(fs, tight, "room").await?;
+    fs.allocate(room, Allocation::Preallocate { keep_size: true }, 0, 20_480, false).await?;
+    fs.write(room, 4096, Bytes::from(vec![2; 12_000]), false).await?;
+    fs.fsync(room, false).await?;
+    fs.write(large, 200_000, Bytes::from(vec![3; 9000]), false).await?;
+    fs.fsync(large, false).await?;
+    let free = fs.mkdir(CALLER, ROOT, b"free", 0o755).await?.ino;
+    fs.set_quota(free, limits(0, 5)).await?;
+    file(fs, free, "stays").await?;
+    fs.remove_quota(free).await
 }
 
 /// Extended attributes of all sizes, and with them a tree of three levels.
