@@ -34,7 +34,8 @@ impl Base {
         let memory = MemoryDevice::new(IMAGE_BYTES);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
         let format = FormatOptions {
-            node_bytes: 4096,
+            // The smallest in which inodes have room for a quota beside their parents.
+            node_bytes: 16384,
             uuid: [1; 16],
             hash_seed: [2; 16],
             epoch: Some([3; 16]),

@@ -7,9 +7,13 @@ use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt;
+use std::sync::LazyLock;
 use syncline_device::BLOCK_BYTES;
 
 const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
+
+/// What a discarded block holds: nobody should look.
+static DISCARDED: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0xd1; BLOCK_BYTES]));
 
 /// How much is tried at one position.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +140,15 @@ impl<'a> Cuts<'a> {
                 assert!(ok, "no device fails here");
                 self.settle(*id)
             }
-            Event::Flush | Event::Discard { .. } => false,
+            Event::Discard { offset, len_bytes } => {
+                let blocks = offset / BLOCK_BYTES as u64..(offset + len_bytes) / BLOCK_BYTES as u64;
+                for addr in blocks {
+                    let gone = self.durable.block(addr, DISCARDED.clone());
+                    self.durable.put(addr, gone);
+                }
+                true
+            }
+            Event::Flush => false,
         }
     }
 

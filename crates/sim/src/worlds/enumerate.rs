@@ -1,5 +1,6 @@
 //! Which workloads there are: each operation with each persistence point that concerns it, alone and in pairs.
 
+use super::feature::Feature;
 use super::step::{Op, Path, Persist, Step, Workload};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -83,6 +84,21 @@ const OPERATIONS: &[&str] = &[
     "preallocate A/foo 0 9000",
     "preallocate A/bar 8192 20000",
     "preallocate-beyond B/bar 0 40000",
+    "collapse A/bar 4096 4096",
+    "insert A/bar 4096 8192",
+    "insert A/foo 0 4096",
+    "unshare A/bar 0 8192",
+    "snapshot one",
+    "delete-snapshot one",
+    "compress A zstd",
+    "pack A/bar zstd 0 40000",
+    "pack B/foo lz4 0 9000",
+    "rewrite A/bar",
+    "defragment A/bar",
+    "quota A 24576 4",
+    "quota B 8192 2",
+    "unquota A",
+    "acl A/bar",
 ];
 
 /// All workloads of up to two operations.
@@ -185,7 +201,7 @@ fn persistence(op: &Op) -> Vec<Persist> {
 fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
     let below = |path: &Path| (vec![path.clone()], vec![path.parent()]);
     let (files, mut directories) = match op {
-        Op::Put(path, ..) | Op::ReplaceByRename(path, _) => below(path),
+        Op::Put(path, ..) | Op::ReplaceByRename(path, _) | Op::Pack(path, ..) => below(path),
         Op::Copy(from, to) => (vec![from.clone(), to.clone()], vec![to.parent()]),
         Op::One(step) => match step {
             Step::Create(path) | Step::Publish(path, _) => below(path),
@@ -203,6 +219,10 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
             Step::SetXattr(path, ..) | Step::RemoveXattr(path, _) | Step::Chmod(path, _) => {
                 (vec![path.clone()], Vec::new())
             }
+            Step::Feature(Feature::Quota(path, _) | Feature::Unquota(path)) => {
+                (Vec::new(), vec![path.clone()])
+            }
+            Step::Feature(feature) => (feature.path().into_iter().cloned().collect(), Vec::new()),
         },
     };
     directories.dedup();

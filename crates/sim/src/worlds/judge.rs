@@ -7,24 +7,26 @@
 #[cfg(test)]
 mod tests;
 
+use super::accounts::{Accounts, INLINE_BYTES_MAX};
 use super::data::{Window, truncates};
-use super::run::{Names, Run, Sync};
+use super::kept::{self, Snapshots};
+use super::run::{Names, Ran, Run, Sync};
 use super::state::{Body, Node, State, Times};
 use syncline_fs::types::{Ino, Timestamp};
 
-/// Most bytes that an inode item holds, whatever the size of nodes.
-const INLINE_BYTES_MAX: usize = 2048;
-
 /// What came back.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Found {
     pub(super) state: State,
     /// The newest transaction that recovery found.
     pub(super) op: u64,
+    pub(super) accounts: Accounts,
+    pub(super) snapshots: Snapshots,
 }
 
 /// Compares what came back after a crash at `position` with what may. The error says what was expected.
 pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
+    kept::judge(run, found, position)?;
     let given: Vec<&Sync> = run.syncs.iter().filter(|sync| sync.given <= position).collect();
     let (least, most) = calls_named(run, found.op);
     let promised = given.iter().map(|sync| promised(run, sync)).max().unwrap_or(0);
@@ -87,6 +89,9 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
     if let Some(difference) = difference(&found.state, expected, false) {
         return Err(difference);
     }
+    let within = |ran: &&Ran| ran.ops.0 < found.op && found.op < ran.ops.1;
+    let setting = run.ran.get(calls).filter(within).and_then(|ran| ran.quota);
+    found.accounts.check(expected, setting, true)?;
     for (ino, node) in &found.state.nodes {
         let Some(data) = node.data() else { continue };
         let least = data_promised(run, given, *ino, calls);
@@ -198,5 +203,9 @@ fn same_but_for_data(one: &Node, other: &Node) -> bool {
         (Body::File(_), Body::File(_)) => true,
         (one_body, other_body) => one_body == other_body && one.times == other.times,
     };
-    bodies && one.permissions == other.permissions && one.nlink == other.nlink && one.xattrs == other.xattrs
+    bodies
+        && one.permissions == other.permissions
+        && one.nlink == other.nlink
+        && one.xattrs == other.xattrs
+        && one.compression == other.compression
 }

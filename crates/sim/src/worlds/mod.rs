@@ -5,13 +5,16 @@
 //! `run` makes the log, `cuts` the images, `recover` opens them, `judge` compares them with a model that is exact because a
 //! workload is one sequence of calls.
 
+mod accounts;
 mod base;
 mod cuts;
 mod data;
 mod disk;
 mod enumerate;
 mod explore;
+mod feature;
 mod judge;
+mod kept;
 mod many;
 mod observe;
 mod recover;
@@ -23,5 +26,6 @@ pub use base::Base;
 pub use cuts::Thoroughness;
 pub use enumerate::{Enumeration, three_operations};
 pub use explore::{Figures, Plan, RecoveryCuts, Seen, Violation, explore};
+pub use feature::Feature;
 pub use many::{Search, Summary};
 pub use step::{Op, Path, Persist, RenameKind, Step, Workload};

@@ -56,6 +56,7 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node, FsError> {
     let mut node = Node::new(body, attributes.permissions);
     node.nlink = attributes.nlink;
     node.times = times(&attributes);
+    node.compression = fs.file_flags(ino).await?.compression;
     let names = fs.listxattr(ino).await?;
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         node.xattrs.insert(name.to_vec(), fs.getxattr(ino, name).await?.to_vec());

@@ -1,15 +1,21 @@
 //! Opens what a crash left, checks the whole image and reads everything that came back.
 
+use super::accounts::Accounts;
 use super::disk::Image;
 use super::judge::Found;
+use super::kept;
 use super::observe::observe;
 use super::run::options;
 use crate::{Event, RecordingDevice, Simulation};
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_check::{FindingKind, check};
 use syncline_device::{Device, block_on};
 use syncline_fs::Filesystem;
 use syncline_store::{Canary, Store};
+
+/// Long enough to remove what the few files of a workload leave.
+const REMOVALS: Duration = Duration::from_millis(5);
 
 /// What a recovery found, and what it wrote.
 pub(super) struct Recovered {
@@ -28,16 +34,25 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
     let log = RecordingDevice::new(image.device());
     let (device, spawn) = (log.clone() as Arc<dyn Device>, simulation.spawner());
     // Never that of the run, nor of another recovery (rule R3).
-    let (store_options, options) = options(simulation.clock(), canary, image.hash().to_le_bytes());
+    let (clock, epoch) = (simulation.clock(), image.hash().to_le_bytes());
+    let again = move || options(clock.clone(), canary, epoch);
+    let (store_options, options) = again();
     let opening = async move {
-        let (store, _) = Store::open(device, store_options, spawn.clone())
+        let (store, _) = Store::open(device.clone(), store_options, spawn.clone())
             .await
             .map_err(|error| format!("the image does not open: {error}"))?;
         let op = store.last_op().0;
-        let fs = Filesystem::open(store, spawn, options)
+        let fs = Filesystem::open(store, spawn.clone(), options)
             .await
             .map_err(|error| format!("the filesystem does not open: {error}"))?;
-        Ok::<_, String>(Found { state: observe(&fs).await?, op })
+        let state = observe(&fs).await?;
+        if !fs.quotas().is_empty() {
+            // What has no name any more counts until it is removed.
+            spawn.sleep(REMOVALS).await;
+        }
+        let accounts = Accounts::read(&fs, &state).await?;
+        let snapshots = kept::read_all(&fs, &device, &spawn, again).await?;
+        Ok::<_, String>(Found { state, op, accounts, snapshots })
     };
     let found = simulation.run(opening).map_err(|_| "stalled: the recovery does not end".to_owned())??;
     Ok(Recovered { found, events: log.events() })

@@ -1,8 +1,11 @@
 //! Runs a workload on the filesystem and keeps everything that judging a crash needs: the log of the device, the state of
 //! the model after each call, and the promises with the moments at which they were given.
 
+use super::accounts::{Accounts, judge_answer};
 use super::disk::Image;
+use super::feature::{self, Feature};
 use super::judge::difference;
+use super::kept::Turn;
 use super::observe::{observe, stamp};
 use super::state::{State, contents};
 use super::step::{Path, Persist, RenameKind, Step, Workload};
@@ -39,6 +42,8 @@ pub(super) struct Ran {
     pub(super) copied: Vec<Ino>,
     /// Blocks of the written file that were replaced in the call's transaction, whatever was dirty of them.
     pub(super) replaced: Option<Range<u64>>,
+    /// The directory whose quota it set.
+    pub(super) quota: Option<Ino>,
 }
 
 impl Ran {
@@ -86,6 +91,8 @@ pub(super) struct Run {
     pub(super) syncs_before: Vec<usize>,
     /// When there was time for write-back: after so many calls and so many syncs.
     pub(super) idles: Vec<(usize, usize)>,
+    /// Snapshots that were made or deleted.
+    pub(super) turns: Vec<Turn>,
 }
 
 /// Small where the engine has a choice; nothing happens by itself in the virtual milliseconds that a workload takes.
@@ -94,8 +101,13 @@ pub(super) fn options(
     canary: Option<Canary>,
     epoch: [u8; 16],
 ) -> (StoreOptions, Options) {
-    let store =
-        StoreOptions { node_cache_bytes: 1 << 20, canary, epoch: Some(epoch), ..StoreOptions::default() };
+    let store = StoreOptions {
+        node_cache_bytes: 1 << 20,
+        canary,
+        epoch: Some(epoch),
+        discard: true,
+        ..StoreOptions::default()
+    };
     let fs = Options { clock, access_time: AccessTime::Never, cached_inodes_max: 64, ..Options::default() };
     (store, fs)
 }
@@ -133,8 +145,8 @@ pub(super) fn run(
         .map_err(|_| "stalled: the run does not come to its end".to_owned())?
         .map_err(|what| format!("before any crash: {what}"))?;
     let events = log.events();
-    let Runner { states, ran, syncs, began, syncs_before, idles, .. } = runner;
-    Ok(Run { base: base.clone(), events, states, ran, syncs, began, syncs_before, idles })
+    let Runner { states, ran, syncs, began, syncs_before, idles, turns, .. } = runner;
+    Ok(Run { base: base.clone(), events, states, ran, syncs, began, syncs_before, idles, turns })
 }
 
 pub(super) struct Runner {
@@ -146,6 +158,7 @@ pub(super) struct Runner {
     began: Vec<usize>,
     syncs_before: Vec<usize>,
     idles: Vec<(usize, usize)>,
+    turns: Vec<Turn>,
     spawn: Arc<dyn Spawn>,
     /// What the first call writes is tagged with the number after this.
     tags: u64,
@@ -169,6 +182,7 @@ impl Runner {
             began: Vec::new(),
             syncs_before: Vec::new(),
             idles: Vec::new(),
+            turns: Vec::new(),
             spawn,
         }
     }
@@ -199,11 +213,17 @@ impl Runner {
     async fn step(&mut self, step: Step) -> Result<(), String> {
         let (before, reflinked) = (self.fs.store().last_op().0, self.fs.counters().reflinked_bytes);
         let tag = self.tags + self.states.len() as u64;
+        let (asked, usage) = (self.log.position(), self.fs.quotas());
         let answer = call(&self.fs, self.now(), &step, tag).await;
         let mut state = self.now().clone();
         let expected = state.apply(&step, answer.as_ref().copied().unwrap_or(0), tag);
         let made = answer.as_ref().copied().unwrap_or(0);
         let answer = answer.map(drop);
+        let right = judge_answer(&self.fs, self.now(), &step, &usage, answer, expected)?;
+        if right != expected {
+            state = self.now().clone();
+        }
+        let expected = right;
         if answer != expected {
             return Err(format!("{step} answered {answer:?}, not {expected:?}"));
         }
@@ -214,6 +234,9 @@ impl Runner {
             if matches!(step, Step::Publish(..)) {
                 // With the name came the contents.
                 (ran.written, ran.carried) = (Some(made), vec![made]);
+            }
+            if let Step::Feature(feature) = &step {
+                self.note_feature(feature, asked, &mut ran);
             }
             stamp(&self.fs, &mut state).await?;
         }
@@ -243,9 +266,16 @@ impl Runner {
                 let first = if *offset < size { offset / BLOCK } else { offset.div_ceil(BLOCK) };
                 ran.replaced = match what {
                     // The size comes with the transaction, as far as nothing is dirty below it.
-                    Allocation::Preallocate { .. } => Some(0..0),
+                    Allocation::Preallocate { .. } | Allocation::UnshareRange { .. } => Some(0..0),
+                    Allocation::CollapseRange | Allocation::InsertRange => None,
                     _ => Some(first..(offset + len).div_ceil(BLOCK)),
                 };
+                match what {
+                    // All that was dirty went before.
+                    Allocation::CollapseRange | Allocation::InsertRange => ran.carried.extend(ran.written),
+                    Allocation::UnshareRange { .. } => ran.copied.extend(ran.written),
+                    _ => {}
+                }
             }
             Step::Copy(from, to) => {
                 let [source, destination] = [from, to].map(|path| self.now().find(path).ok());
@@ -258,6 +288,31 @@ impl Runner {
             }
             _ => {}
         }
+    }
+
+    /// What of it is more than a change of the state: promises, and snapshots that come and go.
+    fn note_feature(&mut self, feature: &Feature, asked: usize, ran: &mut Ran) {
+        let (name, made) = match feature {
+            Feature::Snapshot(name) => (name.clone(), true),
+            Feature::DeleteSnapshot(name) => (name.clone(), false),
+            Feature::Quota(at, _) => {
+                ran.quota = self.now().find(at).ok();
+                // What counts from now on was submitted first.
+                ran.copied.extend(self.now().nodes.keys());
+                return;
+            }
+            Feature::Rewrite(at) => {
+                ran.copied.extend(self.now().find(at));
+                return;
+            }
+            _ => return,
+        };
+        let (calls, given) = (self.ran.len(), self.log.position());
+        self.turns.push(Turn { name, made, calls, asked, given });
+        // Either way it was a checkpoint; and what a snapshot shows it keeps.
+        let files = self.now().nodes.iter().filter(|(_, node)| made && node.data().is_some());
+        let data = files.map(|(ino, _)| *ino).collect();
+        self.syncs.push(Sync { steps: calls, given, names: Names::All, data, atomic: false });
     }
 
     /// What may make things durable and promises nothing.
@@ -317,10 +372,10 @@ impl Runner {
     /// Before any crash the filesystem shows exactly what the model says.
     pub(super) async fn compare_live(&self) -> Result<(), String> {
         let found = observe(&self.fs).await?;
-        match difference(&found, self.now(), true) {
-            Some(difference) => Err(format!("at the end of the run, {difference}")),
-            None => Ok(()),
-        }
+        let differs = difference(&found, self.now(), true).map_or(Ok(()), Err);
+        let accounts = Accounts::read(&self.fs, &found).await?;
+        let right = differs.and_then(|()| accounts.check(self.now(), None, false));
+        right.map_err(|what| format!("at the end of the run, {what}"))
     }
 }
 
@@ -353,6 +408,7 @@ async fn call(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Res
             let ino = state.find(from)?;
             fs.link(ino, above(to)?, &name(to)).await.map_err(errno)?
         }
+        Step::Feature(feature) => return feature::call(fs, state, feature).await.map(|()| 0),
         _ => return call_on_existing(fs, state, step, tag).await.map_err(errno_or).map(|()| 0),
     };
     // The kernel would forget it sooner or later; at once is when most happens.
@@ -424,7 +480,12 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
             fs.allocate(state.find(at)?, *what, *offset, *len, false).await?
         }
         Step::Copy(from, to) => copy(fs, state.find(from)?, state.find(to)?).await?,
-        Step::Create(_) | Step::Mkdir(_) | Step::Symlink(..) | Step::Publish(..) | Step::Link(..) => {
+        Step::Create(_)
+        | Step::Mkdir(_)
+        | Step::Symlink(..)
+        | Step::Publish(..)
+        | Step::Link(..)
+        | Step::Feature(_) => {
             unreachable!("handled by the caller")
         }
     }

@@ -1,23 +1,26 @@
 //! A whole small filesystem at one moment, and what one call does to it: the model that recovered images are
 //! compared with. Calls fail here as they do in POSIX, with the errno.
 
+use super::feature::follow_mode;
 use super::step::{Path, RenameKind, Step};
-use crate::content::block_of;
+use crate::content::{block_of, shrinking_block_of};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
-use syncline_fs::Allocation;
-use syncline_fs::types::{Ino, ROOT, Timestamp};
+use syncline_fs::types::{Algorithm, Ino, ROOT, Timestamp};
+use syncline_fs::{Allocation, QuotaLimits};
 
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
-const ENOTDIR: i32 = 20;
+pub(super) const ENOENT: i32 = 2;
+pub(super) const EEXIST: i32 = 17;
+pub(super) const ENOTDIR: i32 = 20;
 const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
 const EPERM: i32 = 1;
 const ENOTEMPTY: i32 = 39;
 const ENODATA: i32 = 61;
+const EXDEV: i32 = 18;
+pub(super) const EDQUOT: i32 = 122;
 
 type Entries = BTreeMap<Vec<u8>, Ino>;
 
@@ -54,6 +57,8 @@ pub struct Node {
     pub nlink: u32,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// How what is written to it, or made in it, is compressed.
+    pub compression: Option<Algorithm>,
     /// Times; the runner fills them in.
     pub times: Times,
 }
@@ -63,21 +68,29 @@ pub struct Node {
 pub struct State {
     /// By number.
     pub nodes: BTreeMap<Ino, Arc<Node>>,
+    /// Limits of the trees below these directories; known to the model only, as all that follows.
+    pub quotas: BTreeMap<Ino, QuotaLimits>,
+    /// The directory in whose quota an inode counts.
+    pub members: BTreeMap<Ino, Ino>,
+    /// Snapshots.
+    pub snapshots: BTreeMap<Path, Arc<State>>,
 }
 
-/// The bytes that the call with this tag writes at `offset`: no two sectors of any two calls are equal.
+/// The bytes that the call with this tag writes at `offset`: no two sectors of any two calls are equal. Those of two calls in three
+/// can be compressed.
 pub fn contents(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     let first = offset / BLOCK_BYTES as u64;
     let last = (offset + len as u64).div_ceil(BLOCK_BYTES as u64);
     let skip = (offset % BLOCK_BYTES as u64) as usize;
-    (first..last).flat_map(|block| block_of(tag, block)).skip(skip).take(len).collect()
+    let block = if tag % 3 == 1 { block_of } else { shrinking_block_of };
+    (first..last).flat_map(|index| block(tag, index)).skip(skip).take(len).collect()
 }
 
 impl Node {
     /// A new inode.
     pub fn new(body: Body, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        Self { body, permissions, nlink, xattrs: BTreeMap::new(), times: Times::default() }
+        Self { body, permissions, nlink, xattrs: BTreeMap::new(), compression: None, times: Times::default() }
     }
 
     /// A file's contents.
@@ -110,6 +123,9 @@ impl fmt::Debug for Node {
         for (name, value) in &self.xattrs {
             write!(f, " {}:{}", String::from_utf8_lossy(name), value.len())?;
         }
+        if let Some(compression) = self.compression {
+            write!(f, " {compression:?}")?;
+        }
         write!(f, " mtime {:?} ctime {:?}", self.times.mtime, self.times.ctime)
     }
 }
@@ -118,7 +134,7 @@ impl State {
     /// An empty root directory.
     pub fn empty() -> Self {
         let root = Node::new(Body::Directory(Entries::new()), 0o755);
-        Self { nodes: [(ROOT, Arc::new(root))].into() }
+        Self { nodes: [(ROOT, Arc::new(root))].into(), ..Self::default() }
     }
 
     /// What a path means.
@@ -157,6 +173,7 @@ impl State {
             Step::Mkdir(at) => self.create(at, ino, Node::new(Body::Directory(Entries::new()), 0o755)),
             Step::Symlink(at, len) => self.create(at, ino, Node::new(Body::Symlink(vec![b't'; *len]), 0o777)),
             Step::Publish(at, len) => {
+                self.require_inode(self.find(&at.parent())?)?;
                 self.create(at, ino, Node::new(Body::File(contents(tag, 0, *len)), 0o644))
             }
             Step::Link(from, to) => self.link(from, to),
@@ -180,20 +197,50 @@ impl State {
             }
             Step::Chmod(at, mode) => {
                 let ino = self.find(at)?;
-                self.node_mut(ino).permissions = *mode;
+                let node = self.node_mut(ino);
+                node.permissions = *mode;
+                follow_mode(&mut node.xattrs, *mode);
                 Ok(())
             }
             Step::Copy(from, to) => self.copy(from, to),
             Step::Allocate(at, what, offset, len) => self.allocate(at, *what, *offset, *len),
+            Step::Feature(feature) => self.apply_feature(feature),
         }
     }
 
-    fn create(&mut self, at: &Path, ino: Ino, node: Node) -> Result<(), i32> {
+    /// Fails if the quota in which a directory counts has no inode more.
+    fn require_inode(&self, dir: Ino) -> Result<(), i32> {
+        let Some(root) = self.members.get(&dir) else { return Ok(()) };
+        let limit = self.quotas[root].inodes;
+        let count = self.members.values().filter(|tree| *tree == root).count() as u64;
+        if limit > 0 && count >= limit { Err(EDQUOT) } else { Ok(()) }
+    }
+
+    /// Fails if a name would cross the border of a tree with a quota.
+    fn require_same_tree(&self, ino: Ino, from: Ino, to: Ino) -> Result<(), i32> {
+        let [own, source, target] = [ino, from, to].map(|ino| self.members.get(&ino));
+        let whole = source.is_none() && target.is_none() && own == Some(&ino);
+        if from == to || (own == target && source == target) || whole { Ok(()) } else { Err(EXDEV) }
+    }
+
+    /// What a file holds may lie compressed: in its own writes, or in what it shares with others.
+    pub(super) fn may_be_compressed(&self, ino: Ino) -> bool {
+        self.nodes[&ino].compression.is_some() || self.nodes.values().any(|node| node.compression.is_some())
+    }
+
+    fn create(&mut self, at: &Path, ino: Ino, mut node: Node) -> Result<(), i32> {
         let parent = self.find(&at.parent())?;
         if self.entry(parent, at.name().as_bytes())?.is_some() {
             return Err(EEXIST);
         }
+        self.require_inode(parent)?;
         let directory = node.is_directory();
+        if !matches!(node.body, Body::Symlink(_)) {
+            node.compression = self.nodes[&parent].compression;
+        }
+        if let Some(tree) = self.members.get(&parent).copied() {
+            self.members.insert(ino, tree);
+        }
         self.nodes.insert(ino, Arc::new(node));
         self.put(parent, at, ino, directory);
         Ok(())
@@ -220,6 +267,8 @@ impl State {
         node.nlink -= if node.is_directory() { 2 } else { 1 };
         if node.nlink == 0 {
             self.nodes.remove(&ino);
+            self.members.remove(&ino);
+            self.quotas.remove(&ino);
         }
     }
 
@@ -231,6 +280,9 @@ impl State {
         let parent = self.find(&to.parent())?;
         if self.entry(parent, to.name().as_bytes())?.is_some() {
             return Err(EEXIST);
+        }
+        if self.members.get(&ino) != self.members.get(&parent) {
+            return Err(EXDEV);
         }
         self.put(parent, to, ino, false);
         self.node_mut(ino).nlink += 1;
@@ -262,6 +314,10 @@ impl State {
             // Two names of one inode: nothing happens.
             (Some(target), _) if target == source => return Ok(()),
             _ => {}
+        }
+        self.require_same_tree(source, from_dir, to_dir)?;
+        if let Some(target) = target.filter(|_| kind == RenameKind::Exchange) {
+            self.require_same_tree(target, to_dir, from_dir)?;
         }
         let moves_below = |ino: Ino, dir: &Path| {
             self.nodes[&ino].is_directory() && self.ancestors(dir).is_ok_and(|above| above.contains(&ino))
@@ -308,7 +364,7 @@ impl State {
         Ok(above)
     }
 
-    fn file(&mut self, at: &Path) -> Result<(Ino, &mut Vec<u8>), i32> {
+    pub(super) fn file(&mut self, at: &Path) -> Result<(Ino, &mut Vec<u8>), i32> {
         let ino = self.find(at)?;
         match &mut self.node_mut(ino).body {
             Body::File(data) => Ok((ino, data)),

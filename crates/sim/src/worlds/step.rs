@@ -1,9 +1,11 @@
 //! What a workload is made of: changes and syncs on named paths, each with a form that can be printed and read back.
 
+use super::feature::{self, Feature};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use syncline_fs::Allocation;
+use syncline_fs::types::Algorithm;
 
 /// The forms of fallocate, by their names here.
 const ALLOCATIONS: &[(&str, Allocation)] = &[
@@ -12,6 +14,9 @@ const ALLOCATIONS: &[(&str, Allocation)] = &[
     ("punch", Allocation::PunchHole),
     ("zero", Allocation::ZeroRange { keep_size: false }),
     ("zero-inside", Allocation::ZeroRange { keep_size: true }),
+    ("collapse", Allocation::CollapseRange),
+    ("insert", Allocation::InsertRange),
+    ("unshare", Allocation::UnshareRange { keep_size: false }),
 ];
 
 /// A path of the little filesystem, without a leading slash; empty for the root.
@@ -98,6 +103,8 @@ pub enum Step {
     Copy(Path, Path),
     /// A range is allocated otherwise, by fallocate: path, how, offset, length.
     Allocate(Path, Allocation, u64, u64),
+    /// What is not of POSIX.
+    Feature(Feature),
 }
 
 /// What a user asks for; some of it takes several calls.
@@ -111,6 +118,8 @@ pub enum Op {
     ReplaceByRename(Path, usize),
     /// Open with O_CREAT and copy a whole file into it.
     Copy(Path, Path),
+    /// Open with O_CREAT, have what is written compressed, and write: path, how, offset, length.
+    Pack(Path, Algorithm, u64, usize),
 }
 
 /// A persistence point.
@@ -151,6 +160,11 @@ impl Op {
                 let copy = Step::Copy(from.clone(), to.clone());
                 if exists { vec![copy] } else { vec![Step::Create(to.clone()), copy] }
             }
+            Self::Pack(path, how, offset, len) => {
+                let compress = Step::Feature(Feature::Compress(path.clone(), Some(*how)));
+                let create = (!exists).then(|| Step::Create(path.clone()));
+                create.into_iter().chain([compress, Step::Write(path.clone(), *offset, *len)]).collect()
+            }
             Self::ReplaceByRename(path, len) => {
                 let beside = Path::new(&format!("{path}.new"));
                 vec![
@@ -165,7 +179,7 @@ impl Op {
     /// The path whose existence decides about the steps.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Put(path, ..) | Self::Copy(_, path) => Some(path),
+            Self::Put(path, ..) | Self::Copy(_, path) | Self::Pack(path, ..) => Some(path),
             _ => None,
         }
     }
@@ -195,6 +209,7 @@ impl fmt::Display for Step {
                 let name = ALLOCATIONS.iter().find(|(_, known)| known == what).map_or("?", |(name, _)| name);
                 write!(f, "{name} {path} {offset} {len}")
             }
+            Self::Feature(feature) => feature.fmt(f),
         }
     }
 }
@@ -206,6 +221,9 @@ impl fmt::Display for Op {
             Self::Put(path, offset, len) => write!(f, "write {path} {offset} {len}"),
             Self::ReplaceByRename(path, len) => write!(f, "replace {path} {len}"),
             Self::Copy(from, to) => write!(f, "copy {from} {to}"),
+            Self::Pack(path, how, offset, len) => {
+                write!(f, "pack {path} {} {offset} {len}", feature::name_of(Some(*how)))
+            }
         }
     }
 }
@@ -245,11 +263,11 @@ impl FromStr for Workload {
     }
 }
 
-fn path(word: &str) -> Path {
+pub(super) fn path(word: &str) -> Path {
     Path::new(word.trim_matches('/'))
 }
 
-fn number<T: FromStr>(word: &str) -> Result<T, String> {
+pub(super) fn number<T: FromStr>(word: &str) -> Result<T, String> {
     word.parse().map_err(|_| format!("{word:?} is not a number"))
 }
 
@@ -280,10 +298,17 @@ fn parse_op(text: &str) -> Result<Op, String> {
             let (_, what) = ALLOCATIONS.iter().find(|(name, _)| *name == how).expect("was found just now");
             Step::Allocate(path(at), *what, number(offset)?, number(len)?)
         }
+        ["pack", at, how, offset, len] => {
+            let how = feature::algorithm(how)?.ok_or_else(|| format!("{text:?} packs nothing"))?;
+            return Ok(Op::Pack(path(at), how, number(offset)?, number(len)?));
+        }
         ["copy", from, to] => return Ok(Op::Copy(path(from), path(to))),
         ["write", at, offset, len] => return Ok(Op::Put(path(at), number(offset)?, number(len)?)),
         ["replace", at, len] => return Ok(Op::ReplaceByRename(path(at), number(len)?)),
-        _ => return Err(format!("{text:?} is not an operation")),
+        _ => match feature::parse(&words)? {
+            Some(feature) => Step::Feature(feature),
+            None => return Err(format!("{text:?} is not an operation")),
+        },
     };
     Ok(Op::One(step))
 }

@@ -19,7 +19,7 @@ impl World {
     /// What comes back with the first `calls` calls and all their data.
     fn after(&self, calls: usize) -> Found {
         let op = if calls == 0 { self.run.ran[0].ops.0 } else { self.run.ran[calls - 1].ops.1 };
-        Found { state: self.run.states[calls].clone(), op }
+        Found { state: self.run.states[calls].clone(), op, ..Found::default() }
     }
 
     /// The same with other data in one file, and the times that belong to it.
@@ -211,4 +211,77 @@ fn the_times_of_a_copy_in_parts_lie_between_its_ends() {
     assert_eq!(world.judged(&found), Ok(()));
     found.state.node_mut(ino).times.mtime = at(end.nanoseconds + 1);
     assert!(world.judged(&found).unwrap_err().contains("never had"));
+}
+
+#[test]
+fn a_snapshot_shows_exactly_what_there_was() {
+    let world = World::of("append A/bar 100; -; snapshot one; -; append A/bar 5000; -");
+    let with = |shown: Option<usize>| {
+        let kept = shown.map(|calls| (world.run.states[calls].clone(), Accounts::default()));
+        let snapshots = kept.map(|kept| (Path::new("one"), kept)).into_iter().collect();
+        Found { snapshots, ..world.after(3) }
+    };
+    assert_eq!(world.judged(&with(Some(1))), Ok(()));
+    assert!(world.judged(&with(None)).unwrap_err().contains("promised"));
+    for calls in [0, 3] {
+        assert!(world.judged(&with(Some(calls))).is_err(), "it shows what was after {calls} calls");
+    }
+    assert!(world.judged_early(&with(Some(1))).unwrap_err().contains("never made"));
+    let another = Found { snapshots: [(Path::new("two"), Default::default())].into(), ..world.after(3) };
+    assert!(world.judged(&another).unwrap_err().contains("nobody asked"));
+}
+
+#[test]
+fn a_snapshot_is_there_until_its_removal_is_asked_for() {
+    let world = World::of("snapshot one; -; delete-snapshot one; -");
+    let kept = (world.run.states[0].clone(), Accounts::default());
+    let there = Found { snapshots: [(Path::new("one"), kept)].into(), ..world.after(2) };
+    let [made, gone] = &world.run.turns[..] else { panic!("{:?}", world.run.turns) };
+    let judged = |found: &Found, position: usize| judge(&world.run, found, position);
+    assert_eq!(judged(&there, made.given), Ok(()));
+    assert!(judged(&world.after(2), made.given).is_err() || gone.asked == made.given);
+    assert_eq!(judged(&there, gone.given - 1), Ok(()));
+    assert_eq!(judged(&world.after(2), gone.given - 1), Ok(()));
+    assert!(judged(&there, gone.given).is_err());
+    assert_eq!(judged(&world.after(2), gone.given), Ok(()));
+}
+
+#[test]
+fn what_a_quota_says_is_what_a_count_finds() {
+    let world = World::of("quota A 24576 4; -; create A/new; syncfs");
+    let found =
+        |calls: usize| Found { accounts: Accounts::counted(&world.run.states[calls]), ..world.after(calls) };
+    assert_eq!(world.judged(&found(2)), Ok(()));
+    assert_eq!(world.judged_early(&found(1)), Ok(()));
+    assert!(world.judged(&world.after(2)).unwrap_err().contains("lost its quota"));
+    let changes: [fn(&mut syncline_fs::QuotaUsage); 5] = [
+        |usage| usage.used_bytes += 512,
+        |usage| usage.used_inodes -= 1,
+        |usage| usage.limits.bytes += 1,
+        |usage| usage.limits.inodes = 0,
+        |usage| usage.being_set = true,
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut found = found(2);
+        found.accounts.each(change);
+        assert!(world.judged(&found).is_err(), "change {index}");
+    }
+    // Half of its setting may be there, as long as it was never answered, and only with a transaction of its own.
+    let (begun, ended) = world.run.ran[0].ops;
+    let mut half = Found { op: begun + 1, ..found(1) };
+    half.accounts.each(|usage| usage.being_set = true);
+    assert!(begun + 1 < ended);
+    half.state = world.run.states[0].clone();
+    assert_eq!(world.judged_early(&half), Ok(()));
+    assert!(world.judged_early(&Found { op: begun, ..half }).is_err());
+}
+
+#[test]
+fn how_a_file_is_compressed_counts() {
+    let world = World::of("compress A/bar zstd; syncfs");
+    assert_eq!(world.judged(&world.after(1)), Ok(()));
+    let mut found = world.after(1);
+    let ino = found.state.find(&Path::new("A/bar")).unwrap();
+    found.state.node_mut(ino).compression = None;
+    assert!(world.judged(&found).is_err());
 }

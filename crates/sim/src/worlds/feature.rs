@@ -1,0 +1,246 @@
+//! What this filesystem can do beyond names and data: snapshots, quotas, compression, defragmenting, access control lists. The
+//! words for it in workloads, what it does to the model, and the calls.
+
+use super::state::{Body, EEXIST, ENOENT, ENOTDIR, State};
+use super::step::{Path, number, path};
+use std::fmt;
+use std::sync::Arc;
+use syncline_fs::types::{Algorithm, Ino, XattrMode};
+use syncline_fs::{Filesystem, FsError, QuotaLimits};
+
+const EBUSY: i32 = 16;
+const EOPNOTSUPP: i32 = 95;
+
+/// Name of the access control list among the extended attributes.
+pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// Permissions of a file that gets the list of [`access_list`].
+const LISTED_PERMISSIONS: u16 = 0o650;
+
+/// One such call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Feature {
+    /// Everything as it is now, under a name.
+    Snapshot(Path),
+    /// It goes.
+    DeleteSnapshot(Path),
+    /// What is written to a file, or made in a directory, is compressed from now on, or no more.
+    Compress(Path, Option<Algorithm>),
+    /// What a file holds is written again as its attribute asks.
+    Rewrite(Path),
+    /// What lies scattered is written again together, whoever shares it.
+    Defragment(Path),
+    /// A directory tree gets limits.
+    Quota(Path, QuotaLimits),
+    /// It loses them.
+    Unquota(Path),
+    /// An access control list with one more user; always the same.
+    AccessList(Path),
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Snapshot(name) => write!(f, "snapshot {name}"),
+            Self::DeleteSnapshot(name) => write!(f, "delete-snapshot {name}"),
+            Self::Compress(at, how) => write!(f, "compress {at} {}", name_of(*how)),
+            Self::Rewrite(at) => write!(f, "rewrite {at}"),
+            Self::Defragment(at) => write!(f, "defragment {at}"),
+            Self::Quota(at, QuotaLimits { bytes, inodes }) => write!(f, "quota {at} {bytes} {inodes}"),
+            Self::Unquota(at) => write!(f, "unquota {at}"),
+            Self::AccessList(at) => write!(f, "acl {at}"),
+        }
+    }
+}
+
+/// Reads one; `None` for what is none.
+pub(super) fn parse(words: &[&str]) -> Result<Option<Feature>, String> {
+    Ok(Some(match *words {
+        ["snapshot", name] => Feature::Snapshot(path(name)),
+        ["delete-snapshot", name] => Feature::DeleteSnapshot(path(name)),
+        ["compress", at, how] => Feature::Compress(path(at), algorithm(how)?),
+        ["rewrite", at] => Feature::Rewrite(path(at)),
+        ["defragment", at] => Feature::Defragment(path(at)),
+        ["quota", at, bytes, inodes] => {
+            Feature::Quota(path(at), QuotaLimits { bytes: number(bytes)?, inodes: number(inodes)? })
+        }
+        ["unquota", at] => Feature::Unquota(path(at)),
+        ["acl", at] => Feature::AccessList(path(at)),
+        _ => return Ok(None),
+    }))
+}
+
+/// The word for an algorithm.
+pub(super) fn name_of(how: Option<Algorithm>) -> &'static str {
+    match how {
+        Some(Algorithm::Lz4) => "lz4",
+        Some(Algorithm::Zstd) => "zstd",
+        None => "no",
+    }
+}
+
+/// What the word means.
+pub(super) fn algorithm(word: &str) -> Result<Option<Algorithm>, String> {
+    let all = [Some(Algorithm::Lz4), Some(Algorithm::Zstd), None];
+    let found = all.into_iter().find(|how| name_of(*how) == word);
+    found.ok_or_else(|| format!("{word:?} is no way to compress"))
+}
+
+impl Feature {
+    /// The file or directory that it is about.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Snapshot(_) | Self::DeleteSnapshot(_) => None,
+            Self::Compress(at, _)
+            | Self::Rewrite(at)
+            | Self::Defragment(at)
+            | Self::Quota(at, _)
+            | Self::Unquota(at)
+            | Self::AccessList(at) => Some(at),
+        }
+    }
+}
+
+/// An access control list: one user more, who may read, and a group whose rights the mask bounds.
+fn access_list(mask: u16, owner: u16, others: u16) -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let entries =
+        [(1, owner, NOBODY), (2, 4, 1234), (4, 7, NOBODY), (16, mask, NOBODY), (32, others, NOBODY)];
+    let entry = |(tag, permissions, id): (u16, u16, u32)| {
+        let mut bytes = tag.to_le_bytes().to_vec();
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+        bytes
+    };
+    let version = 2_u32.to_le_bytes();
+    version.into_iter().chain(entries.into_iter().flat_map(entry)).collect()
+}
+
+/// The list that goes with these permissions of a file that has it.
+pub(super) fn access_list_of(permissions: u16) -> Vec<u8> {
+    access_list(permissions >> 3 & 7, permissions >> 6 & 7, permissions & 7)
+}
+
+impl State {
+    /// Does what the call does, or fails as it does.
+    pub(super) fn apply_feature(&mut self, feature: &Feature) -> Result<(), i32> {
+        match feature {
+            Feature::Snapshot(name) => {
+                let now = Self { snapshots: Default::default(), ..self.clone() };
+                if self.snapshots.contains_key(name) {
+                    return Err(EEXIST);
+                }
+                self.snapshots.insert(name.clone(), Arc::new(now));
+                Ok(())
+            }
+            Feature::DeleteSnapshot(name) => self.snapshots.remove(name).map(drop).ok_or(ENOENT),
+            Feature::Compress(at, how) => {
+                let ino = self.find(at)?;
+                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                    return Err(EOPNOTSUPP);
+                }
+                self.node_mut(ino).compression = *how;
+                Ok(())
+            }
+            Feature::Rewrite(at) | Feature::Defragment(at) => self.file(at).map(drop),
+            Feature::Quota(at, limits) => self.set_quota(at, *limits),
+            Feature::Unquota(at) => {
+                let root = self.find(at)?;
+                if !matches!(self.nodes[&root].body, Body::Directory(_)) {
+                    return Err(ENOTDIR);
+                }
+                self.quotas.remove(&root).ok_or(ENOENT)?;
+                self.members.retain(|_, tree| *tree != root);
+                Ok(())
+            }
+            Feature::AccessList(at) => {
+                let ino = self.find(at)?;
+                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                    return Err(EOPNOTSUPP);
+                }
+                let node = self.node_mut(ino);
+                node.permissions = LISTED_PERMISSIONS;
+                node.xattrs.insert(ACCESS_LIST.into(), access_list_of(LISTED_PERMISSIONS));
+                Ok(())
+            }
+        }
+    }
+
+    fn set_quota(&mut self, at: &Path, limits: QuotaLimits) -> Result<(), i32> {
+        let root = self.find(at)?;
+        if !matches!(self.nodes[&root].body, Body::Directory(_)) {
+            return Err(ENOTDIR);
+        }
+        match self.members.get(&root) {
+            Some(tree) if *tree != root => return Err(EBUSY),
+            Some(_) => {}
+            None => {
+                let below = self.below(root);
+                if below.iter().any(|ino| self.quotas.contains_key(ino)) {
+                    return Err(EBUSY);
+                }
+                for ino in below {
+                    // What has another name in another tree counts there.
+                    self.members.entry(ino).or_insert(root);
+                }
+            }
+        }
+        self.quotas.insert(root, limits);
+        Ok(())
+    }
+
+    /// A directory and all that has a name in it or below.
+    fn below(&self, dir: Ino) -> Vec<Ino> {
+        let mut found = vec![dir];
+        let mut next = 0;
+        while let Some(ino) = found.get(next).copied() {
+            next += 1;
+            if let Body::Directory(entries) = &self.nodes[&ino].body {
+                let new: Vec<Ino> = entries.values().filter(|ino| !found.contains(ino)).copied().collect();
+                found.extend(new);
+            }
+        }
+        found
+    }
+}
+
+/// Makes the call. Names are looked up in the model.
+pub(super) async fn call(fs: &Arc<Filesystem>, state: &State, feature: &Feature) -> Result<(), i32> {
+    let errno = |error: FsError| error.errno();
+    let ino = feature.path().map_or(Ok(0), |path| state.find(path))?;
+    match feature {
+        Feature::Snapshot(name) => fs.create_snapshot(name.name()).await.map(drop).map_err(errno),
+        Feature::DeleteSnapshot(name) => fs.delete_snapshot(name.name()).await.map_err(errno),
+        Feature::Compress(_, how) => fs.set_compression(ino, *how).await.map_err(errno),
+        Feature::Rewrite(_) => rewrite(fs, ino).await.map_err(errno),
+        Feature::Defragment(_) => defragment(fs, ino).await.map_err(errno),
+        Feature::Quota(_, limits) => fs.set_quota(ino, *limits).await.map(drop).map_err(errno),
+        Feature::Unquota(_) => fs.remove_quota(ino).await.map_err(errno),
+        Feature::AccessList(_) => {
+            let list = access_list_of(LISTED_PERMISSIONS);
+            fs.setxattr(ino, ACCESS_LIST, &list, XattrMode::Set).await.map_err(errno)
+        }
+    }
+}
+
+async fn rewrite(fs: &Arc<Filesystem>, ino: Ino) -> Result<(), FsError> {
+    let mut next = Some(0);
+    while let Some(offset) = next {
+        next = fs.rewrite(ino, offset).await?.next;
+    }
+    Ok(())
+}
+
+async fn defragment(fs: &Arc<Filesystem>, ino: Ino) -> Result<(), FsError> {
+    let mut next = Some(0);
+    while let Some(block) = next {
+        next = fs.defragment(ino, block, true).await?.next;
+    }
+    Ok(())
+}
+
+/// What a chmod makes of the list of a file that has it.
+pub(super) fn follow_mode(xattrs: &mut std::collections::BTreeMap<Vec<u8>, Vec<u8>>, permissions: u16) {
+    if let Some(list) = xattrs.get_mut(ACCESS_LIST) {
+        *list = access_list_of(permissions);
+    }
+}

@@ -1,0 +1,103 @@
+//! Snapshots through crashes: each is there from the moment that its creation was answered to the moment that its removal was
+//! asked for, and shows exactly what there was when it was made.
+
+use super::accounts::Accounts;
+use super::judge::{Found, difference};
+use super::observe::observe;
+use super::run::Run;
+use super::state::State;
+use super::step::Path;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::{Device, Spawn};
+use syncline_fs::{Filesystem, Options};
+use syncline_store::{Store, StoreOptions};
+
+/// A snapshot that was made or deleted.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) name: Path,
+    /// Its creation; else its removal.
+    pub(super) made: bool,
+    /// Calls before it.
+    pub(super) calls: usize,
+    /// Length of the device log when it was asked for, and when it was answered.
+    pub(super) asked: usize,
+    pub(super) given: usize,
+}
+
+/// What snapshots show.
+pub(super) type Snapshots = BTreeMap<Path, (State, Accounts)>;
+
+/// Reads all snapshots of an open filesystem.
+pub(super) async fn read_all(
+    fs: &Arc<Filesystem>,
+    device: &Arc<dyn Device>,
+    spawn: &Arc<dyn Spawn>,
+    options: impl Fn() -> (StoreOptions, Options),
+) -> Result<Snapshots, String> {
+    let mut found = Snapshots::new();
+    for snapshot in fs.store().snapshots().await {
+        let name = &snapshot.name;
+        let (store_options, options) = options();
+        let opened = Store::open_snapshot(device.clone(), store_options, spawn.clone(), name).await;
+        let (store, _) = opened.map_err(|error| format!("snapshot {name} does not open: {error}"))?;
+        let opened = Filesystem::open(store, spawn.clone(), options).await;
+        let view =
+            opened.map_err(|error| format!("the filesystem of snapshot {name} does not open: {error}"))?;
+        let state = observe(&view).await.map_err(|what| format!("snapshot {name}: {what}"))?;
+        let accounts = Accounts::read(&view, &state).await?;
+        found.insert(Path::new(name), (state, accounts));
+    }
+    Ok(found)
+}
+
+/// Compares what came back after a crash at `position` with what may.
+pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
+    if let Some(name) = found.snapshots.keys().find(|name| !run.turns.iter().any(|turn| turn.name == **name))
+    {
+        return Err(format!("there is a snapshot {name}, and nobody asked for it"));
+    }
+    let mut names: Vec<&Path> = run.turns.iter().map(|turn| &turn.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().try_for_each(|name| {
+        // One call at a time: at most one turn was asked for and not answered.
+        let asked: Vec<_> =
+            run.turns.iter().filter(|turn| turn.name == *name && turn.asked <= position).collect();
+        let answered = asked.iter().rposition(|turn| turn.given <= position);
+        let certain = answered.map(|turn| asked[turn]);
+        let open = asked.get(answered.map_or(0, |turn| turn + 1)).copied();
+        let may = [Some(certain), open.map(Some)];
+        let allowed = may.into_iter().flatten().map(|turn| turn.filter(|turn| turn.made));
+        judge_one(run, name, found.snapshots.get(name), &allowed.collect::<Vec<_>>())
+    })
+}
+
+/// `allowed` are the creations whose contents may show, or none for its absence.
+fn judge_one(
+    run: &Run,
+    name: &Path,
+    found: Option<&(State, Accounts)>,
+    allowed: &[Option<&Turn>],
+) -> Result<(), String> {
+    let Some((state, accounts)) = found else {
+        let may_be_absent = allowed.iter().any(Option::is_none);
+        return if may_be_absent {
+            Ok(())
+        } else {
+            Err(format!("snapshot {name} is gone, and was promised"))
+        };
+    };
+    let mut wrong = format!("snapshot {name} is there, and was deleted or never made");
+    for turn in allowed.iter().flatten() {
+        let expected = &run.states[turn.calls];
+        let differs = difference(state, expected, true).map_or(Ok(()), Err);
+        // What had no name any more is in it, too.
+        match differs.and_then(|()| accounts.check(expected, None, false)) {
+            Ok(()) => return Ok(()),
+            Err(what) => wrong = format!("snapshot {name}, as of {} calls: {what}", turn.calls),
+        }
+    }
+    Err(wrong)
+}
