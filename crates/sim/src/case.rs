@@ -11,7 +11,7 @@
 //! ```
 
 use crate::lab::{Load, Plan, Subject, run_script};
-use crate::{FsSubject, Piece, Script, StoreSubject};
+use crate::{Everything, FsSubject, Piece, Script, StoreSubject};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -23,6 +23,8 @@ pub enum CaseSubject {
     Store,
     /// The whole filesystem.
     Fs,
+    /// The same with snapshots, quotas and all else that it can do.
+    Everything,
 }
 
 /// A run that can be told in a few lines and repeated from them.
@@ -45,6 +47,7 @@ impl Case {
         let run = || match self.subject {
             CaseSubject::Store => run_one(&StoreSubject, self, &script),
             CaseSubject::Fs => run_one(&FsSubject, self, &script),
+            CaseSubject::Everything => run_one(&Everything, self, &script),
         };
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
@@ -75,6 +78,7 @@ impl fmt::Display for Case {
         let subject = match self.subject {
             CaseSubject::Store => "store",
             CaseSubject::Fs => "fs",
+            CaseSubject::Everything => "everything",
         };
         writeln!(f, "subject {subject}\nseed {}", self.seed)?;
         writeln!(
@@ -99,6 +103,7 @@ impl FromStr for Case {
             match word {
                 "subject" if rest == "store" => case.subject = CaseSubject::Store,
                 "subject" if rest == "fs" => case.subject = CaseSubject::Fs,
+                "subject" if rest == "everything" => case.subject = CaseSubject::Everything,
                 "seed" => case.seed = number(rest)?,
                 "plan" => rest.split_whitespace().try_for_each(|setting| set(&mut case.plan, setting))?,
                 "canary" => case.plan.canary = Some(rest.parse()?),

@@ -8,7 +8,7 @@ mod support;
 use std::time::Instant;
 use support::{search, silently};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
-use syncline_sim::{FsSubject, StoreSubject};
+use syncline_sim::{Everything, FsSubject, StoreSubject};
 use syncline_store::Canary;
 
 /// What is put through it.
@@ -16,6 +16,7 @@ use syncline_store::Canary;
 enum Engine {
     Store,
     Fs,
+    Everything,
 }
 
 /// Where a canary shows, and in how many seeds at most.
@@ -49,6 +50,8 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         ForgetSnapshot => (Engine::Store, false, 100),
         DropSnapshotEarly => (Engine::Store, false, 600),
         DiscardEarly => (Engine::Store, false, 50),
+        SnapshotWithoutData => (Engine::Everything, false, 100),
+        OverlookUsage => (Engine::Everything, false, 50),
     }
 }
 
@@ -89,6 +92,7 @@ fn each_is_found() {
             match engine {
                 Engine::Store => look(&StoreSubject, canary, faults, seeds),
                 Engine::Fs => look(&FsSubject, canary, faults, seeds),
+                Engine::Everything => look(&Everything, canary, faults, seeds),
             }
         }
     });

@@ -6,7 +6,7 @@ mod support;
 
 use support::{assert_no_violation, repeat_is_identical};
 use syncline_sim::lab::Plan;
-use syncline_sim::{Compressed, FsSubject, WithQuotas, WithoutParentPointers};
+use syncline_sim::{Compressed, Everything, FsSubject, WithQuotas, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
@@ -44,8 +44,19 @@ fn usage_of_quotas_survives_a_failing_device() {
 }
 
 #[test]
+fn everything_at_once_survives() {
+    assert_no_violation(&Everything, Plan::default(), 100);
+}
+
+#[test]
+fn everything_at_once_survives_a_failing_device() {
+    assert_no_violation(&Everything, Plan { faults: true, ..Plan::default() }, 60);
+}
+
+#[test]
 fn one_seed_is_one_run() {
     repeat_is_identical(&FsSubject);
+    repeat_is_identical(&Everything);
     repeat_is_identical(&Compressed);
 }
 
@@ -59,6 +70,18 @@ fn ten_thousand() {
 #[ignore = "takes minutes; prints what it explored"]
 fn quotas_ten_thousand() {
     support::explore(&WithQuotas, Plan::default(), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn everything_ten_thousand() {
+    support::explore(&Everything, Plan::default(), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn everything_fault_ten_thousand() {
+    support::explore(&Everything, Plan { faults: true, ..Plan::default() }, 10_000);
 }
 
 #[test]

@@ -10,11 +10,15 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{number_from, show_logs, silently};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
-use syncline_sim::{Case, CaseSubject, FsSubject, StoreSubject};
+use syncline_sim::{Case, CaseSubject, Everything, FsSubject, StoreSubject};
 
 fn case_of(seed: u64, plan: Plan) -> Case {
-    let subject = if seed.is_multiple_of(4) { CaseSubject::Store } else { CaseSubject::Fs };
-    Case { subject, seed, plan: Plan { faults: seed.is_multiple_of(2), ..plan }, pieces: None }
+    let subject = match seed % 4 {
+        0 => CaseSubject::Store,
+        1 => CaseSubject::Fs,
+        _ => CaseSubject::Everything,
+    };
+    Case { subject, seed, plan: Plan { faults: seed / 4 % 2 == 0, ..plan }, pieces: None }
 }
 
 fn run<S: Subject>(subject: &S, case: &Case) -> Option<Explored> {
@@ -28,6 +32,7 @@ fn explore(case: &Case, tries: usize) -> Result<Explored, String> {
     let explored = match case.subject {
         CaseSubject::Store => run(&StoreSubject, case),
         CaseSubject::Fs => run(&FsSubject, case),
+        CaseSubject::Everything => run(&Everything, case),
     };
     explored.ok_or_else(|| {
         if tries > 50 {

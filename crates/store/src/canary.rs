@@ -66,11 +66,15 @@ pub enum Canary {
     DropSnapshotEarly,
     /// Discard what was freed before the superblock that frees it is durable (breaks R2).
     DiscardEarly,
+    /// Make a snapshot without writing back what was written before.
+    SnapshotWithoutData,
+    /// Leave what a transaction does to the usage of a quota out of it.
+    OverlookUsage,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -98,6 +102,8 @@ impl Canary {
         Self::ForgetSnapshot,
         Self::DropSnapshotEarly,
         Self::DiscardEarly,
+        Self::SnapshotWithoutData,
+        Self::OverlookUsage,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

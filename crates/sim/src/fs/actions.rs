@@ -45,7 +45,7 @@ impl Task {
     }
 
     /// The same for an operation that must have committed something.
-    async fn changed<T>(
+    pub(super) async fn changed<T>(
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
     ) -> Result<(T, u64), Failure> {
@@ -117,6 +117,8 @@ impl Task {
 
     async fn publish_as(&mut self, at: Place, made: &Attributes) -> Done {
         let ino = made.ino;
+        // As the directory said when it was made; nobody else knows it yet.
+        let compression = self.fs.file_flags(ino).await?.compression;
         self.write_to(ino).await?;
         if self.rng.random_range(0..3) == 0 {
             self.fsync_file(ino).await?;
@@ -125,7 +127,7 @@ impl Task {
         let (fs, place) = (self.fs.clone(), at.clone());
         let linking = async move { fs.link(ino, place.parent, &place.name).await };
         let (_, op) = self.changed(linking).await?;
-        let node = Node::new(Body::File, made.permissions);
+        let node = Node { compression, ..Node::new(Body::File, made.permissions) };
         self.history.changed(op, Change::Publish { at, ino, node, started });
         self.fs.forget(ino, 1);
         Ok(())

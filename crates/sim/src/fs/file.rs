@@ -158,6 +158,21 @@ impl FileHistory {
         self.clearings.push((first..range.end.div_ceil(BLOCK), op, time));
     }
 
+    /// Transaction `op` took a range out of the file at `time`, or put zeros in, once all that was dirty had been submitted: with
+    /// it the file holds exactly this, and nothing of it without.
+    pub(crate) fn shifted(&mut self, time: u64, op: u64, contents: &[u8]) {
+        let (old_size, size) = (self.size, contents.len() as u64);
+        self.sizings.push(Sizing::Truncate { time, op, size, up: size > old_size });
+        self.size = size;
+        let blocks = old_size.max(size).div_ceil(BLOCK);
+        for block in 0..blocks {
+            let start = (block * BLOCK).min(size) as usize;
+            let end = ((block + 1) * BLOCK).min(size) as usize;
+            self.push(block, time, contents[start..end].to_vec());
+        }
+        self.carried_by(op, time);
+    }
+
     /// What lies between the old end and the new data is part of the file now, and zeros.
     fn fill_gap(&mut self, time: u64, old_size: u64, until: u64) {
         if self.size > old_size {
@@ -196,6 +211,20 @@ impl FileHistory {
     /// Transaction `op` is only there together with the data up to `time` (promises P3 and P6).
     pub(crate) fn carried_by(&mut self, op: u64, time: u64) {
         self.carried.push((op, time));
+    }
+
+    /// The transactions that gave it a size.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = u64> {
+        self.sizings.iter().filter_map(Sizing::op)
+    }
+
+    /// What happened up to a moment.
+    pub(crate) fn as_of(mut self, time: u64) -> Self {
+        self.sizings.retain(|sizing| sizing.time() <= time);
+        self.blocks.values_mut().for_each(|versions| versions.retain(|version| version.time <= time));
+        self.blocks.retain(|_, versions| !versions.is_empty());
+        self.clearings.retain(|(_, _, at)| *at <= time);
+        self
     }
 
     /// The newest truncation up to transaction `op`.
@@ -402,6 +431,19 @@ mod tests {
         file.cleared(3, 8, 4 * 4096 - 10..5 * 4096, 5 * 4096);
         assert!(file.check(&file.read(0, 5 * 4096), 8, 0).is_ok());
         assert!(file.check(&file.read(0, 5 * 4096), 7, 0).is_err());
+    }
+
+    #[test]
+    fn what_was_shifted_is_there_with_the_transaction_and_not_without() {
+        let mut file = FileHistory::holding(&[1; 3 * 4096]);
+        file.write(1, 4096, &[2; 4096]);
+        file.shifted(2, 7, &[[2; 4096], [1; 4096]].concat());
+        assert!(file.check(&[[2; 4096], [1; 4096]].concat(), 7, 0).is_ok());
+        assert!(file.check(&[1; 2 * 4096], 7, 0).is_err(), "without what was dirty");
+        assert!(file.check(&[1; 3 * 4096], 7, 0).is_err());
+        assert!(file.check(&[1; 3 * 4096], 6, 0).is_ok());
+        assert!(file.check(&[[2; 4096], [1; 4096]].concat(), 6, 0).is_err(), "before its transaction");
+        assert_eq!(file.read(0, 20_000), [[2; 4096], [1; 4096]].concat());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The history of a filesystem: its tree through all transactions, and its files' data.
 
 use super::file::FileHistory;
+use super::snapshots::View;
 use super::tree::{Body, Change, Tree};
+use crate::snapshots::Snapshots;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_fs::types::Ino;
@@ -11,6 +13,8 @@ pub struct FsHistory {
     start: Tree,
     start_op: u64,
     grown: Mutex<Grown>,
+    /// The snapshots of this life and those it began with.
+    pub(super) snapshots: Snapshots<View>,
 }
 
 /// What an fsync was answered with.
@@ -43,7 +47,12 @@ impl FsHistory {
         let files = contents.iter().map(|(ino, bytes)| (*ino, FileHistory::holding(bytes))).collect();
         let now = Some((op, start.clone()));
         let grown = Grown { files, newest_tag: op << 32, now, ..Grown::default() };
-        Self { start, start_op: op, grown: Mutex::new(grown) }
+        Self { start, start_op: op, grown: Mutex::new(grown), snapshots: Snapshots::default() }
+    }
+
+    /// The same, with these snapshots.
+    pub(super) fn with(self, snapshots: Snapshots<View>) -> Self {
+        Self { snapshots, ..self }
     }
 
     /// The tree after transaction `op`; an error if the filesystem said that it did what it can't have done.
@@ -54,6 +63,23 @@ impl FsHistory {
             tree.apply(change).map_err(|what| format!("transaction {by}: {what}"))?;
         }
         Ok(tree)
+    }
+
+    /// The trees after each transaction from `first` to `last`, with that transaction; those that did nothing to names,
+    /// attributes or sizes are left out.
+    pub(super) fn trees_between(&self, first: u64, last: u64) -> Result<Vec<(u64, Tree)>, String> {
+        let mut tree = self.tree_after(first)?;
+        let mut trees = vec![(first, tree.clone())];
+        let grown = self.grown.lock();
+        let ops: BTreeSet<u64> =
+            grown.changes.keys().copied().chain(grown.files.values().flat_map(FileHistory::ops)).collect();
+        for by in ops.into_iter().filter(|by| (first + 1..=last).contains(by)) {
+            if let Some(change) = grown.changes.get(&by) {
+                tree.apply(change).map_err(|what| format!("transaction {by}: {what}"))?;
+            }
+            trees.push((by, tree.clone()));
+        }
+        Ok(trees)
     }
 
     /// The present tree.
@@ -124,6 +150,25 @@ impl FsHistory {
         };
         carried.iter().for_each(|(by, until)| file.carried_by(*by, *until));
         file.check(found, op, position).map_err(|what| format!("{what} ({})", file.story()))
+    }
+
+    /// Compares what a snapshot shows of a file, which is of transaction `op` and was made between two moments: what was written
+    /// before the first is there, and nothing from after the second.
+    pub(super) fn check_kept(
+        &self,
+        ino: Ino,
+        found: &[u8],
+        op: u64,
+        (asked, made): (u64, u64),
+        carried: &[(u64, u64)],
+    ) -> Result<(), String> {
+        let Some(file) = self.grown.lock().files.get(&ino).cloned() else {
+            return Err("the model knows no such file".to_owned());
+        };
+        let mut file = file.as_of(made);
+        carried.iter().for_each(|(by, until)| file.carried_by(*by, *until));
+        file.carried_by(op, asked);
+        file.check(found, op, 0).map_err(|what| format!("{what} ({})", file.story()))
     }
 
     /// The next moment.

@@ -1,11 +1,13 @@
-//! The filesystem under power cuts: names, attributes and file data from several tasks.
+//! The filesystem under power cuts: names, attributes and file data from several tasks; snapshots, quotas, compression.
 
 mod actions;
 mod allocations;
 mod copies;
+mod features;
 mod file;
 mod history;
 mod quotas;
+mod snapshots;
 mod tracked;
 mod tree;
 mod verify;
@@ -13,6 +15,7 @@ mod workload;
 
 pub use history::FsHistory;
 
+use self::workload::Mix;
 use crate::lab::{Opened, Subject, Work, World};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -27,6 +30,9 @@ use syncline_store::{FormatOptions, Store, StoreOptions};
 /// Size of the image.
 const IMAGE_BYTES: u64 = 24 << 20;
 
+/// How all files of [`Compressed`] are compressed.
+const COMPRESSION: Option<Algorithm> = Some(Algorithm::Zstd);
+
 /// A filesystem and the history it must come back to a prefix of.
 pub struct FsSubject;
 
@@ -36,7 +42,7 @@ impl Subject for FsSubject {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        let image = BASE.get_or_init(|| make_base(true, None)).snapshot();
+        let image = BASE.get_or_init(|| make_base(4096, true, None)).snapshot();
         (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
     }
 
@@ -51,12 +57,13 @@ impl Subject for FsSubject {
             let opened = Filesystem::open(store, world.spawn.clone(), options).await;
             let fs = opened.map_err(|error| format!("the filesystem does not open: {error}"))?;
             let came_back = verify::verify(&fs, &model, op, position).await?;
+            let came_back = came_back.with(snapshots::verify(&world, &fs, &model, position).await?);
             Ok(Opened { handle: fs, model: Arc::new(came_back), recovered_at })
         })
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(workload::work(world, fs, model))
+        Box::pin(workload::work(world, fs, model, Mix::Plain))
     }
 }
 
@@ -69,7 +76,7 @@ impl Subject for WithoutParentPointers {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        (BASE.get_or_init(|| make_base(false, None)).snapshot(), FsSubject.base().1)
+        (BASE.get_or_init(|| make_base(4096, false, None)).snapshot(), FsSubject.base().1)
     }
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
@@ -94,11 +101,11 @@ impl Subject for Compressed {
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<(Arc<MemoryDevice>, u64)> = OnceLock::new();
         let (image, op) = BASE.get_or_init(|| {
-            let image = make_base(true, Some(Algorithm::Zstd));
+            let image = make_base(4096, true, COMPRESSION);
             let op = last_op(image.snapshot());
             (image, op)
         });
-        let history = FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), *op);
+        let history = FsHistory::starting_with(tree::Tree::compressing(COMPRESSION), &BTreeMap::new(), *op);
         (image.snapshot(), Arc::new(history))
     }
 
@@ -133,7 +140,33 @@ impl Subject for WithQuotas {
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(quotas::work(world, fs, model))
+        Box::pin(quotas::work(world, fs, model, Mix::Plain))
+    }
+}
+
+/// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten and defragmented.
+pub struct Everything;
+
+impl Subject for Everything {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+        // Inodes with parents have room for a quota in nodes of this size.
+        let image = BASE.get_or_init(|| make_base(16384, true, None)).snapshot();
+        (image, FsSubject.base().1)
+    }
+
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        Box::pin(async move {
+            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
+            Ok(Opened { handle, model, recovered_at })
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        Box::pin(quotas::work(world, fs, model, Mix::Everything))
     }
 }
 
@@ -179,11 +212,11 @@ fn options(world: &World) -> (StoreOptions, Options) {
     (store, fs)
 }
 
-fn make_base(parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
+fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(IMAGE_BYTES);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
     let options = FormatOptions {
-        node_bytes: 4096,
+        node_bytes,
         uuid: [1; 16],
         hash_seed: [2; 16],
         epoch: Some([3; 16]),

@@ -1,7 +1,7 @@
 //! Quotas that come and go while everything else happens.
 
 use super::history::FsHistory;
-use super::workload::{self, Failure};
+use super::workload::{self, Failure, Mix};
 use crate::lab::World;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -20,7 +20,12 @@ struct Progress {
 }
 
 /// The usual work, and beside it one who sets and removes quotas.
-pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
+pub(super) async fn work(
+    world: World,
+    fs: Arc<Filesystem>,
+    history: Arc<FsHistory>,
+    mix: Mix,
+) -> Result<(), String> {
     let progress = Arc::new(Progress::default());
     let wrong = Arc::new(parking_lot::Mutex::new(None));
     {
@@ -31,7 +36,7 @@ pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHisto
             progress.ended.store(true, Ordering::Release);
         }));
     }
-    let worked = workload::work(world.clone(), fs, history).await;
+    let worked = workload::work(world.clone(), fs, history, mix).await;
     progress.stopping.store(true, Ordering::Release);
     while !progress.ended.load(Ordering::Acquire) {
         world.spawn.sleep(Duration::from_micros(100)).await;

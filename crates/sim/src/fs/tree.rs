@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use syncline_format::crc;
-use syncline_fs::types::{Ino, ROOT};
+use syncline_fs::types::{Algorithm, Ino, ROOT};
 
 /// What an inode is, as far as names go.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,12 +23,14 @@ pub(crate) struct Node {
     pub(crate) permissions: u16,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) nlink: u32,
+    /// How what is written to it, or made in it, is compressed.
+    pub(crate) compression: Option<Algorithm>,
 }
 
 impl Node {
     pub(crate) fn new(body: Body, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        Self { body, permissions, xattrs: BTreeMap::new(), nlink }
+        Self { body, permissions, xattrs: BTreeMap::new(), nlink, compression: None }
     }
 
     pub(crate) fn is_directory(&self) -> bool {
@@ -50,7 +52,7 @@ impl fmt::Debug for Node {
         }
         let xattrs: Vec<_> =
             self.xattrs.iter().map(|(name, value)| format!("{} {:#x}", text(name), crc(value))).collect();
-        write!(f, " {:o} links {} {xattrs:?}", self.permissions, self.nlink)
+        write!(f, " {:o} links {} {xattrs:?} {:?}", self.permissions, self.nlink, self.compression)
     }
 }
 
@@ -103,6 +105,10 @@ pub(crate) enum Change {
         ino: Ino,
         name: Vec<u8>,
     },
+    Compression {
+        ino: Ino,
+        how: Option<Algorithm>,
+    },
     /// A truncation: of interest to the file's data only.
     Truncate,
 }
@@ -116,7 +122,13 @@ pub(crate) struct Tree {
 impl Tree {
     /// Only the root.
     pub(crate) fn empty() -> Self {
+        Self::compressing(None)
+    }
+
+    /// Only the root, in which what is made is compressed.
+    pub(crate) fn compressing(how: Option<Algorithm>) -> Self {
         let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
+        let root = Node { compression: how, ..root };
         Self { nodes: BTreeMap::from([(ROOT, root)]) }
     }
 
@@ -156,7 +168,11 @@ impl Tree {
         match change {
             Change::Create { at, ino, node } | Change::Publish { at, ino, node, .. } => {
                 self.put(at, *ino).ok_or_else(impossible)?;
-                self.nodes.insert(*ino, node.clone());
+                let mut node = node.clone();
+                if matches!((change, &node.body), (Change::Create { .. }, Body::File | Body::Directory(_))) {
+                    node.compression = self.nodes[&at.parent].compression;
+                }
+                self.nodes.insert(*ino, node);
                 self.count_subdirectory(at.parent, *ino, 1);
             }
             Change::Link { ino, at } => {
@@ -185,6 +201,11 @@ impl Tree {
             Change::RemoveXattr { ino, name } => {
                 if let Some(node) = self.nodes.get_mut(ino) {
                     node.xattrs.remove(name).ok_or_else(impossible)?;
+                }
+            }
+            Change::Compression { ino, how } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.compression = *how;
                 }
             }
             Change::Truncate => {}

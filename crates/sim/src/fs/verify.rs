@@ -8,7 +8,7 @@ use std::sync::Arc;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
 use syncline_fs::{Filesystem, FsError};
 
-type Contents = BTreeMap<Ino, Vec<u8>>;
+pub(super) type Contents = BTreeMap<Ino, Vec<u8>>;
 
 /// Checks that the filesystem shows exactly the tree after transaction `op`, and of every file nothing but what it may
 /// show; a history that starts there.
@@ -37,14 +37,14 @@ pub(super) async fn verify(
     Ok(FsHistory::starting_with(found, &contents, op))
 }
 
-fn difference(found: &Tree, expected: &Tree) -> Option<String> {
+pub(super) fn difference(found: &Tree, expected: &Tree) -> Option<String> {
     let inos = found.nodes.keys().chain(expected.nodes.keys());
     let wrong = inos.filter(|ino| found.nodes.get(*ino) != expected.nodes.get(*ino)).min()?;
     Some(format!("inode {wrong} is {:?}, not {:?}", found.nodes.get(wrong), expected.nodes.get(wrong)))
 }
 
 /// Reads everything that can be reached from the root.
-async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), String> {
+pub(super) async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), String> {
     let (mut tree, mut contents) = (Tree::empty(), Contents::new());
     let mut waiting = vec![ROOT];
     while let Some(ino) = waiting.pop() {
@@ -75,6 +75,7 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino, contents: &mut Contents) -> R
     };
     let mut node = Node::new(body, attributes.permissions);
     node.nlink = attributes.nlink;
+    node.compression = fs.file_flags(ino).await?.compression;
     let names = fs.listxattr(ino).await?;
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         node.xattrs.insert(name.to_vec(), fs.getxattr(ino, name).await?.to_vec());

@@ -14,7 +14,12 @@ use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
 
 /// Runs the tasks to their ends, or to the first failure.
-pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
+pub(super) async fn work(
+    world: World,
+    fs: Arc<Filesystem>,
+    history: Arc<FsHistory>,
+    mix: Mix,
+) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0xf5);
     let (least, most) = world.load.actions;
     let actions = rng.random_range(least..most);
@@ -30,6 +35,7 @@ pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHisto
             fs: fs.clone(),
             history: history.clone(),
             opened: Vec::new(),
+            mix,
             crowded: crowded && index == 0,
         };
         let outcome = outcome.clone();
@@ -55,6 +61,15 @@ pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHisto
     history.tree().map(drop)
 }
 
+/// What tasks do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mix {
+    /// Names, attributes and data.
+    Plain,
+    /// These, and all else that a filesystem can do.
+    Everything,
+}
+
 /// One user of the filesystem.
 pub(super) struct Task {
     pub(super) rng: ChaCha8Rng,
@@ -63,6 +78,7 @@ pub(super) struct Task {
     pub(super) history: Arc<FsHistory>,
     /// Files it holds open.
     pub(super) opened: Vec<Ino>,
+    mix: Mix,
     /// Writes until the image is full before it does anything else.
     crowded: bool,
 }
@@ -94,7 +110,7 @@ impl From<FsError> for Failure {
             | FsError::QuotaExceeded
             | FsError::QuotaNested
             | FsError::NoQuota
-            | FsError::Store(StoreError::NoSpace) => Self::Expected,
+            | FsError::Store(StoreError::NoSpace | StoreError::Snapshot(_)) => Self::Expected,
             other => Self::Device(other),
         }
     }
@@ -138,6 +154,9 @@ impl Task {
     }
 
     async fn act(&mut self) -> Done {
+        if self.mix == Mix::Everything && self.rng.random_range(0..8) == 0 {
+            return self.use_feature().await;
+        }
         match self.rng.random_range(0..100) {
             0..11 => self.create().await,
             11 => self.publish().await,

@@ -271,9 +271,9 @@ impl Task {
         let name = format!("of-{}", self.history.new_tag());
         let (known, log) = (&self.history.snapshots, &self.world.log);
         let newest = self.store.last_op().0;
-        known.asked(&name, log.position());
+        known.asked(&name, log.position(), 0, newest);
         match self.store.create_snapshot(&name, 0).await {
-            Ok(_) => known.made(&name, log.position()),
+            Ok(_) => known.made(&name, log.position(), 0, u64::MAX),
             Err(StoreError::NoSpace) => {
                 known.gone(&name, log.position());
                 return Ok(());
