@@ -17,6 +17,7 @@ mod paths;
 mod privileges;
 mod quotas;
 mod reflink;
+mod resize;
 mod scrub;
 mod snapshots;
 mod sync_many;

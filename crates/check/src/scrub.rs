@@ -235,11 +235,11 @@ impl Scrub {
 
     async fn superblocks(&self) -> Result<(), Stopped> {
         let store = self.store()?;
-        let geometry = store.geometry();
         for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let addr = geometry.superblock_copies(slot)[copy];
-            let mut error = None;
+            let (mut error, mut addr) = (None, 0);
             for _ in 0..COPY_ATTEMPTS {
+                // It may have moved: the filesystem becomes larger.
+                addr = store.geometry().superblock_copies(slot)[copy];
                 error = bad_copy(store.device(), addr).await;
                 if error.is_none() {
                     break;
@@ -261,7 +261,8 @@ impl Scrub {
         // Before the superblock is looked up, so that its pages stay (rule R2).
         let _pin = store.pin();
         let tracker = FlushTracker::new(store.device().clone());
-        match Space::load(&tracker, store.geometry(), store.superblock().space).await {
+        let superblock = store.superblock();
+        match Space::load(&tracker, superblock.geometry, superblock.space).await {
             Ok(space) => {
                 self.count(space.map_runs().iter().map(|run| run.len_bytes()).sum());
             }

@@ -146,7 +146,10 @@ pub const RESIZE: &str = "\
 Examples:
   syncline resize disk.img 20GiB                 the file becomes longer, too
   syncline resize /dev/vg0/data max              all of a block device that was enlarged
-A crash leaves the old size or the new one. Mounted filesystems are not resized, and none is made smaller.";
+  syncline resize /mnt/data 20GiB                the same while it is mounted and in use
+  syncline resize disk.img 5GiB                  smaller, unmounted: what lies behind moves, the file becomes shorter
+  syncline resize disk.img min                   as small as will do
+A crash leaves the old size or the new one; the command again goes on.";
 
 pub const TRIM: &str = "\
 Examples:

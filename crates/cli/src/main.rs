@@ -109,7 +109,7 @@ enum Command {
     /// Show the UUID of a filesystem, or set it
     #[command(after_help = examples::UUID)]
     Uuid(commands::identity::UuidArgs),
-    /// Make the filesystem in an image larger
+    /// Make a filesystem larger, or smaller
     #[command(after_help = examples::RESIZE)]
     Resize(commands::resize::Args),
     /// Tell the device what is free

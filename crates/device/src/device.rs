@@ -15,7 +15,7 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 /// becomes of the caller. Offsets and lengths are multiples of 4096 bytes and lie inside the device; anything else is
 /// answered with an error.
 pub trait Device: Send + Sync + 'static {
-    /// Size in bytes, a multiple of 4096.
+    /// Size in bytes, a multiple of 4096. It never becomes less.
     fn size_bytes(&self) -> u64;
 
     /// True when a read returns what the device holds, not what a cache of this host does. Recovery trusts no cache:
@@ -36,6 +36,18 @@ pub trait Device: Send + Sync + 'static {
     /// Hands what this thread has started to the device now, rather than when the thread has done its turn. Worth a system
     /// call where the thread goes on computing while a write could be under way. Only about time: nothing depends on it.
     fn submit(&self) {}
+
+    /// Looks how large the device has become, and makes an image file that is smaller than `size_bytes` so large, allocated and
+    /// written with zeros behind what there was; a flush makes that durable. Answers with the size, which [`size_bytes`](Self::size_bytes) is
+    /// from then on. It takes as long as the zeros do; operations go on meanwhile.
+    fn enlarge(&self, size_bytes: u64, done: Completion<u64>) {
+        let present = self.size_bytes();
+        done(if size_bytes <= present {
+            Ok(present)
+        } else {
+            Err(DeviceError::out_of_range(Operation::Write, present, size_bytes - present))
+        });
+    }
 
     /// Claims snapshot `number` of what is on the device against everybody who has opened the same device; false if others have
     /// it. Lasts until the device is dropped or the claim is replaced. What only one can open has no others.
@@ -88,6 +100,13 @@ pub trait DeviceExt: Device {
     fn flush_all(&self) -> DeviceFuture<()> {
         let (future, done) = operation(Operation::Flush);
         self.flush(done);
+        Box::pin(future)
+    }
+
+    /// Makes the device so large, if it can be.
+    fn enlarge_to(&self, size_bytes: u64) -> DeviceFuture<u64> {
+        let (future, done) = operation(Operation::Write);
+        self.enlarge(size_bytes, done);
         Box::pin(future)
     }
 

@@ -9,9 +9,11 @@ use crate::device::{check_range, check_write};
 use crate::request::{OpenFile, Request};
 use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether to use something that not every system offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,8 +44,15 @@ pub struct OpenOptions {
 /// serve it, so open it after any fork.
 pub struct FileDevice {
     file: Arc<OpenFile>,
-    size_bytes: u64,
+    /// It may become larger, by one thread at a time.
+    size: Arc<Size>,
     options: OpenOptions,
+}
+
+struct Size {
+    path: PathBuf,
+    bytes: AtomicU64,
+    growing: Mutex<()>,
 }
 
 impl FileDevice {
@@ -94,7 +103,21 @@ impl FileDevice {
     fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let size_bytes = open::size_bytes(&opened).map_err(|source| DeviceError::open(path, source))?;
         tracing::debug!(path = %path.display(), size_bytes, direct = opened.direct, "device opened");
-        Ok(Arc::new(Self { file: Arc::new(opened), size_bytes, options }))
+        let bytes = AtomicU64::new(size_bytes);
+        let size = Arc::new(Size { path: path.to_owned(), bytes, growing: Mutex::default() });
+        Ok(Arc::new(Self { file: Arc::new(opened), size, options }))
+    }
+
+    /// Makes an image file so long (rounded up to a multiple of 4096), durably, if it is longer: nothing behind is needed, and
+    /// nobody reads or writes there any more. A block device stays as it is.
+    pub fn shorten(&self, size_bytes: u64) -> Result<(), DeviceError> {
+        let size_bytes = size_bytes.next_multiple_of(crate::BLOCK_BYTES as u64);
+        self.check_writable(Operation::Write, size_bytes, 0)?;
+        if self.is_block_device() || size_bytes >= self.size_bytes() {
+            return Ok(());
+        }
+        let failed = |source| DeviceError::io(Operation::Write, size_bytes, 0, source);
+        self.file.file.set_len(size_bytes).and_then(|()| self.file.file.sync_all()).map_err(failed)
     }
 
     /// True when I/O bypasses the page cache.
@@ -125,9 +148,33 @@ impl FileDevice {
     }
 }
 
+impl Size {
+    /// Makes a file that is shorter so long; the size that there is then.
+    fn enlarge(&self, file: &OpenFile, size_bytes: u64) -> Result<u64, DeviceError> {
+        let _alone = self.growing.lock();
+        create::lengthen(&self.path, file, size_bytes, &mut |_| {})?;
+        let found = open::size_bytes(file).map_err(|source| DeviceError::extend(&self.path, source))?;
+        // Somebody may have made it shorter, which reads and writes will tell.
+        Ok(self.bytes.fetch_max(found, Ordering::AcqRel).max(found))
+    }
+}
+
 impl Device for FileDevice {
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size.bytes.load(Ordering::Acquire)
+    }
+
+    fn enlarge(&self, size_bytes: u64, done: Completion<u64>) {
+        if let Err(error) = self.check_writable(Operation::Write, 0, size_bytes) {
+            return done(Err(error));
+        }
+        let (file, size) = (self.file.clone(), self.size.clone());
+        // Allocating and writing may take minutes, and a thread that serves requests has no time for it. If there can be no
+        // thread, the answer is that the operation was abandoned.
+        let work = move || done(size.enlarge(&file, size_bytes));
+        if let Err(error) = std::thread::Builder::new().name("enlarge".to_owned()).spawn(work) {
+            tracing::error!("the image can't be made longer: no thread ({error})");
+        }
     }
 
     fn reads_bypass_caches(&self) -> bool {
@@ -135,14 +182,14 @@ impl Device for FileDevice {
     }
 
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        match check_range(Operation::Read, self.size_bytes, offset, buf.len() as u64) {
+        match check_range(Operation::Read, self.size_bytes(), offset, buf.len() as u64) {
             Ok(()) => self.start(Request::read(self.file.clone(), offset, buf, done)),
             Err(error) => done(Err(error)),
         }
     }
 
     fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        let checked = check_write(self.size_bytes, offset, &bufs)
+        let checked = check_write(self.size_bytes(), offset, &bufs)
             .and_then(|len_bytes| self.check_writable(Operation::Write, offset, len_bytes));
         match checked {
             Ok(()) => self.start(Request::write(self.file.clone(), offset, bufs, done)),
@@ -164,7 +211,7 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
-        let checked = check_range(Operation::Discard, self.size_bytes, offset, len_bytes)
+        let checked = check_range(Operation::Discard, self.size_bytes(), offset, len_bytes)
             .and_then(|()| self.check_writable(Operation::Discard, offset, len_bytes));
         match checked {
             Ok(()) => self.start(Request::discard(self.file.clone(), offset, len_bytes, done)),

@@ -1,6 +1,7 @@
 //! Blocks, addresses and where the fixed structures lie.
 
 use crate::FormatError;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a block, the unit of allocation and of data checksums.
 pub const BLOCK_BYTES: usize = 4096;
@@ -45,13 +46,37 @@ impl BlockRun {
     }
 }
 
-/// Sizes of one image, fixed at mkfs.
+/// Sizes of one image: that of nodes fixed at mkfs, that of the whole until it is resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Blocks of the device that belong to the filesystem.
     pub total_blocks: u64,
     /// Size of a tree node in bytes: a power of two from 4 KiB to 64 KiB.
     pub node_bytes: u32,
+}
+
+/// Sizes of an image in use, for those who see it become larger.
+#[derive(Debug)]
+pub struct SharedGeometry {
+    total_blocks: AtomicU64,
+    node_bytes: u32,
+}
+
+impl SharedGeometry {
+    /// Sizes that are these until they are set.
+    pub fn new(geometry: Geometry) -> Self {
+        Self { total_blocks: AtomicU64::new(geometry.total_blocks), node_bytes: geometry.node_bytes }
+    }
+
+    /// The sizes now.
+    pub fn get(&self) -> Geometry {
+        Geometry { total_blocks: self.total_blocks.load(Ordering::Acquire), node_bytes: self.node_bytes }
+    }
+
+    /// The filesystem has so many blocks from now on.
+    pub fn set_total(&self, total_blocks: u64) {
+        self.total_blocks.store(total_blocks, Ordering::Release);
+    }
 }
 
 impl Geometry {

@@ -18,7 +18,9 @@ pub mod superblock;
 pub use checksum::{Crc, block_checksums, crc};
 pub use error::FormatError;
 pub use key::{KEY_BYTES, Key, Kind, ObjectId};
-pub use layout::{BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT};
+pub use layout::{
+    BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT, SharedGeometry,
+};
 
 /// Random 128-bit name of one stretch of the log between two recoveries (rule R3).
 pub type Epoch = [u8; 16];

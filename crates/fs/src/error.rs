@@ -117,6 +117,15 @@ pub enum FsError {
         "this image has parent pointers in tree nodes of less than 16 KiB, which leave no room for quotas: make one with larger nodes"
     )]
     QuotaUnsupported,
+    /// EBUSY
+    #[error("a filesystem in use can't be made smaller: unmount it, and resize the image")]
+    SmallerInUse,
+    /// ERANGE
+    #[error("the device is smaller than that: enlarge it first, or choose a smaller size")]
+    DeviceTooSmall,
+    /// ENOSPC
+    #[error("there is no room for so long an image file where it lies: free some, or choose a smaller size")]
+    HostFull,
     /// ENOSPC, EROFS, EIO, by what the store said.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -136,7 +145,7 @@ impl FsError {
             Self::NoSuchAddress => 6,
             Self::ListTooLong => 7,
             Self::AccessDenied => 13,
-            Self::QuotaNested => 16,
+            Self::QuotaNested | Self::SmallerInUse => 16,
             Self::Exists => 17,
             Self::CrossDevice => 18,
             Self::NotDirectory => 20,
@@ -144,14 +153,14 @@ impl FsError {
             Self::Invalid(_) => 22,
             Self::TooLarge | Self::TooManyExtents => 27,
             Self::TooManyLinks | Self::TooManyShares => 31,
-            Self::Range => 34,
+            Self::Range | Self::DeviceTooSmall => 34,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
             Self::NoAttribute | Self::NoParentPointers => 61,
             Self::NotSupported | Self::QuotaUnsupported => 95,
             Self::Stale => 116,
             Self::QuotaExceeded => 122,
-            Self::Store(StoreError::NoSpace) => 28,
+            Self::Store(StoreError::NoSpace) | Self::HostFull => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
             Self::Store(StoreError::Snapshot(error)) => match error {
                 SnapshotError::NotFound { .. } => 2,

@@ -30,7 +30,7 @@ pub use cut::{Cut, Fate};
 pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled};
 pub use fault::{Effect, Fault, FaultDevice};
-pub use fs::{Compressed, Everything, FsHistory, FsSubject, WithQuotas, WithoutParentPointers};
+pub use fs::{Compressed, Everything, FsHistory, FsSubject, Growing, WithQuotas, WithoutParentPointers};
 pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};
 pub use reduce::reduce;

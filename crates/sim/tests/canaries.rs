@@ -8,7 +8,7 @@ mod support;
 use std::time::Instant;
 use support::{search, silently};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
-use syncline_sim::{Everything, FsSubject, StoreSubject};
+use syncline_sim::{Everything, FsSubject, Growing, StoreSubject};
 use syncline_store::Canary;
 
 /// What is put through it.
@@ -17,6 +17,7 @@ enum Engine {
     Store,
     Fs,
     Everything,
+    Growing,
 }
 
 /// Where a canary shows, and in how many seeds at most.
@@ -52,6 +53,7 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         DiscardEarly => (Engine::Store, false, 50),
         SnapshotWithoutData => (Engine::Everything, false, 100),
         OverlookUsage => (Engine::Everything, false, 50),
+        GrowEarly => (Engine::Growing, false, 100),
     }
 }
 
@@ -93,6 +95,7 @@ fn each_is_found() {
                 Engine::Store => look(&StoreSubject, canary, faults, seeds),
                 Engine::Fs => look(&FsSubject, canary, faults, seeds),
                 Engine::Everything => look(&Everything, canary, faults, seeds),
+                Engine::Growing => look(&Growing, canary, faults, seeds),
             }
         }
     });

@@ -6,7 +6,7 @@ mod support;
 
 use support::{assert_no_violation, repeat_is_identical};
 use syncline_sim::lab::Plan;
-use syncline_sim::{Compressed, Everything, FsSubject, WithQuotas, WithoutParentPointers};
+use syncline_sim::{Compressed, Everything, FsSubject, Growing, WithQuotas, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
@@ -54,6 +54,16 @@ fn everything_at_once_survives_a_failing_device() {
 }
 
 #[test]
+fn a_filesystem_that_grows_in_use_keeps_its_promises() {
+    assert_no_violation(&Growing, Plan::default(), 60);
+}
+
+#[test]
+fn a_filesystem_that_grows_in_use_keeps_its_promises_on_a_failing_device() {
+    assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 40);
+}
+
+#[test]
 fn one_seed_is_one_run() {
     repeat_is_identical(&FsSubject);
     repeat_is_identical(&Everything);
@@ -82,6 +92,12 @@ fn everything_ten_thousand() {
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_fault_ten_thousand() {
     support::explore(&Everything, Plan { faults: true, ..Plan::default() }, 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn growing_ten_thousand() {
+    support::explore(&Growing, Plan::default(), 10_000);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn case_of(seed: u64, plan: Plan) -> Case {
         1 => CaseSubject::Fs,
         _ => CaseSubject::Everything,
     };
-    Case { subject, seed, plan: Plan { faults: seed / 4 % 2 == 0, ..plan }, pieces: None }
+    Case { subject, seed, plan: Plan { faults: (seed / 4).is_multiple_of(2), ..plan }, pieces: None }
 }
 
 fn run<S: Subject>(subject: &S, case: &Case) -> Option<Explored> {

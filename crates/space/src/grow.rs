@@ -1,70 +1,54 @@
-//! The free space of an image that has become larger.
+//! The free space of an image that becomes larger while it is in use.
+//!
+//! The map comes first: a checkpoint writes it for the new size while nothing behind the old end is handed out, since no log that
+//! the old superblock leads to may name a block that its size forbids. When the new superblock is durable the rest follows.
 
 use crate::SpaceError;
-use crate::discard::Discards;
 use crate::kept::KeptMap;
-use crate::live::LiveMap;
-use crate::pages::PageTable;
-use crate::pins::Pins;
-use crate::policy::Placement;
-use crate::space::{Space, State};
-use parking_lot::Mutex;
-use std::sync::Arc;
+use crate::space::Space;
 use syncline_format::space::{BITS, MAX_BLOCKS};
 use syncline_format::{BlockRun, Geometry};
 
 impl Space {
-    /// Hands all that it knows over to the space of the same image at a larger size. What is beyond the old end is free, but for
-    /// the old tail, where copies of superblocks lie: [`old_tail`](Self::old_tail) of this is to be given back when no superblock
-    /// needs them.
-    ///
-    /// The map is written by the next checkpoint, at the height that the new size demands.
+    /// The size that the map is for which the next checkpoint writes.
+    pub fn map_geometry(&self) -> Geometry {
+        self.lock().map_geometry
+    }
+
+    /// Makes the map one for another size, from the next checkpoint on; nothing more is handed out yet. If that checkpoint
+    /// fails, this takes it back with the size that was.
     ///
     /// # Panics
-    /// When a checkpoint is in flight: nobody but the opening of an image calls this.
-    pub fn grow(&self, geometry: Geometry) -> Result<Arc<Self>, SpaceError> {
+    /// When a checkpoint is in flight: whoever calls this is the only one to take any.
+    pub fn resize_map(&self, geometry: Geometry) -> Result<(), SpaceError> {
         if geometry.total_blocks > MAX_BLOCKS {
             return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
         }
         let state = &mut *self.lock();
-        assert!(state.in_flight.is_none(), "an image grows before its first checkpoint");
-        let old = self.geometry().usable();
-        let mut live = LiveMap::new(geometry);
-        let mut at = old.start;
-        for free in state.live.free_parts(old) {
-            live.set(BlockRun::new(at, free.start - at));
-            at = free.end();
+        assert!(state.in_flight.is_none(), "the map is resized between two checkpoints");
+        let root = state.table.root();
+        state.table = state.table.resized(geometry);
+        state.named.resize(geometry.total_blocks.div_ceil(BITS) as usize);
+        if state.table.root() != root {
+            // Its page, and so all that lead there, are written anew: with them the levels that are new.
+            state.named.mark_dirty([0]);
         }
-        live.set(BlockRun::new(at, old.end() - at));
-        live.set(self.old_tail());
-        let mut named = std::mem::take(&mut state.named);
-        named.grow(geometry.total_blocks.div_ceil(BITS) as usize);
         let mut kept = KeptMap::empty(geometry);
         kept.add(&state.kept);
-        let mut table = PageTable::empty(geometry);
-        for (page, entry) in state.table.iter() {
-            table.set(page, entry);
-        }
-        if table.root() != state.table.root() {
-            // Its page, and so all that lead there, are written anew: with them the levels that are new.
-            named.mark_dirty([0]);
-        }
-        let grown = State {
-            live,
-            named,
-            kept,
-            pending: std::mem::take(&mut state.pending),
-            placement: Placement::new(geometry),
-            table,
-            in_flight: None,
-            discards: Discards::default(),
-        };
-        Ok(Self::assembled(geometry, Mutex::new(grown), Pins::default()))
+        state.kept = kept;
+        state.map_geometry = geometry;
+        Ok(())
     }
 
-    /// The blocks at the end that hold copies of superblocks.
-    pub fn old_tail(&self) -> BlockRun {
-        BlockRun::new(self.geometry().usable().end(), Geometry::TAIL_BLOCKS)
+    /// Hands out from now on what the map has behind the old end: a superblock of its size is durable. Returns the old tail, where
+    /// copies of older superblocks lie; it is to be given back when none is needed.
+    pub fn widen(&self) -> BlockRun {
+        let state = &mut *self.lock();
+        let old_tail = BlockRun::new(self.geometry().usable().end(), Geometry::TAIL_BLOCKS);
+        state.live = state.live.widened(state.map_geometry);
+        state.placement = state.placement.widened(state.map_geometry);
+        self.set_total(state.map_geometry.total_blocks);
+        old_tail
     }
 }
 
@@ -82,33 +66,49 @@ mod tests {
         {
             let geometry = |total_blocks| Geometry { total_blocks, node_bytes: 4096 };
             let tracker = FlushTracker::new(MemoryDevice::new(after * 4096));
-            let small = Space::format(geometry(before));
-            let kept = small.allocate(Class::Data, 100, 100, None).unwrap();
-            small.name(kept);
-            let held = small.allocate(Class::Log, 10, 10, None).unwrap();
-            let mut frozen = small.freeze(1);
-            block_on(small.persist(&tracker, &mut frozen)).unwrap();
-            small.superblock_durable(1);
-            let freed = BlockRun::new(kept.start, 7);
-            small.unname(freed, 2);
-            let used = small.counters();
+            let space = Space::format(geometry(before));
+            let checkpoint = |generation| {
+                let mut frozen = space.freeze(generation);
+                let written = block_on(space.persist(&tracker, &mut frozen)).unwrap();
+                space.superblock_durable(generation);
+                written
+            };
+            let kept = space.allocate(Class::Data, 100, 100, None).unwrap();
+            space.name(kept);
+            let held = space.allocate(Class::Log, 10, 10, None).unwrap();
+            checkpoint(1);
+            // A checkpoint that fails, and the map as it was.
+            space.resize_map(geometry(after)).unwrap();
+            let mut frozen = space.freeze(2);
+            block_on(space.persist(&tracker, &mut frozen)).unwrap();
+            space.checkpoint_failed(frozen);
+            space.resize_map(geometry(before)).unwrap();
+            let written = checkpoint(3);
+            let loaded = block_on(Space::load(&tracker, geometry(before), written.root)).unwrap();
+            assert_eq!(loaded.named_runs(), space.named_runs());
 
-            let large = small.grow(geometry(after)).unwrap();
+            let freed = BlockRun::new(kept.start, 7);
+            space.unname(freed, 5);
+            space.resize_map(geometry(after)).unwrap();
+            let written = checkpoint(4);
+            // Nothing behind the old end is to be had before somebody says that a superblock tells of it.
+            assert_eq!((space.geometry(), space.map_geometry()), (geometry(before), geometry(after)));
+            let used = space.counters();
+            assert!(space.allocate(Class::Data, used.total, used.total, None).is_none());
+            let old_tail = space.widen();
             let added = after - before - Geometry::TAIL_BLOCKS;
-            let now = large.counters();
+            let now = space.counters();
             assert_eq!((now.named, now.pending_free), (used.named, used.pending_free));
             assert_eq!((now.total, now.free), (after - 80, used.free + added), "{before} to {after}");
-            assert!(large.claim_discardable(held).is_empty() && large.claim_discardable(freed).is_empty());
-            let mut frozen = large.freeze(2);
-            let written = block_on(large.persist(&tracker, &mut frozen)).unwrap();
-            large.superblock_durable(2);
-            large.give_back(small.old_tail());
+            assert!(space.claim_discardable(held).is_empty() && space.claim_discardable(freed).is_empty());
+            space.superblock_durable(5);
+            space.give_back(old_tail);
             // Nothing waits: what is not named is free, but for what was allocated and is not named.
-            let now = large.counters();
+            let now = space.counters();
             assert_eq!((now.pending_free, now.free), (0, now.total - now.named - held.blocks));
 
             let loaded = block_on(Space::load(&tracker, geometry(after), written.root)).unwrap();
-            assert_eq!(loaded.named_runs(), large.named_runs());
+            assert_eq!(loaded.named_runs(), space.named_runs());
             assert!(loaded.is_named(kept.end() - 1) && !loaded.is_named(kept.start));
             // All of it can be had.
             let rest = loaded.free_blocks();

@@ -35,6 +35,22 @@ impl LiveMap {
         map
     }
 
+    /// The map of the same image at a larger size. The old tail is in use; what lies behind it may be handed out.
+    pub(crate) fn widened(&self, geometry: Geometry) -> Self {
+        let mut wide = Self::new(geometry);
+        let end = self.usable.end();
+        for word in 0..end.div_ceil(64) {
+            // What is set behind the old end says nothing.
+            let below = if (word + 1) * 64 <= end { u64::MAX } else { (1 << (end % 64)) - 1 };
+            let bits = self.word(word) & below & !wide.word(word);
+            if bits != 0 {
+                wide.set_word(word, bits);
+            }
+        }
+        wide.set(BlockRun::new(end, Geometry::TAIL_BLOCKS));
+        wide
+    }
+
     /// Blocks that may be handed out now.
     pub(crate) fn free(&self) -> u64 {
         self.free

@@ -108,9 +108,11 @@ impl NamedMap {
         Self::new(vec![None; geometry.total_blocks.div_ceil(BITS) as usize])
     }
 
-    /// Adds pages without a set bit, up to so many.
-    pub(crate) fn grow(&mut self, pages: usize) {
+    /// Has so many pages from now on: what is added has no bit set, and neither has what goes.
+    pub(crate) fn resize(&mut self, pages: usize) {
+        debug_assert!(self.pages.iter().skip(pages).flatten().all(|page| page.used == 0));
         self.pages.resize(pages, None);
+        self.dirty.retain(|index| (*index as usize) < pages);
     }
 
     /// Number of named blocks.

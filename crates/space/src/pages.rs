@@ -17,6 +17,20 @@ impl PageTable {
         }
     }
 
+    /// The same pages in an image of another size, as far as it has them.
+    pub(crate) fn resized(&self, geometry: Geometry) -> Self {
+        let mut resized = Self::empty(geometry);
+        for (mine, theirs) in resized.levels.iter_mut().zip(&self.levels) {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = *theirs);
+        }
+        resized
+    }
+
+    /// True when an image of this size has the page.
+    pub(crate) fn has(&self, id: PageId) -> bool {
+        self.levels.get(usize::from(id.level)).is_some_and(|level| (id.index as usize) < level.len())
+    }
+
     /// The root's place.
     pub(crate) fn root(&self) -> PageId {
         PageId { level: self.levels.len() as u8 - 1, index: 0 }

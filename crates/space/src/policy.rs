@@ -78,6 +78,11 @@ impl Placement {
         }
     }
 
+    /// The same for an image that has become larger.
+    pub(crate) fn widened(&mut self, geometry: Geometry) -> Self {
+        Self { refusals: std::mem::take(&mut self.refusals), ..Self::new(geometry) }
+    }
+
     /// Refuses the `times` allocations that follow the next `after`; how many were refused before.
     pub(crate) fn refuse(&mut self, after: u64, times: u64) -> u64 {
         self.refusals.after = after;

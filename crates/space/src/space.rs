@@ -13,7 +13,7 @@ use crate::policy::{Class, Placement};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
-use syncline_format::{BlockAddr, BlockRun, Geometry};
+use syncline_format::{BlockAddr, BlockRun, Geometry, SharedGeometry};
 
 /// Runs made reusable under one lock, so that others get in between.
 const RUNS_PER_LOCK: usize = 1024;
@@ -36,7 +36,8 @@ pub struct SpaceCounters {
 /// Runs are cut to the blocks that the geometry lets be allocated: a caller who passes one read from a device can
 /// corrupt nothing outside them.
 pub struct Space {
-    geometry: Geometry,
+    /// What may be allocated of. While the image grows, the map is larger already.
+    geometry: SharedGeometry,
     state: Mutex<State>,
     pins: Pins,
 }
@@ -51,14 +52,24 @@ pub(crate) struct State {
     pub(crate) table: PageTable,
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) discards: Discards,
+    /// The size that the map is for, in memory and on the device from the next checkpoint on.
+    pub(crate) map_geometry: Geometry,
+    /// Blocks from here on are not handed out, whatever becomes of them.
+    pub(crate) fence: BlockAddr,
 }
 
 impl State {
     /// Lets runs wait that were freed in `generation`.
-    fn wait(&mut self, generation: u64, runs: Vec<BlockRun>) {
+    pub(crate) fn wait(&mut self, generation: u64, runs: Vec<BlockRun>) {
         let blocks =
             if self.kept.is_empty() { blocks_of(&runs) } else { blocks_of(&self.kept.others(runs.clone())) };
         self.pending.add(generation, runs, blocks);
+    }
+
+    /// What of these runs may be handed out, now that nobody uses it.
+    fn in_front(&self, runs: &[BlockRun]) -> Vec<BlockRun> {
+        let front = BlockRun::new(0, self.fence);
+        runs.iter().filter_map(|run| clip(*run, front)).collect()
     }
 
     /// Counts what waits to be reusable, after the snapshots have changed.
@@ -97,17 +108,20 @@ impl Space {
             table,
             in_flight: None,
             discards: Discards::default(),
+            map_geometry: geometry,
+            fence: BlockAddr::MAX,
         };
-        Self::assembled(geometry, Mutex::new(state), Pins::default())
+        let geometry = SharedGeometry::new(geometry);
+        Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
     }
 
-    pub(crate) fn assembled(geometry: Geometry, state: Mutex<State>, pins: Pins) -> Arc<Self> {
-        Arc::new(Self { geometry, state, pins })
-    }
-
-    /// The sizes of the image.
+    /// The sizes of the image, as far as blocks of it are handed out.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
+    }
+
+    pub(crate) fn set_total(&self, total_blocks: u64) {
+        self.geometry.set_total(total_blocks);
     }
 
     /// Allocates up to `want` blocks as one run, near `near` or else where blocks of `class` are placed. A run
@@ -131,7 +145,8 @@ impl Space {
         let state = &mut *self.lock();
         let parts = state.named.unnamed_parts(run);
         debug_assert_eq!(parts, [run], "what is given back was never named");
-        state.live.clear(&parts);
+        let open = state.in_front(&parts);
+        state.live.clear(&open);
     }
 
     /// Keeps a run from being handed out: log segments, and blocks that replayed batches name.
@@ -270,10 +285,11 @@ impl Space {
         forget(&ready);
         for runs in ready.chunks(RUNS_PER_LOCK) {
             let state = &mut *self.lock();
-            let cleared = state.live.clear(runs);
-            debug_assert_eq!(cleared, blocks_of(runs), "a block waits in one place only");
+            let open = state.in_front(runs);
+            let cleared = state.live.clear(&open);
+            debug_assert_eq!(cleared, blocks_of(&open), "a block waits in one place only");
             state.pending.reused(blocks_of(runs));
-            state.discards.reusable(runs);
+            state.discards.reusable(&open);
         }
         ready
     }
@@ -304,7 +320,8 @@ impl Space {
 
     /// Blocks that the map's pages can take at most in one checkpoint. Admission keeps as many free for `persist`.
     pub fn map_reserve_blocks(&self) -> u64 {
-        (0..=root_level(self.geometry)).map(|level| pages_at(self.geometry, level)).sum()
+        let geometry = self.geometry();
+        (0..=root_level(geometry)).map(|level| pages_at(geometry, level)).sum()
     }
 
     /// How much space there is.
@@ -312,7 +329,7 @@ impl Space {
         let state = self.lock();
         let freed_in_flight = state.in_flight.as_ref().map_or(0, InFlight::freed_blocks);
         SpaceCounters {
-            total: self.geometry.usable().blocks,
+            total: self.geometry().usable().blocks,
             free: state.live.free(),
             pending_free: state.pending.blocks() + freed_in_flight,
             named: state.named.used(),
@@ -324,6 +341,6 @@ impl Space {
     }
 
     pub(crate) fn clip(&self, run: BlockRun) -> Option<BlockRun> {
-        clip(run, self.geometry.usable())
+        clip(run, self.geometry().usable())
     }
 }

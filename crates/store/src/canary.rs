@@ -70,11 +70,13 @@ pub enum Canary {
     SnapshotWithoutData,
     /// Leave what a transaction does to the usage of a quota out of it.
     OverlookUsage,
+    /// Hand out what a growing image gets before a superblock tells of it.
+    GrowEarly,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::SkipDataVerification,
@@ -104,6 +106,7 @@ impl Canary {
         Self::DiscardEarly,
         Self::SnapshotWithoutData,
         Self::OverlookUsage,
+        Self::GrowEarly,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -214,12 +214,14 @@ impl Store {
         // Counted from what the superblock said, which may be damage: a figure that is off must not end the writing.
         let tree_nodes = (tree_nodes + merged.nodes_written)
             .saturating_sub(self.nodes_in(&merged.freed))
-            .min(self.geometry.total_blocks);
+            .min(self.geometry().total_blocks);
         let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let mut superblock = Superblock {
             generation: frozen.generation,
+            // That of the map that it points to.
+            geometry: self.space.map_geometry(),
             epoch: state.epoch,
             tree: merged.root,
             space: persisted.root,
@@ -252,7 +254,7 @@ impl Store {
     }
 
     fn nodes_in(&self, runs: &[BlockRun]) -> u64 {
-        runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry.node_blocks()
+        runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry().node_blocks()
     }
 
     /// Merges the frozen memtable into the tree, in free space, and tells the frozen space map.
@@ -278,7 +280,7 @@ impl Store {
 
     /// A run of whole nodes.
     pub(crate) fn allocate_nodes(&self, blocks: u64) -> Option<BlockRun> {
-        let node = self.geometry.node_blocks();
+        let node = self.geometry().node_blocks();
         let run = self.space.allocate(Class::Node, blocks, node, None)?;
         let whole = run.blocks / node * node;
         if whole < run.blocks {
@@ -287,7 +289,7 @@ impl Store {
         Some(BlockRun::new(run.start, whole))
     }
 
-    async fn flush_before_superblock(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
+    pub(crate) async fn flush_before_superblock(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
         let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
         outcome
             .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
@@ -307,6 +309,7 @@ impl Store {
             layers.root = written.superblock.tree;
             layers.tree_nodes = written.tree_nodes;
             layers.frozen = None;
+            self.geometry.set_total(written.superblock.geometry.total_blocks);
             *self.superblock.write() = written.superblock;
         }
         let (op, batch, generation) = (frozen.op_seq, frozen.seq, frozen.generation);

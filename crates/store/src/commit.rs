@@ -75,7 +75,7 @@ impl Store {
         self.health.writable()?;
         let pending_before = state.pending.payload_bytes();
         for (key, value) in &changes {
-            debug_assert!(value.as_ref().is_none_or(|v| v.len() <= self.geometry.max_value_bytes()));
+            debug_assert!(value.as_ref().is_none_or(|v| v.len() <= self.geometry().max_value_bytes()));
             match value {
                 Some(value) => state.pending.put(*key, value),
                 None => state.pending.delete(*key),

@@ -20,7 +20,7 @@ impl Store {
     /// Reads every tree node from the device and verifies it.
     pub async fn walk_nodes(&self) -> Reachable {
         let mut reachable = Reachable::default();
-        let node_blocks = self.geometry.node_blocks();
+        let node_blocks = self.geometry().node_blocks();
         let (mut nodes, mut damaged) = (Vec::new(), Vec::new());
         {
             let mut visit =

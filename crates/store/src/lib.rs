@@ -31,6 +31,7 @@ mod reserve;
 mod salvage;
 mod scrub;
 mod seal;
+mod shrink;
 mod slots;
 mod snapshots;
 mod store;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockRun, FormatError, Geometry};
+use syncline_format::{BlockAddr, BlockRun, FormatError, Geometry, SharedGeometry};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -67,15 +67,15 @@ impl Store {
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
-        Self::open_as(device, options, spawn, None).await
+        Self::open_fenced(device, options, spawn, BlockAddr::MAX).await
     }
 
-    /// The same, with another size from the superblock on that ends recovery.
-    pub(crate) async fn open_as(
+    /// The same, and no block from `end` on is handed out.
+    pub(crate) async fn open_fenced(
         device: Arc<dyn Device>,
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
-        grown: Option<Geometry>,
+        end: BlockAddr,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
         let tracker = FlushTracker::new(device.clone());
         if !options.read_only {
@@ -86,12 +86,12 @@ impl Store {
         if !options.read_only {
             slots.settle(&tracker).await?;
         }
-        let mut superblock = slots.superblock.clone();
+        let superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
-        let mut space = load_space(&tracker, &superblock).await?;
+        let space = load_space(&tracker, &superblock).await?;
         let table = Table::read(&device, &superblock).await?;
         // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
         table.keep(&tracker, &superblock, &space).await?;
@@ -100,12 +100,7 @@ impl Store {
             scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
-        let old_tail = space.old_tail();
-        if let Some(geometry) = grown {
-            // All that was read so far was checked against the size that it was written for.
-            space = space.grow(geometry)?;
-            superblock.geometry = geometry;
-        }
+        space.fence(end);
         let store = Arc::new(assemble(tracker, options, spawn.clone(), &superblock, space, &replayed)?);
         *store.layers.write() = Layers {
             active: replayed.memtable,
@@ -128,9 +123,6 @@ impl Store {
         {
             let mut state = store.checkpoint.lock().await;
             store.run_checkpoint(&mut state, false).await?;
-        }
-        if grown.is_some() {
-            store.settle_size(old_tail).await?;
         }
         store.start_background(&spawn);
         Ok((store, report))
@@ -355,9 +347,10 @@ pub(crate) fn assemble(
         generation: replayed.generation,
         objects: replayed.objects,
     };
+    let geometry = Arc::new(SharedGeometry::new(geometry));
     Ok(Store {
         spawn,
-        tree: Tree::new(tracker.clone(), geometry, options.node_cache_bytes),
+        tree: Tree::of_shared(tracker.clone(), geometry.clone(), options.node_cache_bytes),
         tracker,
         geometry,
         space,
@@ -386,6 +379,7 @@ pub(crate) fn assemble(
         drained: Event::new(),
         discarding: Default::default(),
         closing: AtomicBool::new(false),
+        growing: Default::default(),
         options,
     })
 }

@@ -147,22 +147,22 @@ impl Store {
 
     /// The part of the reserve that is for whoever makes room on a full filesystem.
     fn floor_blocks(&self) -> u64 {
-        (self.geometry.total_blocks / 64).clamp(256, 16 * 1024)
+        (self.geometry().total_blocks / 64).clamp(256, 16 * 1024)
     }
 
     /// Blocks that a checkpoint of this memtable may need in the worst case: every leaf touched is written anew, with
     /// its parents, and what is added fills new nodes half.
     fn checkpoint_blocks(&self, memtable: &Memtable, tree_nodes: u64) -> u64 {
-        let node = self.geometry.node_blocks();
+        let node = self.geometry().node_blocks();
         let touched = (memtable.len() as u64 * 2 + 2).min(tree_nodes + 2);
-        let added = 2 * memtable.bytes() as u64 / u64::from(self.geometry.node_bytes) + 2;
+        let added = 2 * memtable.bytes() as u64 / u64::from(self.geometry().node_bytes) + 2;
         let pages = self.space.map_reserve_blocks();
         (touched + added) * node + pages
     }
 
     /// Blocks of a log segment: 4 MiB, less on a small image.
     pub(crate) fn segment_blocks(&self) -> u64 {
-        segment_blocks(self.geometry.total_blocks)
+        segment_blocks(self.geometry().total_blocks)
     }
 
     /// Sets aside room for `blocks` data blocks and what naming them costs, if there is room now.

@@ -105,7 +105,7 @@ impl Store {
     ) -> u64 {
         log.segments.extend(segment);
         let (pending, copies) = if self.ablates(Ablation::DirBulk) {
-            pending.copied_item_by_item(self.geometry)
+            pending.copied_item_by_item(self.geometry())
         } else {
             (pending, 1)
         };
@@ -126,7 +126,7 @@ impl Store {
             let (seq, op_seq) = (batch.seq, batch.op_seq);
             log.sealed.push_back(Sealed { seq, op_seq, bytes, counts, log: write, data });
         }
-        let limit = self.options.log_bytes.min(self.geometry.total_blocks * 4096 / 8);
+        let limit = self.options.log_bytes.min(self.geometry().total_blocks * 4096 / 8);
         if log.bytes_since_freeze >= limit {
             self.ask_for_checkpoint();
         }

@@ -81,6 +81,8 @@ pub(crate) struct Table {
 pub(crate) enum TableChange {
     /// A snapshot of what it writes.
     Create { name: String, created_ns: u64 },
+    /// The same entries, elsewhere.
+    Move,
     /// One snapshot less; `rest` is what the others keep.
     Delete { id: u64, rest: KeptMap },
 }
@@ -195,6 +197,7 @@ impl NewTable {
                 objects: superblock.objects,
                 name: name.clone(),
             }),
+            TableChange::Move => {}
             TableChange::Delete { id, .. } => entries.retain(|entry| entry.id != *id),
         }
         self.table.entries = entries;
@@ -214,6 +217,7 @@ impl NewTable {
     pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap, forget: bool) -> Table {
         before.blocks.iter().for_each(|block| space.hold(*block, frozen.generation()));
         match self.change {
+            TableChange::Move => {}
             TableChange::Create { .. } if forget => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
             TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
@@ -269,7 +273,7 @@ impl Store {
     /// The snapshots with the space that only they use. Reads their space maps.
     pub async fn snapshot_usage(&self) -> Result<Vec<SnapshotUsage>, StoreError> {
         let state = self.checkpoint.lock().await;
-        let now = self.geometry;
+        let now = self.geometry();
         let entries = &state.table.entries;
         let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
         let maps = KeptMap::load(&self.tracker, &maps).await?;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
-use syncline_format::{Geometry, ObjectId};
+use syncline_format::{Geometry, ObjectId, SharedGeometry};
 use syncline_space::{Space, SpaceCounters};
 use syncline_tree::Tree;
 
@@ -27,7 +27,8 @@ pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) tracker: Arc<FlushTracker>,
-    pub(crate) geometry: Geometry,
+    /// The sizes that the newest durable superblock tells, shared with the tree.
+    pub(crate) geometry: Arc<SharedGeometry>,
     pub(crate) tree: Arc<Tree>,
     pub(crate) space: Arc<Space>,
     pub(crate) layers: RwLock<Layers>,
@@ -57,12 +58,14 @@ pub struct Store {
     pub(crate) drained: Event,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
+    /// Held while the image becomes larger.
+    pub(crate) growing: async_lock::Mutex<()>,
 }
 
 impl Store {
-    /// Sizes of the image.
+    /// Sizes of the image. It may become larger.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
     }
 
     /// Seed of the directory name hash.

@@ -37,7 +37,7 @@ impl Store {
             self.run_checkpoint(&mut state, false).await?;
         }
         let block = BLOCK_BYTES as u64;
-        let usable = self.geometry.usable();
+        let usable = self.geometry().usable();
         let start = bytes.start.div_ceil(block).max(usable.start);
         let end = (bytes.end / block).min(usable.end());
         let mut trimmed = 0;

@@ -7,6 +7,7 @@ use crate::snapshots::{Table, usage};
 use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};
+use syncline_format::Geometry;
 use syncline_format::superblock::Superblock;
 use syncline_space::KeptMap;
 use syncline_tree::Difference;
@@ -26,7 +27,8 @@ impl Store {
         name: &str,
     ) -> Result<(Arc<Self>, Snapshot), StoreError> {
         let (now, snapshot) = claim(&device, name).await?;
-        let store = show(FlushTracker::new(device), options, spawn, &snapshot.superblock(&now)).await?;
+        let (kept, then) = (snapshot.superblock(&now), snapshot.geometry(now.geometry));
+        let store = show(FlushTracker::new(device), options, spawn, &kept, then).await?;
         Ok((store, snapshot))
     }
 
@@ -35,18 +37,21 @@ impl Store {
     pub async fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Self>, StoreError> {
         let tracker = FlushTracker::new(self.device().clone());
         let options = StoreOptions { node_cache_bytes: LOOK_CACHE_BYTES, ..self.options.clone() };
-        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&self.superblock())).await
+        let now = self.superblock();
+        let geometry = snapshot.geometry(now.geometry);
+        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&now), geometry).await
     }
 }
 
-/// A store that shows what a superblock leads to.
+/// A store that shows what a superblock leads to. The map is one for `then`, the size that the image had when it was written.
 async fn show(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
     spawn: Arc<dyn Spawn>,
     superblock: &Superblock,
+    then: Geometry,
 ) -> Result<Arc<Store>, StoreError> {
-    let space = load_space(&tracker, superblock).await?;
+    let space = load_space(&tracker, &Superblock { geometry: then, ..superblock.clone() }).await?;
     let options = StoreOptions { read_only: true, ..options };
     let store = assemble(tracker, options, spawn, superblock, space, &Replayed::nothing(superblock))?;
     *store.layers.write() =

@@ -211,6 +211,14 @@ impl Filesystem {
         Ok(block_on(self.shared.engine.store().trim(0..u64::MAX, min_bytes))?)
     }
 
+    /// Makes the filesystem `size_bytes` large while it is in use, durably, and the image file first, if that is shorter: it is
+    /// allocated and written with zeros there. Returns how large it is. A crash leaves the old size or the new one.
+    ///
+    /// Less than 64 KiB is no change; a smaller size is refused.
+    pub fn enlarge(&self, size_bytes: u64) -> Result<u64> {
+        Ok(block_on(self.shared.engine.enlarge(Some(size_bytes)))?.now_bytes)
+    }
+
     /// The label of the image: a name for people.
     pub fn label(&self) -> String {
         self.shared.engine.label()

@@ -83,7 +83,7 @@ impl<'a> Merger<'a> {
             tree,
             changes,
             pending: changes.iter().peekable(),
-            levels: Levels::new(tree.geometry.node_bytes),
+            levels: Levels::new(tree.geometry.get().node_bytes),
             out,
             freed: Vec::new(),
             items_kept: 0,
@@ -127,7 +127,9 @@ impl<'a> Merger<'a> {
             stack.push(Frame::new(node, place.bound, 0));
             return Ok(());
         }
+        let end = node.addr() + self.tree.geometry.get().node_blocks();
         if let Some(first) = node.first_key()
+            && end <= self.tree.fence.load(Relaxed)
             && !self.changes_something(place, &node)
             && !self.levels.must_absorb(&mut self.out, 0)?
         {
@@ -165,7 +167,7 @@ impl<'a> Merger<'a> {
     }
 
     fn put(&mut self, key: Key, value: &[u8]) -> Result<(), TreeError> {
-        let max_bytes = self.tree.geometry.max_value_bytes();
+        let max_bytes = self.tree.geometry.get().max_value_bytes();
         if value.len() > max_bytes {
             return Err(TreeError::ValueTooLarge { key, len_bytes: value.len(), max_bytes });
         }
@@ -236,7 +238,7 @@ impl<'a> Merger<'a> {
         Ok(Merged {
             root,
             written: self.out.written,
-            freed: runs(self.freed, self.tree.geometry.node_blocks()),
+            freed: runs(self.freed, self.tree.geometry.get().node_blocks()),
             unused: self.out.unused,
             nodes_written: self.out.nodes_written,
         })

@@ -11,12 +11,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use syncline_device::{AlignedBuf, DeviceFuture, FlushTracker};
 use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
-use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geometry, Key, crc};
+use syncline_format::{
+    BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geometry, Key, SharedGeometry, crc,
+};
 
 /// Reads and writes trees of one device; see the crate's documentation.
 pub struct Tree {
     pub(crate) tracker: Arc<FlushTracker>,
-    pub(crate) geometry: Geometry,
+    /// Whoever opened the image may make it larger.
+    pub(crate) geometry: Arc<SharedGeometry>,
+    /// Leaves that reach behind this block are written anew by whatever change leads to them.
+    pub(crate) fence: AtomicU64,
     /// Its hash is the same in every process, so that what it evicts depends on nothing but what was read.
     cache: Cache<BlockAddr, Cached, Weight, FixedState>,
     pub(crate) counters: Counters,
@@ -79,10 +84,26 @@ impl Weighter<BlockAddr, Cached> for Weight {
 impl Tree {
     /// A tree machinery over `tracker`'s device that keeps about `cache_bytes` of nodes in memory.
     pub fn new(tracker: Arc<FlushTracker>, geometry: Geometry, cache_bytes: usize) -> Arc<Tree> {
-        let nodes = cache_bytes / geometry.node_bytes as usize;
+        Self::of_shared(tracker, Arc::new(SharedGeometry::new(geometry)), cache_bytes)
+    }
+
+    /// The same in an image that may become larger.
+    pub fn of_shared(
+        tracker: Arc<FlushTracker>,
+        geometry: Arc<SharedGeometry>,
+        cache_bytes: usize,
+    ) -> Arc<Tree> {
+        let nodes = cache_bytes / geometry.get().node_bytes as usize;
         let (hash, lifecycle) = (FixedState::default(), DefaultLifecycle::default());
         let cache = Cache::with(nodes.max(16), cache_bytes as u64, Weight, hash, lifecycle);
-        Arc::new(Self { tracker, geometry, cache, counters: Counters::default() })
+        let fence = AtomicU64::new(BlockAddr::MAX);
+        Arc::new(Self { tracker, geometry, fence, cache, counters: Counters::default() })
+    }
+
+    /// From now on a merge writes each leaf that reaches behind `end` anew if any change leads to it, also one that changes nothing: to
+    /// put an item as it is moves the nodes on the way to it.
+    pub fn fence(&self, end: BlockAddr) {
+        self.fence.store(end, Relaxed);
     }
 
     /// What was done so far.
@@ -191,14 +212,15 @@ impl Tree {
 
     /// Starts to read a node unless the cache has it. A place outside the device is left to [`Tree::load`] to refuse.
     pub(crate) fn start_read(&self, place: Place, caching: Caching) -> Option<DeviceFuture<AlignedBuf>> {
-        let run = BlockRun::new(place.pointer.addr, self.geometry.node_blocks());
-        if !self.geometry.contains(run)
+        let geometry = self.geometry.get();
+        let run = BlockRun::new(place.pointer.addr, geometry.node_blocks());
+        if !geometry.contains(run)
             || (caching != Caching::Bypass && self.cache.contains_key(&place.pointer.addr))
         {
             return None;
         }
         self.counters.read.fetch_add(1, Relaxed);
-        Some(self.tracker.read(run.offset_bytes(), self.geometry.node_bytes as usize))
+        Some(self.tracker.read(run.offset_bytes(), geometry.node_bytes as usize))
     }
 
     async fn read(
@@ -215,7 +237,7 @@ impl Tree {
         if checksum != place.pointer.checksum {
             return Err(self.corrupt(place, FormatError::Checksum { structure: "tree node" }));
         }
-        let node = Node::decode(bytes, self.geometry, place.pointer.addr, place.level)
+        let node = Node::decode(bytes, self.geometry.get(), place.pointer.addr, place.level)
             .map_err(|detail| self.corrupt(place, detail))?;
         Ok(Cached { node, checksum })
     }
@@ -246,7 +268,7 @@ impl Tree {
         level: u8,
         checksum: Crc,
     ) -> Result<(), TreeError> {
-        let node = Node::decode(bytes, self.geometry, addr, level)
+        let node = Node::decode(bytes, self.geometry.get(), addr, level)
             .map_err(|detail| TreeError::Corrupt { addr, detail })?;
         self.counters.written.fetch_add(1, Relaxed);
         self.cache.insert(addr, Cached { node, checksum });

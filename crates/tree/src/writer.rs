@@ -57,7 +57,7 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// A writer that expects to write about `nodes` nodes.
     pub(crate) fn new(tree: &'a Tree, generation: u64, nodes: u64, allocate: &'a Allocate<'a>) -> Self {
-        let most = RUN_BYTES / u64::from(tree.geometry.node_bytes);
+        let most = RUN_BYTES / u64::from(tree.geometry.get().node_bytes);
         Self {
             tree,
             generation,
@@ -78,14 +78,14 @@ impl<'a> Writer<'a> {
     /// Places, encodes and caches a node, and writes it soon.
     pub(crate) fn write(&mut self, node: &NodeBuilder) -> Result<Pointer, TreeError> {
         let addr = self.place()?;
-        let mut buf = AlignedBuf::for_read(self.tree.geometry.node_bytes as usize);
+        let mut buf = AlignedBuf::for_read(self.tree.geometry.get().node_bytes as usize);
         let checksum = node.encode(&mut buf, addr, self.generation);
         let bytes = buf.into_bytes();
         self.tree.keep_new(bytes.clone(), addr, node.level(), checksum)?;
         self.batch.push(bytes);
         self.nodes_written += 1;
         self.turn += 1;
-        if self.batch.len() as u64 * u64::from(self.tree.geometry.node_bytes) >= RUN_BYTES {
+        if self.batch.len() as u64 * u64::from(self.tree.geometry.get().node_bytes) >= RUN_BYTES {
             self.submit();
         }
         Ok(Pointer { addr, checksum })
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
 
     /// Blocks for one node, right behind the last one's if possible.
     fn place(&mut self) -> Result<BlockAddr, TreeError> {
-        let node_blocks = self.tree.geometry.node_blocks();
+        let node_blocks = self.tree.geometry.get().node_blocks();
         if self.room.blocks < node_blocks {
             self.submit();
             self.give_back_room();

@@ -1,9 +1,10 @@
-//! `syncline resize`: makes the filesystem in an image larger.
+//! `syncline resize`: makes the filesystem in an image larger, mounted or not, or smaller.
 
 use super::image::{self, progress_bar};
 use super::mount::close;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
+use rustix::io::Errno;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,19 +12,21 @@ use std::str::FromStr;
 use std::sync::Arc;
 use syncline_device::{Device, FileDevice, OpenOptions, block_on};
 use syncline_format::{BLOCK_BYTES, Geometry};
-use syncline_fs::Filesystem;
-use syncline_fuse::control;
+use syncline_fs::{Filesystem, shrink};
+use syncline_fuse::control::{self, ControlError};
 use syncline_store::{Store, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// So little that what a checkpoint of it may need does not matter.
+const MEMTABLE_BYTES: usize = 1 << 20;
 
 /// Arguments of `resize`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image file or block device that is not mounted
-    #[arg(value_name = "IMAGE")]
+    /// Image file or block device that is not mounted, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
     image: PathBuf,
-    /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is
+    /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is; 'min': the smallest that will do
     size: Target,
     /// Print JSON
     #[arg(long)]
@@ -34,6 +37,7 @@ pub struct Args {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
     Max,
+    Min,
     Bytes(u64),
 }
 
@@ -43,6 +47,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "max" => Ok(Self::Max),
+            "min" => Ok(Self::Min),
             text => size::parse(text).map(Self::Bytes),
         }
     }
@@ -51,38 +56,82 @@ impl FromStr for Target {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     if args.image.is_dir() {
-        // Either it is no mount at all, or one that must go first.
-        control::text(&args.image, "daemon")?;
-        let text = format!("{}: a filesystem is not resized while it is mounted", args.image.display());
-        return Err(Failure::of(Cause::InUse, text).next("unmount it, and name the image"));
+        return of_mount(&args);
     }
     let (present, device) = sizes(&args.image)?;
     let wanted = match args.size {
         Target::Max => device,
+        Target::Min => {
+            recover(&args.image)?;
+            least(&args.image)?.min(present)
+        }
         Target::Bytes(bytes) => bytes - bytes % BLOCK,
     };
-    let (name, before) = (args.image.display(), size::show(present));
     // Less than that is not worth moving the superblocks' copies for.
     if wanted.abs_diff(present) < Geometry::TAIL_BLOCKS * BLOCK {
-        told(&args, present, present);
-        return Ok(ExitCode::SUCCESS);
+        if args.size == Target::Bytes(present) && device > present {
+            // Made smaller before, but for the file.
+            FileDevice::open(&args.image, OpenOptions::default())?.shorten(present)?;
+        }
+        return tell(&args, present, present);
     }
     if wanted < present {
-        let failure = Failure::new(format!("{name}: the filesystem has {before}, and can't be made smaller"));
-        return Err(failure.next("make a smaller image, mount both, and copy with 'cp -a'"));
+        shrink(&args.image, wanted, present)?;
+        return tell(&args, present, wanted);
     }
     grow(&args.image, wanted, device)?;
-    told(&args, present, wanted);
-    Ok(ExitCode::SUCCESS)
+    tell(&args, present, wanted)
 }
 
 /// Says what came of it.
-fn told(args: &Args, before: u64, now: u64) {
-    let name = args.image.display();
-    match (args.json, before == now) {
-        (true, _) => println!("{:#}", json!({ "bytes_before": before, "bytes": now })),
-        (false, true) => println!("{name}: {}, as before", size::show(before)),
-        (false, false) => println!("{name}: {} before, {} now", size::show(before), size::show(now)),
+fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
+    let (name, before) = (args.image.display(), size::show(before_bytes));
+    match (args.json, before_bytes == now_bytes) {
+        (true, _) => println!("{:#}", json!({ "bytes_before": before_bytes, "bytes": now_bytes })),
+        (false, true) => println!("{name}: {before}, as before"),
+        (false, false) => println!("{name}: {before} before, {} now", size::show(now_bytes)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the daemon do it, while everything goes on.
+fn of_mount(args: &Args) -> Outcome {
+    let directory = &args.image;
+    // So that other filesystems are told from older daemons.
+    control::text(directory, "daemon")?;
+    let wanted = match args.size {
+        Target::Max => None,
+        Target::Min => return Err(smaller_while_mounted(directory)),
+        Target::Bytes(bytes) => Some(bytes - bytes % BLOCK),
+    };
+    let done = control::resize(directory, wanted).map_err(|error| refused(directory, error))?;
+    tell(args, done.before_bytes, done.now_bytes)
+}
+
+fn smaller_while_mounted(directory: &Path) -> Failure {
+    let text = format!("{}: a mounted filesystem can't be made smaller", directory.display());
+    Failure::of(Cause::InUse, text).next("unmount it, and name the image")
+}
+
+fn refused(directory: &Path, error: ControlError) -> Failure {
+    let ControlError::Failed { source, .. } = &error else { return error.into() };
+    let text = |what: &str| format!("{}: {what}", directory.display());
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM) => Failure::of(Cause::Permission, error)
+            .next("only root and the user whose daemon it is may resize the filesystem"),
+        Some(Errno::ROFS) => {
+            Failure::of(Cause::Permission, text("the filesystem is read-only")).next("mount it for writing")
+        }
+        Some(Errno::BUSY) => smaller_while_mounted(directory),
+        Some(Errno::RANGE) => Failure::of(Cause::Usage, text("the device below is smaller than that"))
+            .next("choose a smaller size or 'max', or enlarge the device first"),
+        Some(Errno::FBIG) => Failure::of(Cause::Usage, text("an image has at most 256 TiB")),
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            let text = text("there is no room for so long an image file where it lies");
+            Failure::of(Cause::NoSpace, text)
+                .next("free some space there, or choose a smaller size; nothing has changed")
+        }
+        _ => Failure::of(Cause::Device, error).next("the daemon's log says more"),
     }
 }
 
@@ -107,6 +156,65 @@ fn grow(path: &Path, wanted: u64, device_bytes: u64) -> Result<(), Failure> {
         Ok::<_, Failure>(Filesystem::open(store, spawn, Default::default()).await?)
     });
     close(&grown.map_err(|failure| failure.about(path))?).map_err(|failure| failure.about(path))
+}
+
+/// The smallest size that will do, in bytes; changes nothing.
+fn least(path: &Path) -> Result<u64, Failure> {
+    let (device, spawn) = (image::open_read_only(path)?, image::background()?);
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let least = block_on(async {
+        let (store, _) = Store::open(device, options, spawn.clone()).await?;
+        let fs = Filesystem::open(store, spawn, Default::default()).await?;
+        Ok::<_, Failure>(fs.least_blocks())
+    });
+    Ok(least.map_err(|failure| failure.about(path))? * BLOCK)
+}
+
+/// Opens and closes an image that a crash left: files without names that still take room are removed then.
+fn recover(path: &Path) -> Result<(), Failure> {
+    let (device, spawn) = (FileDevice::open(path, OpenOptions::default())?, image::background()?);
+    let opened = block_on(async {
+        let raw: Arc<dyn Device> = device.clone();
+        if syncline_store::read_superblocks(&raw).await?.superblock.clean {
+            return Ok(None);
+        }
+        let (store, _) = Store::open(device, StoreOptions::default(), spawn.clone()).await?;
+        Ok::<_, Failure>(Some(Filesystem::open(store, spawn, Default::default()).await?))
+    });
+    match opened.map_err(|failure| failure.about(path))? {
+        Some(fs) => close(&fs).map_err(|failure| failure.about(path)),
+        None => Ok(()),
+    }
+}
+
+/// First the filesystem, durably, then the file: a crash between the two leaves a file with something behind its filesystem.
+fn shrink(path: &Path, wanted: u64, present: u64) -> Result<(), Failure> {
+    recover(path)?;
+    let least = least(path)?;
+    if wanted < least {
+        let text = format!(
+            "{}: {} are too few; the smallest size that will do is {} ({least} bytes)",
+            path.display(),
+            size::show(wanted),
+            size::show(least)
+        );
+        let next = if least < present {
+            "name that size, or 'min'; or delete something"
+        } else {
+            "delete something"
+        };
+        return Err(Failure::of(Cause::NoSpace, text).next(next));
+    }
+    let device = FileDevice::open(path, OpenOptions::default())?;
+    let bar = progress_bar(present - wanted, "moving what lies behind the new end");
+    let options = StoreOptions { memtable_bytes: MEMTABLE_BYTES, ..StoreOptions::default() };
+    let mut moved = |bytes| bar.set_position(bytes);
+    let spawn = image::background()?;
+    let work = shrink::shrink(device.clone(), options, spawn, wanted / BLOCK, &mut moved);
+    let done = block_on(work);
+    bar.finish_and_clear();
+    done.map_err(|error| Failure::from(error).about(path))?;
+    Ok(device.shorten(wanted)?)
 }
 
 #[cfg(test)]

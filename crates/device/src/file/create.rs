@@ -55,7 +55,7 @@ fn create_new(
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
     allocate(&file, size_bytes).map_err(failed)?;
     let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
-    write_zeros(&file, 0..size_bytes, progress).map_err(failed)?;
+    write_zeros(&file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(OpenFile { file, direct, block_device: false })
 }
@@ -96,7 +96,9 @@ fn take_over(
         return Err(failed(error));
     }
     opened.file.set_len(size_bytes).map_err(failed)?;
-    write_zeros(&opened.file, 0..size_bytes, progress).map_err(failed)?;
+    write_zeros(&opened.file, 0..size_bytes, progress)
+        .and_then(|()| opened.file.sync_all())
+        .map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(opened)
 }
@@ -108,11 +110,23 @@ pub(super) fn extend(
     options: OpenOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
-    let failed = |source| DeviceError::extend(path, source);
     let opened = open::open_existing(path, options)?;
-    let present = open::size_bytes(&opened).map_err(failed)?;
+    lengthen(path, &opened, size_bytes, progress)?;
+    opened.file.sync_all().map_err(|source| DeviceError::extend(path, source))?;
+    Ok(opened)
+}
+
+/// The same for one that is open, and not durably: of a failed sync the operating system tells once, and that must not be here.
+pub(super) fn lengthen(
+    path: &Path,
+    opened: &OpenFile,
+    size_bytes: u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), DeviceError> {
+    let failed = |source| DeviceError::extend(path, source);
+    let present = open::size_bytes(opened).map_err(failed)?;
     if size_bytes <= present {
-        return Ok(opened);
+        return Ok(());
     }
     if opened.block_device {
         let source = io::Error::new(io::ErrorKind::InvalidInput, "the block device is smaller than that");
@@ -126,7 +140,7 @@ pub(super) fn extend(
         let _ = opened.file.set_len(length);
         return Err(failed(error));
     }
-    Ok(opened)
+    Ok(())
 }
 
 /// True when something but zeros is near the start.
@@ -161,7 +175,7 @@ fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeros over a range and makes them durable: extents that are allocated but unwritten would be converted
+/// Writes zeros over a range, to be made durable: extents that are allocated but unwritten would be converted
 /// by the host at a later flush of ours, and the flush would wait for its journal.
 fn write_zeros(file: &File, bytes: Range<u64>, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
     let zeros = AlignedBuf::zeroed(PIECE_BYTES.min(bytes.end - bytes.start) as usize);
@@ -172,7 +186,7 @@ fn write_zeros(file: &File, bytes: Range<u64>, progress: &mut dyn FnMut(u64)) ->
         at += piece;
         progress(at - bytes.start);
     }
-    file.sync_all()
+    Ok(())
 }
 
 /// Makes the name durable.

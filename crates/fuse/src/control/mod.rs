@@ -16,6 +16,7 @@ pub(crate) mod files;
 mod header;
 pub(crate) mod label;
 mod quotas;
+mod resize;
 mod server;
 pub(crate) mod trim;
 pub(crate) mod wire;
@@ -28,5 +29,6 @@ pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths,
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};
 pub use quotas::{quota, quotas, remove_quota, set_quota};
+pub use resize::{Resized, resize};
 pub use server::{Asker, Control};
 pub use trim::trim;

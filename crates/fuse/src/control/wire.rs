@@ -41,14 +41,17 @@ pub(crate) enum Question {
     Quota = 9,
     /// The same about all quotas; for the daemon's owner and root.
     Quotas = 10,
+    /// Make the filesystem `offset` bytes large, the greatest number for all that its device has. The answer's `snapshot` is the size
+    /// before, its `total` the size after. For the daemon's owner and root.
+    Resize = 11,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         let all =
             [Self::Text, Self::Sync, Self::Command, Self::Paths, Self::CreateSnapshot, Self::DeleteSnapshot];
-        let quotas = [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas];
-        all.into_iter().chain(quotas).find(|&question| question as u32 == number)
+        let later = [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas, Self::Resize];
+        all.into_iter().chain(later).find(|&question| question as u32 == number)
     }
 }
 
@@ -78,6 +81,8 @@ pub(crate) struct ControlOut {
     pub(crate) total: u64,
 }
 
+/// As much as there is.
+pub(crate) const SIZE_MAX: u64 = u64::MAX;
 /// A limit that stays what it is.
 pub(crate) const LIMIT_STAYS: u64 = u64::MAX;
 

@@ -1,6 +1,6 @@
 //! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label, FITRIM. Every other command is "not for this file".
 
-use super::{Answer, Refusal, flags, label, quotas, reflink, trim};
+use super::{Answer, Refusal, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -112,6 +112,10 @@ async fn answer(
             // Their paths may be secret.
             require_owner(&asker)?;
             quotas::page(session, &question, asker.uid, None).await
+        }
+        Question::Resize => {
+            require_owner(&asker)?;
+            resize::resize(session, &question).await
         }
     }
 }

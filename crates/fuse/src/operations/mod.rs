@@ -13,6 +13,7 @@ mod label;
 mod names;
 mod quotas;
 mod reflink;
+mod resize;
 mod synchronous;
 #[cfg(test)]
 mod tests;

@@ -219,7 +219,7 @@ impl FileHistory {
     }
 
     /// What happened up to a moment.
-    pub(crate) fn as_of(mut self, time: u64) -> Self {
+    pub(crate) fn until(mut self, time: u64) -> Self {
         self.sizings.retain(|sizing| sizing.time() <= time);
         self.blocks.values_mut().for_each(|versions| versions.retain(|version| version.time <= time));
         self.blocks.retain(|_, versions| !versions.is_empty());

@@ -165,7 +165,7 @@ impl FsHistory {
         let Some(file) = self.grown.lock().files.get(&ino).cloned() else {
             return Err("the model knows no such file".to_owned());
         };
-        let mut file = file.as_of(made);
+        let mut file = file.until(made);
         carried.iter().for_each(|(by, until)| file.carried_by(*by, *until));
         file.carried_by(op, asked);
         file.check(found, op, 0).map_err(|what| format!("{what} ({})", file.story()))

@@ -5,6 +5,7 @@ mod allocations;
 mod copies;
 mod features;
 mod file;
+mod growing;
 mod history;
 mod quotas;
 mod snapshots;
@@ -22,7 +23,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use syncline_device::{MemoryDevice, block_on};
+use syncline_device::{DeviceExt, MemoryDevice, block_on};
 use syncline_fs::types::{Algorithm, ROOT, Timestamp};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
 use syncline_store::{FormatOptions, Store, StoreOptions};
@@ -167,6 +168,39 @@ impl Subject for Everything {
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         Box::pin(quotas::work(world, fs, model, Mix::Everything))
+    }
+}
+
+/// The same on a device that the filesystem does not fill at first.
+pub struct Growing;
+
+/// So large may the filesystem become: the space map gets a level more at 127 MiB, and the regions of log and data move behind the end
+/// that there was.
+const GROWN_BYTES: u64 = 320 << 20;
+
+impl Subject for Growing {
+    type Model = FsHistory;
+    type Handle = Arc<Filesystem>;
+
+    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
+        let (small, history) = FsSubject.base();
+        let large = MemoryDevice::new(GROWN_BYTES);
+        for (at, piece) in small.image().chunks(1 << 20).enumerate() {
+            let bytes = bytes::Bytes::copy_from_slice(piece);
+            block_on(large.write_at((at as u64) << 20, vec![bytes])).expect("it is large enough");
+        }
+        (large, history)
+    }
+
+    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        Box::pin(async move {
+            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
+            Ok(Opened { handle, model, recovered_at })
+        })
+    }
+
+    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+        Box::pin(growing::work(world, fs, model))
     }
 }
 

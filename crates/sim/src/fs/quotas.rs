@@ -12,13 +12,6 @@ use std::time::Duration;
 use syncline_fs::{Filesystem, FsError, QuotaLimits};
 use syncline_store::StoreError;
 
-/// How far the one who sets quotas is.
-#[derive(Default)]
-struct Progress {
-    stopping: AtomicBool,
-    ended: AtomicBool,
-}
-
 /// The usual work, and beside it one who sets and removes quotas.
 pub(super) async fn work(
     world: World,
@@ -26,36 +19,21 @@ pub(super) async fn work(
     history: Arc<FsHistory>,
     mix: Mix,
 ) -> Result<(), String> {
-    let progress = Arc::new(Progress::default());
-    let wrong = Arc::new(parking_lot::Mutex::new(None));
-    {
-        let (world, fs, history) = (world.clone(), fs.clone(), history.clone());
-        let (progress, wrong) = (progress.clone(), wrong.clone());
-        world.spawn.clone().spawn(Box::pin(async move {
-            *wrong.lock() = change_quotas(&world, &fs, &history, &progress).await.err();
-            progress.ended.store(true, Ordering::Release);
-        }));
-    }
-    let worked = workload::work(world.clone(), fs, history, mix).await;
-    progress.stopping.store(true, Ordering::Release);
-    while !progress.ended.load(Ordering::Acquire) {
-        world.spawn.sleep(Duration::from_micros(100)).await;
-    }
-    worked?;
-    match wrong.lock().take() {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
+    let (this_world, this_fs, this_history) = (world.clone(), fs.clone(), history.clone());
+    let beside = move |stopping: Arc<AtomicBool>| async move {
+        change_quotas(&this_world, &this_fs, &this_history, &stopping).await
+    };
+    workload::work_beside(world, fs, history, mix, beside).await
 }
 
 async fn change_quotas(
     world: &World,
     fs: &Arc<Filesystem>,
     history: &Arc<FsHistory>,
-    progress: &Progress,
+    stopping: &AtomicBool,
 ) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x9007a);
-    while !progress.stopping.load(Ordering::Acquire) {
+    while !stopping.load(Ordering::Acquire) {
         let directories = history.tree()?.directories();
         let dir = *directories.choose(&mut rng).expect("there is a root");
         let changed = if rng.random_range(0..4) == 0 {

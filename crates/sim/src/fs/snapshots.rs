@@ -106,7 +106,8 @@ fn compare(
 }
 
 /// Paths of the names of each inode.
-type Names = BTreeMap<Ino, BTreeSet<Vec<u8>>>;
+type Paths = BTreeSet<Vec<u8>>;
+type Names = BTreeMap<Ino, Paths>;
 
 /// The names that `tree` has and `other` has not, by the directories and not by the paths that they are in.
 fn names_beside(tree: &Tree, other: &Tree) -> Names {
@@ -145,7 +146,7 @@ fn compare_changes(changes: &[Change], before: &View, after: &View) -> Result<()
     }
     let none = BTreeSet::new();
     let (mut contents, mut attributes) = (BTreeSet::new(), BTreeSet::new());
-    let mut told: BTreeMap<Ino, (BTreeSet<Vec<u8>>, BTreeSet<Vec<u8>>, usize)> = BTreeMap::new();
+    let mut told: BTreeMap<Ino, (Paths, Paths, usize)> = BTreeMap::new();
     for Change { path, kind, ino, .. } in changes {
         let (told_gone, told_new, renamed) = told.entry(*ino).or_default();
         match kind {

@@ -7,8 +7,11 @@ use parking_lot::Mutex;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use syncline_format::superblock::FEATURE_SNAPSHOTS;
 use syncline_fs::types::Ino;
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
@@ -70,6 +73,33 @@ pub(super) enum Mix {
     Everything,
 }
 
+/// The same with one more who goes on until it is told to stop.
+pub(super) async fn work_beside<B: Future<Output = Result<(), String>> + Send + 'static>(
+    world: World,
+    fs: Arc<Filesystem>,
+    history: Arc<FsHistory>,
+    mix: Mix,
+    beside: impl FnOnce(Arc<AtomicBool>) -> B,
+) -> Result<(), String> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let outcome = Arc::new(Mutex::new(None));
+    {
+        let (work, outcome) = (beside(stopping.clone()), outcome.clone());
+        world.spawn.spawn(Box::pin(async move {
+            let ended = work.await;
+            *outcome.lock() = Some(ended);
+        }));
+    }
+    let worked = work(world.clone(), fs, history, mix).await;
+    stopping.store(true, Ordering::Release);
+    loop {
+        if let Some(ended) = outcome.lock().take() {
+            return worked.and(ended);
+        }
+        world.spawn.sleep(Duration::from_micros(100)).await;
+    }
+}
+
 /// One user of the filesystem.
 pub(super) struct Task {
     pub(super) rng: ChaCha8Rng,
@@ -118,12 +148,13 @@ impl From<FsError> for Failure {
 
 pub(super) type Done = Result<(), Failure>;
 
+/// The violation where something that makes room found none.
+const NO_ROOM: &str = "a removal or a sync found no room";
+
 /// What must find room even on a full image: it draws on the reserve, or on what was set aside before.
 pub(super) fn finds_room<T>(answer: Result<T, FsError>) -> Result<T, Failure> {
     match answer {
-        Err(FsError::Store(StoreError::NoSpace)) => {
-            Err(Failure::Wrong("a removal or a sync found no room".to_owned()))
-        }
+        Err(FsError::Store(StoreError::NoSpace)) => Err(Failure::Wrong(NO_ROOM.to_owned())),
         Err(FsError::QuotaExceeded) => Err(Failure::Wrong("a removal or a sync lacked quota".to_owned())),
         answer => Ok(answer?),
     }
@@ -144,6 +175,9 @@ impl Task {
                 }
                 Err(Failure::Device(_)) if self.world.faulty => {}
                 Err(Failure::Device(error)) => return Err(format!("an operation failed: {error}")),
+                // What is removed may stay with a snapshot, and make no room.
+                Err(Failure::Wrong(what))
+                    if what == NO_ROOM && self.fs.store().has_features(FEATURE_SNAPSHOTS) => {}
                 Err(Failure::Wrong(what)) => return Err(what),
             }
         }

@@ -1,0 +1,151 @@
+//! Making a filesystem smaller, while nobody uses it.
+//!
+//! It is opened behind a fence: nothing from the new end on is handed out. What lies there then moves by ordinary means, file data by
+//! transactions (whoever knows what extents are does that), nodes and pages by checkpoints; and one superblock makes the
+//! filesystem smaller. Until then it has its old size, and all that the newest superblock leads to is where it was.
+//! docs/DURABILITY.md has the crash cases.
+
+use crate::snapshots::{Table, TableChange};
+use crate::{Admission, RecoveryReport, Store, StoreError, StoreOptions, Transaction};
+use std::sync::Arc;
+use syncline_device::{Device, Spawn};
+use syncline_format::node::Node;
+use syncline_format::superblock::Pointer;
+use syncline_format::{Geometry, Key};
+use syncline_tree::{TreeError, Visitor};
+
+/// Items put as they are in one transaction, so that the nodes that lead to them move.
+const TOUCHED_AT_ONCE: usize = 256;
+/// Each round moves all that the one before had not seen; there are two at most.
+const ROUNDS_MAX: u32 = 8;
+
+impl Store {
+    /// Opens an image as [`open`](Self::open) does, to make its filesystem `total_blocks` large: nothing is put behind the end that it
+    /// will have. Refuses, before anything is written, if a snapshot is of a larger filesystem.
+    pub async fn open_to_shrink(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+        total_blocks: u64,
+    ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
+        let superblock = crate::read_superblocks(&device).await?.superblock;
+        let smaller = Geometry { total_blocks, ..superblock.geometry };
+        if options.read_only || smaller.check().is_err() {
+            return refuse("a filesystem has at least 16 MiB");
+        }
+        if total_blocks + Geometry::TAIL_BLOCKS > superblock.geometry.total_blocks {
+            return refuse("a filesystem shrinks by 64 KiB at least");
+        }
+        let table = Table::read(&device, &superblock).await?;
+        let larger = table.entries.iter().filter(|entry| entry.total_blocks > total_blocks);
+        let names: Vec<String> = larger.map(|entry| format!("{:?}", entry.name)).collect();
+        if !names.is_empty() {
+            return refuse(&format!(
+                "snapshots keep what they were made of where it is: {}; delete them with 'syncline snapshot delete', or copy them \
+                 elsewhere first",
+                names.join(", ")
+            ));
+        }
+        Self::open_fenced(device, options, spawn, smaller.usable().end()).await
+    }
+
+    /// Makes the filesystem that [`open_to_shrink`](Self::open_to_shrink) opened so large, durably. All file data lies in front of the
+    /// new end; nobody else uses the store. After an error nothing more is written, and the image is as a crash would leave it.
+    pub async fn shrink(&self, total_blocks: u64) -> Result<(), StoreError> {
+        let smaller = Geometry { total_blocks, ..self.geometry() };
+        let moved = self.move_nodes(smaller).await;
+        let result = match moved {
+            Ok(()) => self.decide_smaller(smaller).await,
+            error => error,
+        };
+        if let Err(error) = &result {
+            self.turn_read_only(&format!("it could not be made smaller ({error})"));
+        }
+        result
+    }
+
+    /// Writes nodes behind the new end anew, in front of it.
+    async fn move_nodes(&self, smaller: Geometry) -> Result<(), StoreError> {
+        let end = smaller.usable().end();
+        self.tree.fence(end);
+        for _ in 0..ROUNDS_MAX {
+            self.checkpoint().await?;
+            let keys = self.keys_of_nodes_behind(end).await?;
+            if keys.is_empty() {
+                return Ok(());
+            }
+            for keys in keys.chunks(TOUCHED_AT_ONCE) {
+                self.admit(Admission::Shrink).await?;
+                let mut transaction = Transaction::new();
+                for key in keys {
+                    if let Some(value) = self.get(*key).await? {
+                        transaction.put(*key, value);
+                    }
+                }
+                self.commit(transaction)?;
+            }
+        }
+        refuse("tree nodes stay behind the new end; run 'syncline check --repair'")
+    }
+
+    /// Of each node that reaches behind `end`, its first key.
+    async fn keys_of_nodes_behind(&self, end: u64) -> Result<Vec<Key>, StoreError> {
+        let blocks = self.geometry().node_blocks();
+        let (mut keys, mut damage) = (Vec::new(), None);
+        {
+            let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| match node {
+                Ok(node) if pointer.addr + blocks > end => keys.extend(node.first_key()),
+                Ok(_) => {}
+                Err(error) => damage = Some(error.to_string()),
+            };
+            let visitor: &mut Visitor<'_> = &mut visit;
+            let _pin = self.space.pin();
+            let root = self.layers.read().root;
+            self.tree.walk(root, visitor).await;
+        }
+        match damage {
+            Some(damage) => refuse(&format!("{damage}; run 'syncline check --repair'")),
+            None => Ok(keys),
+        }
+    }
+
+    /// The checkpoints that move the map and the table of snapshots, and the one that decides.
+    async fn decide_smaller(&self, smaller: Geometry) -> Result<(), StoreError> {
+        let mut state = self.checkpoint.lock().await;
+        let (larger, end) = (self.geometry(), smaller.usable().end());
+        let mut rounds = 0;
+        loop {
+            // Also so that a durable superblock says of all that was freed behind the end that it is free (rule R2).
+            let table = state.table.blocks.iter().any(|block| block.start >= end);
+            let pages = self.space.move_pages(end, smaller);
+            self.run_checkpoint_with(&mut state, false, table.then_some(TableChange::Move)).await?;
+            rounds += 1;
+            if !table && !pages {
+                break;
+            }
+            if rounds == ROUNDS_MAX {
+                return refuse(
+                    "pages of the space map stay behind the new end; run 'syncline check --repair'",
+                );
+            }
+        }
+        let behind: u64 = self.space.named_behind(end).iter().map(|run| run.blocks).sum();
+        if behind > 0 {
+            return refuse(&format!(
+                "{behind} blocks behind the new end are in use by nothing known; run 'syncline check --repair'"
+            ));
+        }
+        // Nothing leads there any more; what lies there, a program's data perhaps, must not be taken for a superblock.
+        self.clear_second_copies(smaller).await?;
+        let generation = self.commit.lock().generation;
+        self.space.narrow_map(smaller, generation)?;
+        self.run_checkpoint(&mut state, false).await?;
+        self.run_checkpoint(&mut state, false).await?;
+        // Both slots tell of the new size. The copies at the old end would be found by who looks at the device's.
+        self.clear_second_copies(larger).await
+    }
+}
+
+fn refuse<T>(text: &str) -> Result<T, StoreError> {
+    Err(StoreError::Unusable(text.into()))
+}
