@@ -89,7 +89,7 @@ const REFUSED: &str = "
     2  | mkfs missing --size 8EiB                  | cannot create missing; another --size
     2  | resize image 8EiB                         | cannot make image longer; smaller size
     2  | mkfs zero                                 | cannot create zero; --size
-    1  | resize image 16MiB                        | image; can't be made smaller; cp -a
+    10 | resize image 15MiB                        | image; too few; the smallest size that will do is 16.00 MiB; name that size
     1  | snapshot delete image none                | there is no snapshot; snapshot list
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
@@ -114,7 +114,8 @@ const REFUSED_MOUNTED: &str = "
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
     3  | crashlab record used empty -- true        | used is in use; unmount
-    3  | resize mount 128MiB                       | mount; not resized while it is mounted; unmount
+    3  | resize mount 16MiB                        | mount; can't be made smaller; unmount
+    2  | resize mount 512TiB                       | mount; at most 256 TiB
     3  | uuid mount random                         | mount; UUID; unmount
     3  | snapshot rollback mount kept              | mount; is a mounted filesystem; umount
     1  | snapshot create mount kept                | there is a snapshot; choose another name

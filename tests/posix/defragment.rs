@@ -56,7 +56,7 @@ fn files_that_lie_scattered_are_put_together() {
         ground.remount();
     }
     defragment(&[&ground.path("d")]).fails(2, &["is a directory", "-r"]);
-    defragment(&[&ground.path("none")]).fails(1, &["No such file"]);
+    defragment(&[&ground.path("none")]).fails(6, &["No such file"]);
     defragment(&[Path::new("/proc/self/stat")]).fails(6, &["not on a mounted Syncline filesystem"]);
     ground.end();
 }

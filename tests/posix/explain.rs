@@ -122,7 +122,7 @@ fn others_learn_only_of_files_that_they_can_read() {
         run(as_nobody(command))
     };
     assert!(as_other("open").ok().out.contains("\"fsync\""));
-    as_other("closed").fails(6, &["cannot be opened"]);
+    as_other("closed").fails(9, &["cannot be opened"]);
     as_other("").fails(9, &["only root and the mount's owner", "name one file"]);
     ground.end();
 }

@@ -224,6 +224,6 @@ fn compress_sets_the_attribute_and_writes_anew_what_is_there() {
     assert!(fs::read(&file).unwrap() == contents);
     let mut program = program();
     program.arg("compress").arg(ground.path("missing"));
-    run(program).fails(1, &["missing"]);
+    run(program).fails(6, &["missing"]);
     ground.end();
 }

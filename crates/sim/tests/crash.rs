@@ -55,12 +55,12 @@ fn everything_at_once_survives_a_failing_device() {
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises() {
-    assert_no_violation(&Growing, Plan::default(), 60);
+    assert_no_violation(&Growing, Plan::default(), 20);
 }
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises_on_a_failing_device() {
-    assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 40);
+    assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 12);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A filesystem that becomes larger, and of which snapshots are made, while everything else happens.
+//! A filesystem that becomes larger while everything else happens: snapshots of all its sizes among it.
 
 use super::history::FsHistory;
 use super::workload::{self, Failure, Mix};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 use syncline_fs::{Filesystem, FsError};
-use syncline_store::{SnapshotError, StoreError};
+use syncline_store::StoreError;
 
 /// The least growth there is.
 const STEP_BYTES: u64 = 64 << 10;
@@ -19,24 +19,15 @@ const STEP_BYTES: u64 = 64 << 10;
 pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
     let (this_world, this_fs) = (world.clone(), fs.clone());
     let beside = move |stopping| async move { grow(&this_world, &this_fs, stopping).await };
-    workload::work_beside(world, fs, history, Mix::Plain, beside).await
+    workload::work_beside(world, fs, history, Mix::Everything, beside).await
 }
 
 async fn grow(world: &World, fs: &Arc<Filesystem>, stopping: Arc<AtomicBool>) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x960e);
     while !stopping.load(Ordering::Acquire) {
         world.spawn.sleep(Duration::from_micros(rng.random_range(100..10_000))).await;
-        let name = format!("s{}", rng.random_range(0..3));
-        let done = match rng.random_range(0..8) {
-            0 => fs.create_snapshot(&name).await.map(drop),
-            1 => fs.delete_snapshot(&name).await,
-            _ => enlarge(fs, &mut rng).await,
-        };
-        match done.map_err(Failure::from) {
+        match enlarge(fs, &mut rng).await.map_err(Failure::from) {
             Ok(()) | Err(Failure::Expected) => {}
-            Err(Failure::Device(FsError::Store(StoreError::Snapshot(
-                SnapshotError::NotFound { .. } | SnapshotError::Exists { .. },
-            )))) => {}
             Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if world.faulty => {
                 return Ok(());
             }
