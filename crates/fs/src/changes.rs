@@ -3,7 +3,7 @@
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino, ROOT};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::{FormatError, Kind};
@@ -156,6 +156,9 @@ impl Entry {
     }
 }
 
+/// A name by its path, and what has it.
+type Named = (Vec<u8>, Ino, FileType);
+
 /// Makes names that came and went into additions, removals and renames.
 async fn names(
     before: &Filesystem,
@@ -164,31 +167,45 @@ async fn names(
     added: Vec<Entry>,
     changes: &mut Vec<Change>,
 ) -> Result<(), FsError> {
-    let (mut old, mut new) = (Paths::of(before), Paths::of(after));
-    let mut gone: HashMap<Ino, Vec<(Vec<u8>, FileType)>> = HashMap::new();
-    for entry in removed {
-        let path = old.of_entry(&entry).await?;
-        gone.entry(entry.ino).or_default().push((path, entry.file_type));
+    let (removed, added) = (paths(before, removed).await?, paths(after, added).await?);
+    changes.extend(paired(removed, added));
+    Ok(())
+}
+
+async fn paths(fs: &Filesystem, entries: Vec<Entry>) -> Result<Vec<Named>, FsError> {
+    let (mut known, mut named) = (Paths::of(fs), Vec::with_capacity(entries.len()));
+    for entry in entries {
+        named.push((known.of_entry(&entry).await?, entry.ino, entry.file_type));
     }
-    for entry in added {
-        let path = new.of_entry(&entry).await?;
-        let kind = match gone.get_mut(&entry.ino).and_then(Vec::pop) {
-            // The slot of a name may change while the name stays.
-            Some((from, _)) if from == path => continue,
-            Some((from, _)) => ChangeKind::Renamed { from },
+    Ok(named)
+}
+
+/// A name that an inode lost and one that it gained are a rename.
+fn paired(removed: Vec<Named>, added: Vec<Named>) -> Vec<Change> {
+    // The slot of a name may change while the name stays.
+    let lost: HashSet<Named> = removed.into_iter().collect();
+    let (stayed, added): (Vec<Named>, Vec<Named>) = added.into_iter().partition(|name| lost.contains(name));
+    let stayed: HashSet<Named> = stayed.into_iter().collect();
+    let mut gone: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut types = HashMap::new();
+    for (path, ino, file_type) in lost.difference(&stayed) {
+        gone.entry(*ino).or_default().push(path.clone());
+        types.insert(*ino, *file_type);
+    }
+    gone.values_mut().for_each(|paths| paths.sort_unstable());
+    let mut changes = Vec::new();
+    for (path, ino, file_type) in added {
+        let kind = match gone.get_mut(&ino).and_then(Vec::pop) {
+            Some(from) => ChangeKind::Renamed { from },
             None => ChangeKind::Added,
         };
-        changes.push(Change { path, kind, ino: entry.ino, file_type: entry.file_type });
+        changes.push(Change { path, kind, ino, file_type });
     }
     for (ino, paths) in gone {
-        changes.extend(paths.into_iter().map(|(path, file_type)| Change {
-            path,
-            kind: ChangeKind::Removed,
-            ino,
-            file_type,
-        }));
+        let removed = |path| Change { path, kind: ChangeKind::Removed, ino, file_type: types[&ino] };
+        changes.extend(paths.into_iter().map(removed));
     }
-    Ok(())
+    changes
 }
 
 /// Paths of directories, remembered.
@@ -208,5 +225,23 @@ impl<'a> Paths<'a> {
             self.known.insert(entry.directory, path);
         }
         Ok([&self.known[&entry.directory], b"/".as_slice(), &entry.name].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_stays_is_no_rename_of_another_that_went() {
+        let named = |paths: &[(&str, Ino)]| -> Vec<Named> {
+            paths.iter().map(|(path, ino)| (path.as_bytes().to_vec(), *ino, FileType::Regular)).collect()
+        };
+        // Of one inode b goes, and a gets another slot; of another, c becomes d.
+        let changes = paired(named(&[("/a", 5), ("/b", 5), ("/c", 6)]), named(&[("/a", 5), ("/d", 6)]));
+        let told: Vec<(&[u8], &ChangeKind)> =
+            changes.iter().map(|change| (&change.path[..], &change.kind)).collect();
+        let renamed = ChangeKind::Renamed { from: b"/c".to_vec() };
+        assert_eq!(told, [(&b"/d"[..], &renamed), (&b"/b"[..], &ChangeKind::Removed)]);
     }
 }
