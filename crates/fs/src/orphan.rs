@@ -162,7 +162,11 @@ impl Filesystem {
         }
         let removed = self.remove_inode(&inode).await;
         if removed.is_err() {
-            inode.state.lock().removing = false;
+            let mut state = inode.state.lock();
+            state.removing = false;
+            if state.data.has_dirty() {
+                self.data.note_dirty(self, &inode, &mut state.data);
+            }
         }
         removed
     }

@@ -184,8 +184,9 @@ impl Store {
         Some(Reservation { store: Some(self.clone()), blocks })
     }
 
-    /// What was set aside before the image was unmounted, or the power went: whether or not there is room. (Where there is none,
-    /// which is damage, as much as there is.)
+    /// Sets aside what there must be room for, whether or not there is: what was set aside before the image was unmounted, or the
+    /// power went; or the share of blocks that have just been reserved. (Where there is none, which is damage, as much as there
+    /// is.)
     pub fn reserve_again(self: &Arc<Self>, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.space.free_blocks());
         self.reserved.fetch_add(blocks, Ordering::AcqRel);

@@ -53,7 +53,8 @@ impl DataState {
     fn lies_in_item(&self) -> bool {
         let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
         let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
-        only_first && no_extents && self.in_flight.is_empty() && self.reservation_deficit() == 0
+        let no_room = !self.preallocated.has_first();
+        only_first && no_extents && no_room && self.in_flight.is_empty() && self.reservation_deficit() == 0
     }
 }
 

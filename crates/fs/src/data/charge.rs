@@ -49,7 +49,7 @@ impl Charge {
     /// Units that block 0 adds: a small file lies in the inode item, and block 0 of others replaces what lies there.
     fn first_units(&self, data: &DataState, size: u64, inline_max: u64, more: &Ranges) -> u64 {
         let inline = inline_units(data.inline.as_deref());
-        if size <= inline_max && data.disk_blocks == 0 {
+        if size <= inline_max && data.disk_blocks == 0 && !data.preallocated.has_first() {
             size.div_ceil(512).saturating_sub(inline)
         } else if has_first(&self.holes) || has_first(more) {
             UNITS.saturating_sub(inline)
@@ -77,7 +77,9 @@ impl DataState {
     pub(crate) fn recharge(&mut self, size: u64, inline_max: u64, cleared: &[Range<u64>]) -> Before {
         let Some(mut charge) = self.charge.take() else { return Before::default() };
         let mut before = Before { holes: Vec::new(), units: charge.units };
-        for range in cleared {
+        // A first block that does not wait went into the inode item.
+        let first = if self.dirty.contains(0) || self.in_flight.contains(0) { 0..0 } else { 0..1 };
+        for range in cleared.iter().chain([&first]) {
             before.holes.extend(charge.holes.within(range));
             charge.holes.remove(range);
         }

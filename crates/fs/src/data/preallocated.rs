@@ -7,7 +7,9 @@
 //! What is set aside is counted in memory as a reservation of the store's, made anew at mount from the items.
 
 use super::ranges::{Ranges, count};
+use super::write;
 use crate::FsError;
+use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, btree_map::Entry};
@@ -61,6 +63,11 @@ impl Preallocated {
         &self.ranges
     }
 
+    /// True when the first block has room.
+    pub(crate) fn has_first(&self) -> bool {
+        !self.ranges.within(&(0..1)).is_empty()
+    }
+
     /// Of blocks that become dirty, those that have room to take.
     pub(crate) fn untaken(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
         if self.ranges.is_empty() {
@@ -75,14 +82,6 @@ impl Preallocated {
         let number = count(&untaken);
         untaken.into_iter().for_each(|part| self.taken.insert(part));
         number
-    }
-
-    /// The room of a block that is dirty no more and was not named either; true if it had been taken.
-    pub(crate) fn untake(&mut self, block: u64) -> bool {
-        let blocks = block..block + 1;
-        let taken = !self.taken.within(&blocks).is_empty();
-        self.taken.remove(&blocks);
-        taken
     }
 
     /// Clears blocks, then adds others.
@@ -184,6 +183,14 @@ struct Inner {
 /// Blocks with what it costs to name each by itself.
 pub(crate) fn with_share(blocks: u64) -> u64 {
     blocks + blocks.div_ceil(16)
+}
+
+/// Sets aside room for blocks that are about to be preallocated, with their share. The caller may hold leases.
+pub(crate) async fn set_aside(fs: &Filesystem, blocks: u64) -> Result<Reservation, FsError> {
+    // Nothing is reserved unless there is room for the share, too.
+    let mut room = write::reserve(fs, blocks).await?.unwrap_or_default();
+    room.merge(fs.store.reserve_again(with_share(blocks) - blocks));
+    Ok(room)
 }
 
 impl Inner {

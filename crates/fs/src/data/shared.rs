@@ -117,12 +117,13 @@ impl DataShared {
         taken
     }
 
-    /// Write-back of an inode has ended, well or not.
+    /// Write-back of an inode has ended, well or not. What an inode that is being removed still has goes with it: trying it
+    /// again and again would not wait for anything, least of all for the removal.
     pub(crate) fn finish(&self, fs: &Filesystem, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         let mut queue = self.queue.lock();
         queue.active.remove(&inode.ino);
-        if state.data.has_dirty() {
+        if state.data.has_dirty() && !state.removing {
             queue.waiting.push_back((fs.now(), inode.clone()));
         } else {
             state.data.queued = false;

@@ -6,7 +6,6 @@
 
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
-use super::preallocated::with_share;
 use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
@@ -155,9 +154,10 @@ fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
     None
 }
 
-/// True when a file of this size keeps its contents in the inode item.
+/// True when a file of this size keeps its contents in the inode item. One whose first block is preallocated does not: what is
+/// written there takes that room, and needs no other.
 pub(crate) fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
-    size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty()
+    size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty() && !data.preallocated.has_first()
 }
 
 /// What of a file is to be submitted at once. Its `writeback` and its lease (for writing) are held.
@@ -345,9 +345,6 @@ impl Started<'_> {
         if new_tail.is_some() {
             data.tail = new_tail;
         }
-        if in_item {
-            data.keep_room_of_first(fs);
-        }
         data.add_reservation(None);
         fs.data.account(data);
         state.attr.blocks = state.data.visible_units(size);
@@ -364,18 +361,6 @@ impl Started<'_> {
         state.data.dirty.restore(std::mem::take(&mut self.taken));
         // Write-back may have found the inode clean meanwhile and taken it off its list.
         fs.data.note_dirty(fs, self.inode, &mut state.data);
-    }
-}
-
-impl DataState {
-    /// Block 0 lies in the inode item: what it took of preallocated room is for later.
-    pub(crate) fn keep_room_of_first(&mut self, fs: &Filesystem) {
-        if self.preallocated.untake(0) {
-            let mut room = self.reservation.as_mut().map(|mine| mine.split(1)).unwrap_or_default();
-            // Its share was given up when it was taken.
-            room.merge(fs.store.reserve_again(with_share(1) - room.blocks()));
-            fs.data.room.put_back(1, Some(room));
-        }
     }
 }
 

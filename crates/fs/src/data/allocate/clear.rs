@@ -9,11 +9,10 @@ use super::preallocate::enable;
 use crate::FsError;
 use crate::data::dirty::Block;
 use crate::data::place::{self, Naming};
-use crate::data::preallocated::with_share;
+use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::{Ranges, count};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::truncate::{self, DELETES_MAX};
-use crate::data::write::reserve;
 use crate::data::{BLOCK, charge, lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
@@ -59,7 +58,7 @@ pub(super) async fn clear(
     let kept = parts.keep(fs, inode, new_size).await?;
     let mut room = match clearing {
         Clearing::Punch => None,
-        Clearing::Zero { .. } => reserve(fs, with_share(parts.blocks())).await?,
+        Clearing::Zero { .. } => Some(set_aside(fs, parts.blocks()).await?),
     };
     let _held = match clearing {
         Clearing::Punch => None,
@@ -193,8 +192,7 @@ fn commit(
     shares: reflink::Shares<'_>,
     room: &mut Option<Reservation>,
 ) -> Result<(), FsError> {
-    let (in_item, added) =
-        (matches!(change.inline, InlineChange::Set(_)), count(&change.extents.preallocated));
+    let added = count(&change.extents.preallocated);
     if let Some(room) = room {
         fs.data.room.put_back(added, Some(room.split(with_share(added))));
     }
@@ -207,8 +205,6 @@ fn commit(
     if result.is_err() {
         state.data.dirty.restore(forgotten);
         drop(fs.data.room.take(added));
-    } else if in_item {
-        state.data.keep_room_of_first(fs);
     }
     state.data.add_reservation(None);
     fs.data.account(&mut state.data);

@@ -4,11 +4,11 @@
 //! `data/preallocated.rs` keeps, and items say so ever after.
 
 use crate::FsError;
-use crate::data::preallocated::with_share;
+use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::Ranges;
 use crate::data::submit::{self, Submission};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::{BLOCK, charge, lookup, plan, reflink, truncate, write};
+use crate::data::{BLOCK, charge, lookup, plan, reflink, truncate};
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::Inode;
@@ -59,7 +59,7 @@ pub(super) async fn preallocate(
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
     let holes = holes(fs, inode, blocks).await?;
     let _held = charge::hold_blocks(fs, inode, holes.blocks()).await?;
-    let mut room = write::reserve(fs, with_share(holes.blocks())).await?.unwrap_or_default();
+    let mut room = set_aside(fs, holes.blocks()).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
     let holes: Vec<Range<u64>> = holes.iter().collect();
     let mut rest = &holes[..];
@@ -99,10 +99,14 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     Ok(())
 }
 
-/// The blocks of a range that have no extent, no room and nothing dirty, which has room of its own.
+/// The blocks of a range that have no extent, no room and nothing dirty, which has room of its own. Block 0 of a file that lies
+/// in its inode item is one of them wherever the range is: a write there takes it out.
 async fn holes(fs: &Filesystem, inode: &Arc<Inode>, blocks: Range<u64>) -> Result<Ranges, FsError> {
     let mut holes = Ranges::default();
     holes.insert(blocks.clone());
+    if inode.state.lock().data.has_inline() {
+        holes.insert(0..1);
+    }
     let mut first = blocks.start;
     loop {
         let found = lookup::some(&fs.store, inode.ino, first, blocks.end, EXTENTS_EACH).await?;

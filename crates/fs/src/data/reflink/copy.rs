@@ -83,13 +83,15 @@ impl Filesystem {
         for piece in pieces {
             let len = piece.len() as u64;
             match write::write(self, span.to, span.to_offset + bytes, piece, kill_privileges).await {
-                Ok(()) => bytes += len,
+                Ok(()) => {
+                    bytes += len;
+                    self.counters.copied_bytes.add(len);
+                }
                 Err(error) if bytes == 0 => return Err(error),
                 // What was written is told of.
                 Err(_) => break,
             }
         }
-        self.counters.copied_bytes.add(bytes);
         *through_memory += bytes;
         Ok(bytes)
     }

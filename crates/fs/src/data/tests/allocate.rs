@@ -374,22 +374,66 @@ fn punching_truncating_and_unlinking_give_room_back() {
     assert_eq!(crashed.fs.data.room.blocks(), 0);
 }
 
-/// What was logged of a small file's block 0 needs room once more when the file outgrows its item.
+/// All that is said to be available can be preallocated, but for the share that naming each block by itself takes.
+#[test]
+fn nearly_all_that_is_available_can_be_preallocated() {
+    for what in [FILL, ZERO] {
+        let mount = Mount::sized(64 << 20, options());
+        let ino = mount.create("file");
+        let blocks = mount.fs.statfs().available * 92 / 100;
+        mount.allocate(ino, what, 0, blocks * BLOCK).unwrap();
+        mount.fill("other");
+        mount.write(ino, 0, &pattern(1, blocks as usize * BLOCK_BYTES));
+        mount.fsync(ino);
+        assert_eq!(
+            mount.read(ino, 0, blocks as usize * BLOCK_BYTES),
+            pattern(1, blocks as usize * BLOCK_BYTES)
+        );
+    }
+}
+
+/// What a small file has in its inode item keeps its room until it is written anew.
 #[test]
 fn small_files_have_room_for_when_they_grow() {
     let mount = Mount::sized(32 << 20, options());
     let ino = mount.create("file");
     mount.write(ino, 0, b"small");
     mount.allocate(ino, FILL_BEYOND, 0, 2 * BLOCK).unwrap();
-    mount.write(ino, 5, b" still");
     mount.fsync(ino);
     mount.fill("other");
     assert_eq!(mount.fs.data.room.blocks(), 2);
-    mount.write(ino, 11, &pattern(1, 5000));
+    mount.write(ino, 5, b" still");
+    mount.fsync(ino);
+    assert_eq!(mount.fs.data.room.blocks(), 1);
+    mount.write(ino, BLOCK, &pattern(1, 1000));
     mount.fsync(ino);
     assert_eq!(mount.fs.data.room.blocks(), 0);
-    assert_eq!(mount.read(ino, 0, 6000), [&b"small still"[..], &pattern(1, 5000)].concat());
+    let zeros = vec![0; BLOCK_BYTES - 11];
+    assert_eq!(mount.read(ino, 0, 6000), [&b"small still"[..], &zeros, &pattern(1, 1000)].concat());
     mount.check_items(ino);
+}
+
+/// A write to room behind a small file takes block 0 out of the inode item, and that finds room, too.
+#[test]
+fn room_behind_a_small_file_is_room_for_its_first_block_too() {
+    for synced in [false, true] {
+        let mount = Mount::sized(32 << 20, options());
+        let ino = mount.create("file");
+        mount.write(ino, 0, b"small");
+        if synced {
+            mount.fsync(ino);
+        }
+        mount.allocate(ino, FILL_BEYOND, BLOCK, BLOCK).unwrap();
+        assert_eq!(mount.fs.data.room.blocks(), 2);
+        mount.fsync(ino);
+        mount.fill("other");
+        mount.write(ino, BLOCK, &pattern(1, BLOCK_BYTES));
+        mount.fsync(ino);
+        assert_eq!(mount.fs.data.room.blocks(), 0);
+        assert_eq!(mount.read(ino, 0, 5), b"small");
+        assert_eq!(mount.read(ino, BLOCK, BLOCK_BYTES), pattern(1, BLOCK_BYTES));
+        mount.check_items(ino);
+    }
 }
 
 /// Of data that was not synced zeros are left, and the room for it.

@@ -162,6 +162,47 @@ fn preallocation_and_zeros_count_and_copies_count_in_full() {
     assert_eq!(mount.quota(dir).used_bytes, 54 * BLOCK);
 }
 
+/// The file's first block leaves its inode item with the write: it has been counted as room.
+#[test]
+fn room_behind_a_small_file_is_written_to_without_more_quota() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 0, 0);
+    let file = mount.create_in(dir, "file");
+    mount.write(file, 0, b"small");
+    mount.allocate(file, Allocation::Preallocate { keep_size: true }, BLOCK, BLOCK).unwrap();
+    let used = mount.quota(dir).used_bytes;
+    mount.set_quota(dir, used, 0);
+    mount.write(file, BLOCK, &pattern(1, 4096));
+    mount.fsync(file);
+    mount.check_settled(dir);
+    assert!(mount.quota(dir).used_bytes <= used);
+    exceeded(mount.try_write(file, 2 * BLOCK, b"x"));
+}
+
+/// What is small takes the room, and no place in the inode item beside it.
+#[test]
+fn room_of_a_small_file_is_written_to_without_more_quota() {
+    let mount = Mount::new();
+    let dir = mount.mkdir_in(ROOT, "tree");
+    mount.set_quota(dir, 0, 0);
+    let (empty, small) = (mount.create_in(dir, "empty"), mount.create_in(dir, "small"));
+    mount.allocate(empty, Allocation::Preallocate { keep_size: false }, 0, 61).unwrap();
+    mount.write(small, 0, &pattern(1, 100));
+    mount.allocate(small, Allocation::Preallocate { keep_size: true }, 0, BLOCK).unwrap();
+    let used = mount.quota(dir).used_bytes;
+    mount.set_quota(dir, used, 0);
+    mount.write(empty, 0, &pattern(2, 61));
+    mount.write(small, 50, &pattern(3, 1500));
+    mount.fsync(small);
+    mount.fsync(empty);
+    mount.check_settled(dir);
+    assert!(mount.quota(dir).used_bytes <= used);
+    assert_eq!(mount.read(empty, 0, 100), pattern(2, 61));
+    assert_eq!(mount.read(small, 0, 2000), [&pattern(1, 50)[..], &pattern(3, 1500)].concat());
+    [empty, small].iter().for_each(|&ino| mount.check_items(ino));
+}
+
 #[test]
 fn inodes_are_limited_and_counted_until_they_are_gone() {
     let mount = Mount::new();

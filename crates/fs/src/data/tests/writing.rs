@@ -1,6 +1,7 @@
 //! What is written is read, in memory, after write-back, and after a remount.
 
 use super::*;
+use crate::data::shared;
 
 #[test]
 fn bytes_come_back_from_memory_from_disk_and_after_a_remount() {
@@ -263,6 +264,26 @@ fn removing_a_file_gives_its_blocks_back() {
     let after = mount.fs.store().space().named;
     assert!(after <= before + 64, "used before {before}, after {after}");
     assert_eq!(mount.fs.data.dirty_bytes(), 0);
+}
+
+/// The background task would do nothing else, and the removal might need its thread.
+#[test]
+fn write_back_does_not_try_what_is_being_removed_again_and_again() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 1 << 20));
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    inode.state.lock().removing = true;
+    let taken = mount.fs.data.take_oldest().unwrap();
+    block_on(shared::write_back_taken(&mount.fs, &taken)).unwrap();
+    assert!(mount.fs.data.take_oldest().is_none());
+    let mut state = inode.state.lock();
+    state.removing = false;
+    mount.fs.data.note_dirty(&mount.fs, &inode, &mut state.data);
+    drop(state);
+    mount.fsync(ino);
+    assert_eq!(mount.fs.data.dirty_bytes(), 0);
+    assert_eq!(mount.read(ino, 0, 1 << 20), pattern(1, 1 << 20));
 }
 
 #[test]
