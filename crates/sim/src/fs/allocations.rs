@@ -61,7 +61,9 @@ impl Task {
         let tag = self.history.new_tag();
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len as usize).collect();
         let payload = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..data.len());
-        finds_room(self.fs.write(ino, offset, payload, false).await)?;
+        let answer = self.fs.write(ino, offset, payload, false).await;
+        tracing::trace!(ino, offset, len, ?answer, "write to room");
+        finds_room(answer)?;
         let time = self.history.tick();
         self.history.with_file(ino, |file| file.write(time, offset, &data));
         Ok(())

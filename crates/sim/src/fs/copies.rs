@@ -1,8 +1,9 @@
 //! Actions that share blocks: copies between files and within one, and deduplication.
 
 use super::actions::Claim;
-use super::tracked::tracked;
+use super::tracked::{Did, tracked_each};
 use super::workload::{Done, Failure, Task};
+use bytes::Bytes;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::Deduplicated;
@@ -59,27 +60,37 @@ impl Task {
 
     async fn copy_claimed(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Done {
         let source = self.contents(from.0, from.1, len);
-        let (fs, started) = (self.fs.clone(), self.history.now());
+        let readable = source.len() as u64;
+        let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
         let copying = async move { fs.copy_range(from, to, len, false).await };
-        let (answer, did) = tracked(&self.fs, copying).await;
+        // Piece by piece, or a snapshot that is made between two would show what the history knows only later.
+        let mut rest = Bytes::from(source);
+        let mut at = to.1;
+        let each = move |did: &Did| {
+            let piece = rest.split_to(rest.len().min((did.copied + did.reflinked) as usize));
+            if piece.is_empty() {
+                return;
+            }
+            let time = history.tick();
+            match did.committed.last() {
+                // In one transaction, which the source's dirty data came before.
+                Some(op) if did.copied == 0 => {
+                    history.with_file(from.0, |file| file.carried_by(*op, started));
+                    history.with_file(to.0, |file| file.taken_over(time, *op, at, &piece));
+                }
+                // Dirty data like any other.
+                _ => history.with_file(to.0, |file| file.write(time, at, &piece)),
+            }
+            at += piece.len() as u64;
+        };
+        let (answer, did) = tracked_each(&self.fs, copying, each).await;
         tracing::trace!(?from, ?to, len, ?answer, reflinked = did.reflinked, "copy");
         let copied = answer?;
-        if copied > source.len() as u64 {
-            return Err(Failure::Wrong(format!("{copied} bytes were copied, of {}", source.len())));
-        }
-        let copy = &source[..copied as usize];
-        if copy.is_empty() {
-            return Ok(());
-        }
-        let time = self.history.tick();
-        match did.committed.last() {
-            // All of it in one transaction, which the source's dirty data came before.
-            Some(op) if did.reflinked == copied => {
-                self.history.with_file(from.0, |file| file.carried_by(*op, started));
-                self.history.with_file(to.0, |file| file.taken_over(time, *op, to.1, copy));
-            }
-            // The rest is dirty data like any other.
-            _ => self.history.with_file(to.0, |file| file.write(time, to.1, copy)),
+        if copied > readable || copied != did.copied + did.reflinked {
+            return Err(Failure::Wrong(format!(
+                "{copied} bytes were copied, of {readable}: {} and {}",
+                did.copied, did.reflinked
+            )));
         }
         Ok(())
     }

@@ -50,9 +50,12 @@ impl FsHistory {
         Self { start, start_op: op, grown: Mutex::new(grown), snapshots: Snapshots::default() }
     }
 
-    /// The same, with these snapshots.
-    pub(super) fn with(self, snapshots: Snapshots<View>) -> Self {
-        Self { snapshots, ..self }
+    /// The same, with these snapshots; what was made in the life `before` and is lost lends its number to nothing else.
+    pub(super) fn after(self, before: &Self, snapshots: Snapshots<View>) -> Self {
+        let used = before.grown.lock().newest_tag;
+        let mut grown = self.grown.into_inner();
+        grown.newest_tag = grown.newest_tag.max(used);
+        Self { snapshots, grown: Mutex::new(grown), ..self }
     }
 
     /// The tree after transaction `op`; an error if the filesystem said that it did what it can't have done.

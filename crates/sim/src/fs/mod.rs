@@ -58,7 +58,7 @@ impl Subject for FsSubject {
             let opened = Filesystem::open(store, world.spawn.clone(), options).await;
             let fs = opened.map_err(|error| format!("the filesystem does not open: {error}"))?;
             let came_back = verify::verify(&fs, &model, op, position).await?;
-            let came_back = came_back.with(snapshots::verify(&world, &fs, &model, position).await?);
+            let came_back = came_back.after(&model, snapshots::verify(&world, &fs, &model, position).await?);
             Ok(Opened { handle: fs, model: Arc::new(came_back), recovered_at })
         })
     }

@@ -13,6 +13,7 @@ use syncline_fs::Filesystem;
 pub(crate) struct Tracked<T> {
     fs: Arc<Filesystem>,
     operation: Pin<Box<dyn Future<Output = T> + Send>>,
+    each: Box<dyn FnMut(&Did) + Send>,
     did: Did,
 }
 
@@ -25,6 +26,8 @@ pub(crate) struct Did {
     pub(crate) renamed: u64,
     /// Bytes that came to another place by sharing their blocks.
     pub(crate) reflinked: u64,
+    /// Bytes that came to another place through memory.
+    pub(crate) copied: u64,
 }
 
 /// Watches an operation; its answer comes with what it did.
@@ -32,7 +35,17 @@ pub(crate) fn tracked<T>(
     fs: &Arc<Filesystem>,
     operation: impl Future<Output = T> + Send + 'static,
 ) -> Tracked<T> {
-    Tracked { fs: fs.clone(), operation: Box::pin(operation), did: Did::default() }
+    tracked_each(fs, operation, |_| {})
+}
+
+/// The same, and tells `each` what it did each time that it ran, before anybody else runs.
+pub(crate) fn tracked_each<T>(
+    fs: &Arc<Filesystem>,
+    operation: impl Future<Output = T> + Send + 'static,
+    each: impl FnMut(&Did) + Send + 'static,
+) -> Tracked<T> {
+    let (operation, each) = (Box::pin(operation), Box::new(each));
+    Tracked { fs: fs.clone(), operation, each, did: Did::default() }
 }
 
 impl<T> Future for Tracked<T> {
@@ -42,12 +55,26 @@ impl<T> Future for Tracked<T> {
         let (before, counted) = (self.fs.store().last_op().0, self.fs.counters());
         let poll = self.operation.as_mut().poll(context);
         let (after, counts) = (self.fs.store().last_op().0, self.fs.counters());
-        self.did.committed.extend(before + 1..=after);
-        self.did.renamed += counts.renamed - counted.renamed;
-        self.did.reflinked += counts.reflinked_bytes - counted.reflinked_bytes;
+        let now = Did {
+            committed: (before + 1..=after).collect(),
+            renamed: counts.renamed - counted.renamed,
+            reflinked: counts.reflinked_bytes - counted.reflinked_bytes,
+            copied: counts.copied_bytes - counted.copied_bytes,
+        };
+        (self.each)(&now);
+        self.did.add(now);
         match poll {
             Poll::Ready(answer) => Poll::Ready((answer, std::mem::take(&mut self.did))),
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+impl Did {
+    fn add(&mut self, more: Self) {
+        self.committed.extend(more.committed);
+        self.renamed += more.renamed;
+        self.reflinked += more.reflinked;
+        self.copied += more.copied;
     }
 }

@@ -152,10 +152,14 @@ pub(super) type Done = Result<(), Failure>;
 const NO_ROOM: &str = "a removal or a sync found no room";
 
 /// What must find room even on a full image: it draws on the reserve, or on what was set aside before.
+#[track_caller]
 pub(super) fn finds_room<T>(answer: Result<T, FsError>) -> Result<T, Failure> {
     match answer {
         Err(FsError::Store(StoreError::NoSpace)) => Err(Failure::Wrong(NO_ROOM.to_owned())),
-        Err(FsError::QuotaExceeded) => Err(Failure::Wrong("a removal or a sync lacked quota".to_owned())),
+        Err(FsError::QuotaExceeded) => {
+            let place = std::panic::Location::caller();
+            Err(Failure::Wrong(format!("what needs no room of its own lacked quota (at {place})")))
+        }
         answer => Ok(answer?),
     }
 }

@@ -46,9 +46,12 @@ impl StoreHistory {
         Self { start, start_op: op, start_objects: objects, grown: Mutex::new(grown), snapshots }
     }
 
-    /// The same, with these snapshots.
-    pub(super) fn with(self, snapshots: Snapshots) -> Self {
-        Self { snapshots, ..self }
+    /// The same, with these snapshots; what was made in the life `before` and is lost lends its number to nothing else.
+    pub(super) fn after(self, before: &Self, snapshots: Snapshots) -> Self {
+        let used = before.grown.lock().newest_tag;
+        let mut grown = self.grown.into_inner();
+        grown.newest_tag = grown.newest_tag.max(used);
+        Self { snapshots, grown: Mutex::new(grown), ..self }
     }
 
     /// Items after transaction `op`, if it belongs to this history.

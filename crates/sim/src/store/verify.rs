@@ -42,7 +42,7 @@ pub(super) async fn verify(
     }
     verify_space(store, placed.iter().map(|data| data.run).collect()).await?;
     let snapshots = snapshots::verify(world, store, history, position).await?;
-    Ok(StoreHistory::starting_with(expected, op, objects).with(snapshots))
+    Ok(StoreHistory::starting_with(expected, op, objects).after(history, snapshots))
 }
 
 /// The data that the items refer to.

@@ -1,13 +1,17 @@
 //! Runs seeds on two threads and says how to repeat what failed.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 
 const THREADS: usize = 2;
+/// No seed takes so long, unless it hangs.
+const SLOW: Duration = Duration::from_secs(60);
 
 /// What a search found.
 pub struct Found {
@@ -30,15 +34,23 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
     let next = AtomicU64::new(seeds.start);
     let enough = AtomicBool::new(false);
     let found = Mutex::new(Found { explored: Explored::default(), seeds: 0, violations: Vec::new() });
+    let running = Mutex::new(BTreeMap::new());
+    let (ended, end) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
+        scope.spawn(|| tell_of_the_slow(&running, end));
         for _ in 0..THREADS {
-            scope.spawn(|| {
+            let ended = ended.clone();
+            let (next, enough, found, running) = (&next, &enough, &found, &running);
+            scope.spawn(move || {
+                let _ended = ended;
                 while !enough.load(Ordering::SeqCst) {
                     let seed = next.fetch_add(1, Ordering::SeqCst);
                     if seed >= seeds.end {
                         break;
                     }
+                    running.lock().unwrap().insert(seed, Instant::now());
                     let result = run_one(subject, seed, plan);
+                    running.lock().unwrap().remove(&seed);
                     let mut found = found.lock().unwrap();
                     found.seeds += 1;
                     match result {
@@ -51,8 +63,18 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
                 }
             });
         }
+        drop(ended);
     });
     found.into_inner().unwrap()
+}
+
+/// Names the seeds that have run for longer than any should, until all have ended: one that hangs says nothing itself.
+fn tell_of_the_slow(running: &Mutex<BTreeMap<u64, Instant>>, end: Receiver<()>) {
+    while end.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
+        for (seed, since) in running.lock().unwrap().iter().filter(|(_, since)| since.elapsed() >= SLOW) {
+            println!("seed {seed} has been running for {:.0} s", since.elapsed().as_secs_f64());
+        }
+    }
 }
 
 /// With `RUST_LOG` set, shows what the engine has to say: for the study of one seed.
