@@ -1,4 +1,4 @@
-//! Opening and making images, as several commands do.
+//! Opening, making and closing images, as several commands do.
 
 use crate::failure::Failure;
 use crate::known;
@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::FormatOptions;
-use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions};
+use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
+use syncline_fs::Filesystem;
 
 /// Size of a new image unless told otherwise.
 pub const DEFAULT_SIZE: &str = "8GiB";
@@ -26,6 +27,18 @@ pub fn background() -> Result<Arc<dyn Spawn>, Failure> {
 /// Opens an image for reading; others may read it at the same time.
 pub fn open_read_only(path: &Path) -> Result<Arc<FileDevice>, Failure> {
     Ok(FileDevice::open(path, OpenOptions { read_only: true, ..OpenOptions::default() })?)
+}
+
+/// Writes everything back and leaves an image with nothing to recover.
+pub fn close(fs: &Arc<Filesystem>) -> Result<(), Failure> {
+    let closed = block_on(fs.close());
+    // Even if some data could not be written, the rest is worth a checkpoint.
+    let checkpointed = block_on(fs.store().close());
+    closed?;
+    checkpointed.map_err(|error| {
+        let failure = Failure::from(error);
+        Failure::new(format!("the last checkpoint failed: {failure}")).with_code(failure.code())
+    })
 }
 
 /// Where progress is shown: nowhere if standard error is not a terminal.

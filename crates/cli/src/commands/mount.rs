@@ -144,21 +144,9 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     tracing::info!(%image, "unmounted; writing everything back");
     signals.close();
     scrub.cancel();
-    close(&fs)?;
+    image::close(&fs)?;
     served?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes everything back and leaves an image with nothing to recover.
-pub fn close(fs: &Arc<Filesystem>) -> Result<(), Failure> {
-    let closed = block_on(fs.close());
-    // Even if some data could not be written, the rest is worth a checkpoint.
-    let checkpointed = block_on(fs.store().close());
-    closed?;
-    checkpointed.map_err(|error| {
-        let failure = Failure::from(error);
-        Failure::new(format!("the last checkpoint failed: {failure}")).with_code(failure.code())
-    })
 }
 
 fn open_log(path: &Path) -> Result<File, Failure> {
@@ -202,7 +190,7 @@ fn open_and_mount(
         Ok(mounted) => mounted,
         Err(error) => {
             // Nothing was changed; closing leaves the image clean again. The first error is the one to tell.
-            let _ = close(&fs);
+            let _ = image::close(&fs);
             return Err(error.into());
         }
     };

@@ -1,7 +1,6 @@
 //! `syncline resize`: makes the filesystem in an image larger, mounted or not, or smaller.
 
-use super::image::{self, progress_bar};
-use super::mount::close;
+use super::image::{self, close, progress_bar};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use rustix::io::Errno;

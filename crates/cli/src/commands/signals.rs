@@ -28,7 +28,7 @@ pub fn unmount_on_signal(mounted: &Mounted, fs: &Arc<Filesystem>) -> Result<Hand
             }
         }
         if signals.next().is_some() {
-            let closed = super::mount::close(&fs);
+            let closed = super::image::close(&fs);
             if let Err(failure) = &closed {
                 tracing::error!("{failure}");
             }

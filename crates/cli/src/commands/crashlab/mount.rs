@@ -52,7 +52,7 @@ fn serve(args: &Args) -> Outcome {
     crate::logging::serve();
     let served = mounted.run_until_unmounted();
     signals.close();
-    mount::close(&fs)?;
+    image::close(&fs)?;
     served?;
     Ok(ExitCode::SUCCESS)
 }

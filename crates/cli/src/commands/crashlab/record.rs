@@ -2,7 +2,7 @@
 //!
 //! The copy is in memory, and so is the record until it is written at the end; the image stays as it is.
 
-use crate::commands::{image, mount};
+use crate::commands::image;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Outcome {
     let ran = run_command(&args, &mounted, &recorder);
     let end = recorder.mark(MarkKind::Ended);
     leave(mounted)?;
-    mount::close(&fs)?;
+    image::close(&fs)?;
     let (exit_code, truncated) = match ran? {
         Ran::Ended { code, truncated } => (code, truncated),
         Ran::NotRun { failure } => return Err(failure),
@@ -138,7 +138,7 @@ fn serve(
         Ok(mounted) => mounted,
         Err(error) => {
             // It was a copy: the first error is the one to tell.
-            let _ = mount::close(&fs);
+            let _ = image::close(&fs);
             return Err(error.into());
         }
     };
