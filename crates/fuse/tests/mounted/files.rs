@@ -89,6 +89,49 @@ fn an_open_file_outlives_its_name() {
     mount.unmount();
 }
 
+/// A file in memory, until it is dropped.
+struct Mapping(*mut libc::c_void, usize);
+
+impl Mapping {
+    fn new(file: &File, len: usize, sharing: libc::c_int) -> Self {
+        // SAFETY: a new mapping, of a descriptor that is open.
+        let map = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, protection, sharing, file.as_raw_fd(), 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        Self(map, len)
+    }
+
+    fn get(&self, at: usize) -> u8 {
+        assert!(at < self.1);
+        // SAFETY: within the mapping. Volatile, as the file may change it.
+        unsafe { self.0.cast::<u8>().add(at).read_volatile() }
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        assert!(at < self.1);
+        // SAFETY: within the mapping, which only this thread touches.
+        unsafe { self.0.cast::<u8>().add(at).write_volatile(byte) }
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        (0..self.1).map(|at| self.get(at)).collect()
+    }
+
+    fn sync(&self) {
+        // SAFETY: the range is that of the mapping.
+        assert_eq!(unsafe { libc::msync(self.0, self.1, libc::MS_SYNC) }, 0);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the mapping any more.
+        assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
+    }
+}
+
 #[test]
 fn mapped_files_and_written_files_are_the_same() {
     for setup in [Setup::default(), Setup { direct_io: true, ..Setup::default() }] {
@@ -97,29 +140,54 @@ fn mapped_files_and_written_files_are_the_same() {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
         let len = 1 << 20;
         file.write_all_at(&pattern(len, 4), 0).unwrap();
-        // SAFETY: a new mapping, of a descriptor that is open.
-        let map = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        assert_ne!(map, libc::MAP_FAILED);
-        // SAFETY: the mapping has `len` bytes, and only this thread touches it.
-        let memory = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), len) };
-        assert!(memory == pattern(len, 4));
-        memory[5000] = 42;
-        memory[len - 1] = 43;
-        // SAFETY: the range is that of the mapping.
-        assert_eq!(unsafe { libc::msync(map, len, libc::MS_SYNC) }, 0);
+        let mapping = Mapping::new(&file, len, libc::MAP_SHARED);
+        assert!(mapping.contents() == pattern(len, 4));
+        mapping.set(5000, 42);
+        mapping.set(len - 1, 43);
+        mapping.sync();
         let mut back = [0];
         file.read_exact_at(&mut back, 5000).unwrap();
         assert_eq!(back, [42]);
-        // SAFETY: the mapping is not used any more.
-        assert_eq!(unsafe { libc::munmap(map, len) }, 0);
+        drop(mapping);
         drop(file);
         let back = fs::read(&path).unwrap();
         assert_eq!((back[5000], back[len - 1], back[0]), (42, 43, pattern(1, 4)[0]));
         mount.unmount();
     }
+}
+
+#[test]
+fn mappings_of_a_file_show_what_is_written_at_once() {
+    let Some(mount) = TestMount::with(Setup::default()) else { return };
+    let path = mount.path().join("mapped");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let len = 300_000;
+    file.write_all_at(&pattern(len, 5), 0).unwrap();
+    let shared = Mapping::new(&file, len, libc::MAP_SHARED);
+    let private = Mapping::new(&file, len, libc::MAP_PRIVATE);
+    assert!(private.contents() == pattern(len, 5));
+    // What is written shows in both, and what is stored in the shared one to readers, without any msync.
+    file.write_all_at(&[200; 10_000], 50_000).unwrap();
+    assert_eq!((shared.get(55_000), private.get(55_000)), (200, 200));
+    shared.set(100_000, 201);
+    let read = |at: u64| {
+        let mut byte = [0];
+        File::open(&path).unwrap().read_exact_at(&mut byte, at).unwrap();
+        byte[0]
+    };
+    assert_eq!((read(100_000), private.get(100_000)), (201, 201));
+    // A page of the private one that was stored to is its own from then on, and the file never hears of it.
+    private.set(200_000, 202);
+    file.write_all_at(&[203], 200_001).unwrap();
+    assert_eq!((private.get(200_000), private.get(200_001)), (202, pattern(len, 5)[200_001]));
+    assert_eq!((read(200_000), shared.get(200_001)), (pattern(len, 5)[200_000], 203));
+    drop((shared, private, file));
+    let mut expected = pattern(len, 5);
+    expected[50_000..60_000].fill(200);
+    expected[100_000] = 201;
+    expected[200_001] = 203;
+    assert!(fs::read(&path).unwrap() == expected);
+    mount.unmount();
 }
 
 #[test]
