@@ -1,7 +1,7 @@
 //! Inodes in memory, and how often the kernel refers to each.
 //!
-//! An inode leaves the cache only while nobody holds an `Arc` of it, so that there is never more than one in memory and
-//! what an absent inode's items say is all there is to know about it.
+//! An inode leaves the cache only while nobody holds an `Arc` of it, and whoever reads or makes one takes its slot first, so
+//! that there is never more than one in memory and what an absent inode's items say is all there is to know about it.
 
 use crate::inode::Inode;
 use crate::types::Ino;
@@ -31,7 +31,7 @@ struct Shard {
 }
 
 enum Slot {
-    /// One task reads the inode; the others wait for it.
+    /// One task reads or makes the inode; the others wait for it.
     Loading(Arc<Event>),
     Ready(Arc<Inode>),
 }
@@ -46,7 +46,7 @@ pub(crate) enum Claim<'a> {
     Load(Loading<'a>),
 }
 
-/// The duty to read an inode. Dropping it lets the next one try.
+/// The duty to read or to make an inode. Dropping it lets the next one try.
 pub(crate) struct Loading<'a> {
     cache: &'a InodeCache,
     ino: Ino,
@@ -94,19 +94,12 @@ impl InodeCache {
         }
     }
 
-    /// Adds an inode that is not in memory.
-    pub(crate) fn insert(&self, inode: Arc<Inode>) {
-        let ino = inode.ino;
-        let mut shard = self.shard(ino).lock();
-        let before = shard.slots.insert(ino, Slot::Ready(inode));
-        if let Some(Slot::Loading(event)) = before {
-            event.notify(usize::MAX);
-        }
-        shard.clock.push_back(ino);
-        self.len.fetch_add(1, Ordering::Relaxed);
-        if shard.clock.len() > self.shard_max {
-            self.evict(&mut shard);
-        }
+    /// Takes the slot of an inode before the transaction that makes it: its name can be found, and its item be read, as soon as
+    /// that is committed. Whoever tried to read it when there was nothing yet tries again.
+    pub(crate) fn make(&self, ino: Ino) -> Loading<'_> {
+        let event = Arc::new(Event::new());
+        self.shard(ino).lock().slots.insert(ino, Slot::Loading(event.clone()));
+        Loading { cache: self, ino, event }
     }
 
     /// Forgets a removed inode.
@@ -162,20 +155,34 @@ impl InodeCache {
 }
 
 impl Loading<'_> {
-    /// Puts what was read into the cache.
-    pub(crate) fn finish(self, inode: &Arc<Inode>) {
-        self.cache.insert(inode.clone());
+    /// Puts the inode into the cache; false if it was made in the meantime, by somebody who has it in memory.
+    pub(crate) fn finish(self, inode: &Arc<Inode>) -> bool {
+        let mut shard = self.cache.shard(self.ino).lock();
+        if !self.holds(&shard) {
+            return false;
+        }
+        shard.slots.insert(self.ino, Slot::Ready(inode.clone()));
+        shard.clock.push_back(self.ino);
+        self.cache.len.fetch_add(1, Ordering::Relaxed);
+        if shard.clock.len() > self.cache.shard_max {
+            self.cache.evict(&mut shard);
+        }
+        true
+    }
+
+    /// True while the slot is this task's to fill.
+    fn holds(&self, shard: &Shard) -> bool {
+        matches!(shard.slots.get(&self.ino), Some(Slot::Loading(event)) if Arc::ptr_eq(event, &self.event))
     }
 }
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
         let mut shard = self.cache.shard(self.ino).lock();
-        if let Some(Slot::Loading(event)) = shard.slots.get(&self.ino)
-            && Arc::ptr_eq(event, &self.event)
-        {
+        if self.holds(&shard) {
             shard.slots.remove(&self.ino);
         }
+        drop(shard);
         self.event.notify(usize::MAX);
     }
 }

@@ -121,10 +121,9 @@ impl Filesystem {
         state.put(&mut transaction);
         transaction.count_objects(1);
         let attributes = state.attr;
-        let op = changes.commit(self, transaction)?;
-        let inode = Inode::new(state);
-        inode.state.lock().name_op = op;
-        self.inodes.insert(inode);
+        let making = self.inodes.make(ino);
+        state.name_op = changes.commit(self, transaction)?;
+        making.finish(&Inode::new(state));
         self.references.add(ino);
         self.counters.created.add(1);
         Ok(attributes)

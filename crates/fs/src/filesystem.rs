@@ -139,8 +139,9 @@ impl Filesystem {
                 Claim::Wait(loaded) => loaded.await,
                 Claim::Load(loading) => {
                     let inode = self.load(ino).await?;
-                    loading.finish(&inode);
-                    return Ok(inode);
+                    if loading.finish(&inode) {
+                        return Ok(inode);
+                    }
                 }
             }
         }

@@ -294,10 +294,11 @@ impl Filesystem {
         let gone = target.and_then(|(target, plan)| {
             self.drop_link(&mut changes, (target, plan), &mut transaction, now).then(|| target.clone())
         });
+        let making = whiteout.map(|state| (self.inodes.make(state.attr.ino), state));
         let op = changes.commit(self, transaction)?;
-        if let Some(mut state) = whiteout {
+        if let Some((making, mut state)) = making {
             state.name_op = op;
-            self.inodes.insert(Inode::new(state));
+            making.finish(&Inode::new(state));
             self.counters.created.add(1);
         }
         self.counters.renamed.add(1);

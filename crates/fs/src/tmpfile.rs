@@ -47,9 +47,9 @@ impl Filesystem {
         self.put_orphan(&mut transaction, ino);
         transaction.count_objects(1);
         let attributes = state.attr;
-        let (op, _) = self.quotas.commit(&self.store, transaction, &[counted])?;
-        state.name_op = op;
-        self.inodes.insert(Inode::new(state));
+        let making = self.inodes.make(ino);
+        (state.name_op, _) = self.quotas.commit(&self.store, transaction, &[counted])?;
+        making.finish(&Inode::new(state));
         self.references.add(ino);
         self.counters.created.add(1);
         Ok(attributes)

@@ -101,3 +101,29 @@ fn threads_at_the_same_names_leave_a_sound_tree() {
 fn with_collisions_and_hardly_a_cache_too() {
     race(Setup { hashes: Some(1), cached_inodes_max: 1, node_bytes: 4096, ..Setup::default() });
 }
+
+/// Whoever finds a name that is being made gets the inode that its maker made, not another one with the same number.
+#[test]
+fn an_inode_is_in_memory_once_however_soon_it_is_found() {
+    let mount = Mount::new();
+    let made = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                // There already, unless the other thread was faster.
+                if let Ok(file) = mount.try_create(ROOT, "name") {
+                    mount.fs.forget(file.ino, 1);
+                }
+            }
+            made.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        scope.spawn(|| {
+            while !made.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = block_on(mount.fs.unlink(ROOT, b"name"));
+            }
+        });
+    });
+    let _ = block_on(mount.fs.unlink(ROOT, b"name"));
+    mount.settle();
+    assert_eq!(mount.fs.statfs().objects, 1, "an inode without names was not removed");
+}
