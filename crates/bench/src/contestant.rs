@@ -93,49 +93,64 @@ impl FromStr for Peer {
 
 /// Names the image that keeps no parent pointers, among the mechanisms that are switched off.
 pub const PARENT_POINTERS: &str = "parent-pointers";
+/// Begins the one option of mkfs among those of the mount.
+const NODE_SIZE: &str = "node-size=";
 
 /// One who is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contestant {
-    /// Syncline, mounted through its own daemon; perhaps without one of its mechanisms.
-    Syncline {
-        /// The mechanism that is switched off, by the name that `mount -o ablate=` knows; or [`PARENT_POINTERS`].
-        without: Option<String>,
-    },
+    /// Syncline, mounted through its own daemon.
+    Syncline(Variant),
     /// A filesystem of the kernel.
     Peer(Peer),
 }
 
+/// How Syncline is made and mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Variant {
+    /// As it comes.
+    Plain,
+    /// Without a mechanism, by the name that `mount -o ablate=` knows; or [`PARENT_POINTERS`].
+    Without(String),
+    /// With an option of `mount -o`, or `node-size=SIZE`.
+    With(String),
+}
+
 impl Contestant {
-    /// Syncline, Syncline without each of these, and the peers.
-    pub fn line_up(ablations: &[String], peers: &[Peer]) -> Vec<Self> {
-        let whole = Self::Syncline { without: None };
-        let ablated = ablations.iter().map(|name| Self::Syncline { without: Some(name.clone()) });
-        std::iter::once(whole).chain(ablated).chain(peers.iter().copied().map(Self::Peer)).collect()
+    /// Syncline, Syncline without each of these mechanisms and with each of these options, and the peers.
+    pub fn line_up(ablations: &[String], options: &[String], peers: &[Peer]) -> Vec<Self> {
+        let ablated = ablations.iter().cloned().map(Variant::Without);
+        let optional = options.iter().cloned().map(Variant::With);
+        let variants = std::iter::once(Variant::Plain).chain(ablated).chain(optional);
+        variants.map(Self::Syncline).chain(peers.iter().copied().map(Self::Peer)).collect()
     }
 
     /// True for a filesystem of the kernel.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
     }
+}
 
-    /// The options of Syncline's mount.
+impl Variant {
+    /// The options of its mount.
     pub fn mount_options(&self) -> Vec<OsString> {
         match self {
-            Self::Syncline { without: Some(name) } if name != PARENT_POINTERS => {
+            Self::Without(name) if name != PARENT_POINTERS => {
                 vec!["-o".into(), format!("ablate={name}").into()]
             }
+            Self::With(option) if !option.starts_with(NODE_SIZE) => vec!["-o".into(), option.into()],
             _ => Vec::new(),
         }
     }
 
-    /// The options of Syncline's mkfs.
-    pub fn mkfs_options(&self) -> &'static [&'static str] {
+    /// The options of its mkfs.
+    pub fn mkfs_options(&self) -> Vec<OsString> {
         match self {
-            Self::Syncline { without: Some(name) } if name == PARENT_POINTERS => {
-                &["--parent-pointers", "off"]
-            }
-            _ => &[],
+            Self::Without(name) if name == PARENT_POINTERS => vec!["--parent-pointers".into(), "off".into()],
+            Self::With(option) => option
+                .strip_prefix(NODE_SIZE)
+                .map_or(Vec::new(), |size| vec!["--node-size".into(), size.into()]),
+            _ => Vec::new(),
         }
     }
 }
@@ -143,8 +158,9 @@ impl Contestant {
 impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Syncline { without: None } => f.pad("syncline"),
-            Self::Syncline { without: Some(name) } => f.pad(&format!("syncline -{name}")),
+            Self::Syncline(Variant::Plain) => f.pad("syncline"),
+            Self::Syncline(Variant::Without(name)) => f.pad(&format!("syncline -{name}")),
+            Self::Syncline(Variant::With(option)) => f.pad(&format!("syncline +{option}")),
             Self::Peer(peer) => f.pad(peer.name()),
         }
     }
@@ -156,14 +172,43 @@ mod tests {
 
     #[test]
     fn contestants_have_names_and_an_order() {
-        let line_up = Contestant::line_up(&["flush-elide".into()], &[Peer::Xfs, Peer::Ext4FastCommit]);
+        let options = ["direct_io=write".to_owned(), "node-size=64KiB".to_owned()];
+        let ablations = ["flush-elide".to_owned(), PARENT_POINTERS.to_owned()];
+        let line_up = Contestant::line_up(&ablations, &options, &[Peer::Xfs, Peer::Ext4FastCommit]);
         let names: Vec<String> = line_up.iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["syncline", "syncline -flush-elide", "xfs", "ext4-fc"]);
-        assert_eq!(line_up[1].mount_options(), ["-o", "ablate=flush-elide"]);
-        assert!(line_up[0].mount_options().is_empty() && line_up[0].mkfs_options().is_empty());
-        let plain = &Contestant::line_up(&[PARENT_POINTERS.into()], &[])[1];
-        assert!(plain.mount_options().is_empty());
-        assert_eq!(plain.mkfs_options(), ["--parent-pointers", "off"]);
+        assert_eq!(
+            names,
+            [
+                "syncline",
+                "syncline -flush-elide",
+                "syncline -parent-pointers",
+                "syncline +direct_io=write",
+                "syncline +node-size=64KiB",
+                "xfs",
+                "ext4-fc"
+            ]
+        );
+        let arguments: Vec<_> = line_up
+            .iter()
+            .filter_map(|contestant| match contestant {
+                Contestant::Syncline(variant) => Some((variant.mkfs_options(), variant.mount_options())),
+                Contestant::Peer(_) => None,
+            })
+            .collect();
+        let expected: [(&[&str], &[&str]); 5] = [
+            (&[], &[]),
+            (&[], &["-o", "ablate=flush-elide"]),
+            (&["--parent-pointers", "off"], &[]),
+            (&[], &["-o", "direct_io=write"]),
+            (&["--node-size", "64KiB"], &[]),
+        ];
+        for ((mkfs, mount), (expected_mkfs, expected_mount)) in arguments.iter().zip(expected) {
+            assert_eq!((&mkfs[..], &mount[..]), (&os(expected_mkfs)[..], &os(expected_mount)[..]));
+        }
+    }
+
+    fn os(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
     }
 
     #[test]

@@ -106,9 +106,9 @@ impl Ground {
     /// Makes a contestant's filesystem anew, with room for so many files, and mounts it.
     pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
         match contestant {
-            Contestant::Syncline { .. } => {
+            Contestant::Syncline(variant) => {
                 let mut mkfs = Command::new(&self.program);
-                mkfs.arg("mkfs").arg("--force").args(contestant.mkfs_options()).arg(self.device());
+                mkfs.arg("mkfs").arg("--force").args(variant.mkfs_options()).arg(self.device());
                 run_program(&mut mkfs)?;
             }
             Contestant::Peer(peer) => {

@@ -65,8 +65,8 @@ impl Mounted {
         directory: &Path,
     ) -> Result<Self, BenchError> {
         match contestant {
-            Contestant::Syncline { .. } => {
-                Self::syncline(program, source, directory, &contestant.mount_options())
+            Contestant::Syncline(variant) => {
+                Self::syncline(program, source, directory, &variant.mount_options())
             }
             Contestant::Peer(peer) => Self::kernel(*peer, source, directory),
         }

@@ -32,7 +32,7 @@ fn k5_is_measured_and_reported() {
     skip_if!(no_fuse());
     let place = Place::new();
     let (json, html) = (place.path().join("figures.json"), place.path().join("page.html"));
-    let mut command = tiny(&place, &["--runs", "2"]);
+    let mut command = tiny(&place, &["--runs", "2", "--also", "node-size=4KiB"]);
     command.arg("--json").arg(&json).arg("--report").arg(&html);
     let answer = run(command).ok();
     assert!(is_tidy(&place), "image, loop device and mount are gone");
@@ -47,6 +47,7 @@ fn k5_is_measured_and_reported() {
     for workload in workloads {
         let syncline = &workload["contestants"][0];
         assert_eq!(syncline["name"], "syncline");
+        assert_eq!(workload["contestants"][1]["name"], "syncline +node-size=4KiB");
         let runs = syncline["runs"].as_array().unwrap();
         assert_eq!(runs.len(), 2);
         let [least, middle, most] =
@@ -72,9 +73,15 @@ fn k5_is_measured_and_reported() {
 #[test]
 fn what_cannot_be_measured_is_told_at_once() {
     skip_if!(no_fuse());
-    let place = Place::new();
-    run(tiny(&place, &["--ablate", "no-such-mechanism"])).fails(2, &["ablate=no-such-mechanism"]);
-    assert!(is_tidy(&place));
+    for (options, told) in [
+        (["--ablate", "no-such-mechanism"], "ablate=no-such-mechanism"),
+        (["--also", "no_such_option"], "no_such_option"),
+        (["--also", "node-size=3KiB"], "--node-size is 4KiB"),
+    ] {
+        let place = Place::new();
+        run(tiny(&place, &options)).fails(2, &[told]);
+        assert!(is_tidy(&place));
+    }
     let mut command = program();
     command.args(["bench", "k5", "--report", "/no/such/folder/page.html"]);
     run(command).fails(1, &["/no/such/folder"]);

@@ -57,6 +57,9 @@ pub struct Args {
     /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
+    /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring, direct_io=write), or node-size=SIZE
+    #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
+    also: Vec<String>,
     /// Less of everything: smaller image, shorter loads, one run
     #[arg(long)]
     quick: bool,
@@ -200,7 +203,7 @@ fn measure(
     let size_bytes = args.size_bytes()?;
     let mut notes = Vec::new();
     let workloads = workloads(args, suites, size_bytes, &mut notes)?;
-    let contestants = Contestant::line_up(&args.ablate, &args.peers);
+    let contestants = Contestant::line_up(&args.ablate, &args.also, &args.peers);
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     bar.set_message("writing the image");
     bar.set_length(size_bytes);
