@@ -1,9 +1,11 @@
 //! Syncline as a mounted filesystem: requests of the kernel's FUSE become calls of [`syncline_fs::Filesystem`].
 //!
 //! [`operations`](mod@operations) is the one table of what requests mean; [`transport`](mod@transport) is how they come
-//! and go; [`Session::mount`] puts the two together; [`control`] asks a running daemon questions through its mount.
+//! and go; [`Serve`] is the seam between them; [`Session::mount`] puts the two together; [`control`] asks a running daemon
+//! questions through its mount.
 
-mod abi;
+#[expect(missing_docs, reason = "fields have the names of the kernel's public interface")]
+pub mod abi;
 pub mod control;
 mod counters;
 mod error;
@@ -13,6 +15,7 @@ mod operations;
 mod options;
 mod reply;
 mod request;
+mod serve;
 mod session;
 #[cfg(test)]
 #[path = "../tests/support/filesystem.rs"]
@@ -24,4 +27,7 @@ pub use error::MountError;
 pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts, remount};
 pub use negotiate::Negotiated;
 pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
+pub use reply::Reply;
+pub use request::{Arguments, Malformed, Request};
+pub use serve::Serve;
 pub use session::{Mounted, Session, Unmounter};

@@ -7,6 +7,7 @@ use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
+use crate::serve::Serve;
 use crate::transport::{Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_fs::Filesystem;
 
 /// What the threads that serve one mount share.
-pub struct Session {
-    fs: Arc<Filesystem>,
+pub struct Session<F = Filesystem> {
+    fs: Arc<F>,
     negotiated: Negotiated,
     control: Arc<Control>,
     counters: Arc<RequestCounters>,
@@ -28,9 +29,9 @@ pub struct Session {
     ended: Arc<AtomicBool>,
 }
 
-impl Session {
+impl<F: Serve> Session<F> {
     /// Mounts `fs` at `path` and starts serving it. Opening and closing the filesystem is the caller's.
-    pub fn mount(fs: Arc<Filesystem>, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    pub fn mount(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Mounted<F>, MountError> {
         let over_io_uring = options.transport != Transport::Classic;
         let mounted = match Self::mount_over(over_io_uring, &fs, path, options) {
             // What was agreed with the kernel can't be taken back; a mount without it can be made.
@@ -46,10 +47,10 @@ impl Session {
 
     fn mount_over(
         over_io_uring: bool,
-        fs: &Arc<Filesystem>,
+        fs: &Arc<F>,
         path: &Path,
         options: &MountOptions,
-    ) -> Result<Mounted, MountError> {
+    ) -> Result<Mounted<F>, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
         let negotiated = handshake(&descriptor, Wishes { over_io_uring, direct_io: options.direct_io })?;
         tracing::debug!(?negotiated, "agreed with the kernel");
@@ -66,7 +67,7 @@ impl Session {
 
     /// A session that is mounted nowhere.
     pub(crate) fn new(
-        fs: Arc<Filesystem>,
+        fs: Arc<F>,
         negotiated: Negotiated,
         options: &MountOptions,
         ended: Arc<AtomicBool>,
@@ -92,7 +93,7 @@ impl Session {
     }
 
     /// The filesystem that is served.
-    pub fn fs(&self) -> &Arc<Filesystem> {
+    pub fn fs(&self) -> &Arc<F> {
         &self.fs
     }
 
@@ -116,7 +117,8 @@ impl Session {
         &self.counters
     }
 
-    pub(crate) fn cache_seconds(&self) -> u64 {
+    /// How long the kernel may keep names and attributes without asking.
+    pub fn cache_seconds(&self) -> u64 {
         self.cache_seconds
     }
 
@@ -152,21 +154,21 @@ fn why_not_offered() -> String {
 }
 
 /// A running mount. Dropping it takes the mount out of sight; its threads end when nobody uses it any more.
-pub struct Mounted {
+pub struct Mounted<F = Filesystem> {
     path: PathBuf,
     mount_point: Arc<Mutex<MountPoint>>,
-    session: Arc<Session>,
+    session: Arc<Session<F>>,
     workers: Workers,
 }
 
-impl Mounted {
+impl<F: Serve> Mounted<F> {
     /// Where it is mounted, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// What its threads share.
-    pub fn session(&self) -> &Arc<Session> {
+    pub fn session(&self) -> &Arc<Session<F>> {
         &self.session
     }
 

@@ -1,9 +1,9 @@
 //! Carrying out a request on the worker that received it: at once if it need not wait, as a task beside others if it
 //! must. The answer leaves from the same CPU either way.
 
-use crate::operations::serve;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::serve::Serve;
 use crate::session::Session;
 use futures_lite::FutureExt;
 use std::cell::{Cell, RefCell};
@@ -73,8 +73,8 @@ impl Drop for Entered {
 }
 
 /// Carries out `request` and calls `answer` with what is to be sent, now or later on this thread.
-pub fn carry_out(
-    session: &Arc<Session>,
+pub fn carry_out<F: Serve>(
+    session: &Arc<Session<F>>,
     load: &Rc<Load>,
     request: Request,
     answer: impl FnOnce(u64, Reply) + 'static,
@@ -83,7 +83,7 @@ pub fn carry_out(
     let session = session.clone();
     let mut carried = Box::pin(async move {
         let _entered = entered;
-        let reply = guarded(serve(&session, &request)).await.unwrap_or_else(|| {
+        let reply = guarded(F::serve(&session, &request)).await.unwrap_or_else(|| {
             let (opcode, ino) = (request.opcode(), request.ino());
             tracing::error!(?opcode, ino, "serving a request panicked; the caller gets EIO");
             Reply::error(libc::EIO)

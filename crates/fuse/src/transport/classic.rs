@@ -4,6 +4,7 @@ use super::carry::{Load, carry_out};
 use super::connection::Connection;
 use super::receive::{Received, Receiver};
 use crate::error::MountError;
+use crate::serve::Serve;
 use crate::session::Session;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use syncline_device::Worker;
 const REQUESTS_PER_WAIT: usize = 8;
 
 /// Serves one end of the connection on the current worker until the connection ends and every request was answered.
-pub async fn serve(connection: Connection, session: Arc<Session>) -> Result<(), MountError> {
+pub async fn serve<F: Serve>(connection: Connection, session: Arc<Session<F>>) -> Result<(), MountError> {
     let connection = Rc::new(connection);
     let load = Rc::<Load>::default();
     let outcome = receive_all(&connection, &session, &load).await;
@@ -23,9 +24,9 @@ pub async fn serve(connection: Connection, session: Arc<Session>) -> Result<(), 
 }
 
 /// Receives requests and carries them out until the connection ends.
-pub async fn receive_all(
+pub async fn receive_all<F: Serve>(
     connection: &Rc<Connection>,
-    session: &Arc<Session>,
+    session: &Arc<Session<F>>,
     load: &Rc<Load>,
 ) -> Result<(), MountError> {
     let mut receiver = Receiver::new(session.negotiated().transfer_bytes_max);

@@ -11,6 +11,7 @@ mod uring;
 use crate::abi::flags::init;
 use crate::error::MountError;
 use crate::options::MountOptions;
+use crate::serve::Serve;
 use crate::session::Session;
 use connection::Connection;
 use halt::Halt;
@@ -28,9 +29,9 @@ pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);
 
 impl Workers {
     /// Starts the threads; they serve `session` until its connection ends. After an error they end when it does.
-    pub fn start(
+    pub fn start<F: Serve>(
         descriptor: OwnedFd,
-        session: &Arc<Session>,
+        session: &Arc<Session<F>>,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let allowed = allowed_cpus().map_err(MountError::workers)?;
@@ -83,9 +84,9 @@ enum Way {
 }
 
 /// What one thread is given.
-struct Seat {
+struct Seat<F> {
     connection: Connection,
-    session: Arc<Session>,
+    session: Arc<Session<F>>,
     cpu: Option<usize>,
     way: Way,
     halt: Halt,
@@ -99,7 +100,7 @@ struct Starting {
 
 impl Starting {
     /// Starts one thread, and waits until it is ready to serve.
-    fn new(index: usize, seat: Seat) -> Result<Self, MountError> {
+    fn new(index: usize, seat: Seat<impl Serve>) -> Result<Self, MountError> {
         let (ready, started) = mpsc::channel();
         let (go, gone) = mpsc::channel();
         let name = format!("syncline-fuse-{index}");
@@ -117,7 +118,7 @@ impl Starting {
     }
 }
 
-impl Seat {
+impl<F: Serve> Seat<F> {
     /// The thread's whole life. It tells whether it is `ready`, waits for `go`, and serves.
     fn serve(
         self,

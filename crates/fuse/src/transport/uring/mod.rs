@@ -14,6 +14,7 @@ use super::connection::Connection;
 use super::halt::Halt;
 use crate::error::MountError;
 use crate::reply::Reply;
+use crate::serve::Serve;
 use crate::session::Session;
 use entry::Entry;
 use futures_lite::future;
@@ -29,9 +30,9 @@ use syncline_device::Worker;
 pub use shares::{Share, of_this_machine};
 
 /// The queues that one worker serves.
-pub struct Queues {
+pub struct Queues<F> {
     connection: Rc<Connection>,
-    session: Arc<Session>,
+    session: Arc<Session<F>>,
     load: Rc<Load>,
     /// Entries that the kernel will still use.
     live: Cell<usize>,
@@ -42,11 +43,11 @@ pub struct Queues {
     waiting: RefCell<Option<Waker>>,
 }
 
-impl Queues {
+impl<F: Serve> Queues<F> {
     /// Offers the kernel the entries of `shares`, on the current worker.
     pub async fn register(
         connection: Connection,
-        session: Arc<Session>,
+        session: Arc<Session<F>>,
         shares: &[Share],
     ) -> io::Result<Rc<Self>> {
         if !Worker::current().has_ring() {
@@ -116,15 +117,15 @@ impl Queues {
 }
 
 /// An entry that the kernel will still use, or whose request is being carried out.
-struct Live {
+struct Live<F> {
     entry: Box<Entry>,
-    queues: Rc<Queues>,
+    queues: Rc<Queues<F>>,
     /// The kernel has given it back; dropped before, it is lost.
     ended: bool,
 }
 
-impl Live {
-    fn new(queues: &Rc<Queues>, entry: Box<Entry>) -> Self {
+impl<F: Serve> Live<F> {
+    fn new(queues: &Rc<Queues<F>>, entry: Box<Entry>) -> Self {
         queues.live.set(queues.live.get() + 1);
         Self { entry, queues: queues.clone(), ended: false }
     }
@@ -172,7 +173,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl<F> Drop for Live<F> {
     fn drop(&mut self) {
         if !self.ended && self.queues.lost.get().is_none() {
             self.queues.lost.set(Some(libc::EIO));
