@@ -74,7 +74,8 @@ pub fn succeed(command: &mut Command, interrupt: Option<&Interrupt>) -> Result<S
     Err(BenchError::Command { program: program.to_string_lossy().into_owned(), said: answer.said() })
 }
 
-fn text(file: &mut File) -> Result<String, BenchError> {
+/// All that was written to a file.
+pub(crate) fn text(file: &mut File) -> Result<String, BenchError> {
     let mut bytes = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut bytes)?;

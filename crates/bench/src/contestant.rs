@@ -1,4 +1,4 @@
-//! Who is compared: Syncline, Syncline without one of its mechanisms, and the kernel's filesystems.
+//! Who is compared: Syncline, Syncline without one of its mechanisms, the kernel's filesystems, and one that keeps nothing.
 
 use crate::{BenchError, command};
 use std::ffi::OsString;
@@ -52,12 +52,6 @@ impl Peer {
         }
     }
 
-    /// Fails where its mkfs is missing.
-    pub fn require(self) -> Result<(), BenchError> {
-        let (program, package) = self.maker();
-        command::require(program, package).map(|_| ())
-    }
-
     /// The command that makes it on a device, with room for so many files. Nothing is discarded: the device stays written. ext4
     /// does at once what it would else do in the background of the measurement.
     pub fn mkfs(self, device: &Path, files: u64) -> Result<Command, BenchError> {
@@ -82,19 +76,12 @@ impl Peer {
     }
 }
 
-impl FromStr for Peer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|peer| peer.name() == text);
-        found.ok_or_else(|| format!("choose among {}", Self::ALL.map(Self::name).join(", ")))
-    }
-}
-
 /// Names the image that keeps no parent pointers, among the mechanisms that are switched off.
 pub const PARENT_POINTERS: &str = "parent-pointers";
 /// Begins the one option of mkfs among those of the mount.
 const NODE_SIZE: &str = "node-size=";
+/// Names the filesystem that keeps nothing.
+const NULL: &str = "null";
 
 /// One who is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,6 +90,8 @@ pub enum Contestant {
     Syncline(Variant),
     /// A filesystem of the kernel.
     Peer(Peer),
+    /// The filesystem that keeps nothing, behind Syncline's transports: see [`null`](crate::null).
+    Null,
 }
 
 /// How Syncline is made and mounted.
@@ -117,17 +106,29 @@ pub enum Variant {
 }
 
 impl Contestant {
-    /// Syncline, Syncline without each of these mechanisms and with each of these options, and the peers.
-    pub fn line_up(ablations: &[String], options: &[String], peers: &[Peer]) -> Vec<Self> {
+    /// Syncline, Syncline without each of these mechanisms and with each of these options, and the others.
+    pub fn line_up(ablations: &[String], options: &[String], others: &[Self]) -> Vec<Self> {
         let ablated = ablations.iter().cloned().map(Variant::Without);
         let optional = options.iter().cloned().map(Variant::With);
         let variants = std::iter::once(Variant::Plain).chain(ablated).chain(optional);
-        variants.map(Self::Syncline).chain(peers.iter().copied().map(Self::Peer)).collect()
+        variants.map(Self::Syncline).chain(others.iter().cloned()).collect()
     }
 
     /// True for a filesystem of the kernel.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
+    }
+
+    /// True unless it is Syncline.
+    pub fn is_other(&self) -> bool {
+        !matches!(self, Self::Syncline(_))
+    }
+
+    /// Fails where the program that makes it is missing.
+    pub fn require(&self) -> Result<(), BenchError> {
+        let Self::Peer(peer) = self else { return Ok(()) };
+        let (program, package) = peer.maker();
+        command::require(program, package).map(|_| ())
     }
 }
 
@@ -162,7 +163,21 @@ impl fmt::Display for Contestant {
             Self::Syncline(Variant::Without(name)) => f.pad(&format!("syncline -{name}")),
             Self::Syncline(Variant::With(option)) => f.pad(&format!("syncline +{option}")),
             Self::Peer(peer) => f.pad(peer.name()),
+            Self::Null => f.pad(NULL),
         }
+    }
+}
+
+/// One of those that Syncline is compared with, by the names of the command line.
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == NULL {
+            return Ok(Self::Null);
+        }
+        let found = Peer::ALL.into_iter().find(|peer| peer.name() == text).map(Self::Peer);
+        found.ok_or_else(|| format!("choose among {}, {NULL}", Peer::ALL.map(Peer::name).join(", ")))
     }
 }
 
@@ -174,7 +189,8 @@ mod tests {
     fn contestants_have_names_and_an_order() {
         let options = ["direct_io=write".to_owned(), "node-size=64KiB".to_owned()];
         let ablations = ["flush-elide".to_owned(), PARENT_POINTERS.to_owned()];
-        let line_up = Contestant::line_up(&ablations, &options, &[Peer::Xfs, Peer::Ext4FastCommit]);
+        let others = ["xfs", "ext4-fc", "null"].map(|name| name.parse().unwrap());
+        let line_up = Contestant::line_up(&ablations, &options, &others);
         let names: Vec<String> = line_up.iter().map(ToString::to_string).collect();
         assert_eq!(
             names,
@@ -185,14 +201,15 @@ mod tests {
                 "syncline +direct_io=write",
                 "syncline +node-size=64KiB",
                 "xfs",
-                "ext4-fc"
+                "ext4-fc",
+                "null"
             ]
         );
         let arguments: Vec<_> = line_up
             .iter()
             .filter_map(|contestant| match contestant {
                 Contestant::Syncline(variant) => Some((variant.mkfs_options(), variant.mount_options())),
-                Contestant::Peer(_) => None,
+                _ => None,
             })
             .collect();
         let expected: [(&[&str], &[&str]); 5] = [
@@ -212,10 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_read_by_name() {
-        for peer in Peer::ALL {
-            assert_eq!(peer.name().parse(), Ok(peer));
+    fn others_are_read_by_name() {
+        for other in Peer::ALL.map(Contestant::Peer).into_iter().chain([Contestant::Null]) {
+            assert_eq!(other.to_string().parse(), Ok(other));
         }
-        assert!("ext3".parse::<Peer>().unwrap_err().contains("ext4-fc"));
+        assert!("ext3".parse::<Contestant>().unwrap_err().contains("ext4-fc"));
+        assert!("syncline".parse::<Contestant>().is_err());
     }
 }

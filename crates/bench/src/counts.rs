@@ -72,6 +72,8 @@ pub enum Source {
     Block(PathBuf),
     /// The daemon behind the mount.
     Daemon,
+    /// Nowhere: there is no device.
+    Nowhere,
 }
 
 impl Source {
@@ -86,6 +88,7 @@ impl Source {
         match self {
             Self::Block(path) => Counts::from_block_stat(&std::fs::read_to_string(path).at(path)?),
             Self::Daemon => Counts::from_daemon(directory),
+            Self::Nowhere => Ok(Counts::default()),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::counts::Source;
 use crate::error::During;
 use crate::mount::{Mounted, run_program};
 use crate::{BenchError, Interrupt, command};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub struct Ground {
     bytes: u64,
     image: PathBuf,
     mount_point: PathBuf,
+    /// For those behind FUSE.
+    mount_options: Vec<OsString>,
     // In this order: the device before the file that it is over.
     loop_device: Option<LoopDevice>,
     /// Why there is no loop device.
@@ -77,8 +80,21 @@ impl Ground {
             Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, Some("only root can set one up".into())),
         };
-        let program = program.to_owned();
-        Ok(Self { program, bytes, image, mount_point, loop_device, why_no_loop_device, _folder: folder })
+        Ok(Self {
+            program: program.to_owned(),
+            bytes,
+            image,
+            mount_point,
+            mount_options: Vec::new(),
+            loop_device,
+            why_no_loop_device,
+            _folder: folder,
+        })
+    }
+
+    /// The same with options for every mount behind FUSE, Syncline's and that of the null filesystem.
+    pub fn with_mount_options(self, mount_options: Vec<OsString>) -> Self {
+        Self { mount_options, ..self }
     }
 
     /// Why there is no loop device, and counts come from the daemon.
@@ -91,10 +107,11 @@ impl Ground {
         self.bytes
     }
 
-    /// Where counts are read.
-    pub fn counts(&self) -> Source {
+    /// Where counts are read of what a contestant does.
+    pub fn counts(&self, contestant: &Contestant) -> Source {
         match &self.loop_device {
             Some(device) => Source::of_device(&device.0),
+            None if *contestant == Contestant::Null => Source::Nowhere,
             None => Source::Daemon,
         }
     }
@@ -114,13 +131,15 @@ impl Ground {
             Contestant::Peer(peer) => {
                 command::succeed(&mut peer.mkfs(self.device(), files)?, None)?;
             }
+            Contestant::Null => {}
         }
         self.mount(contestant)
     }
 
     /// Mounts what was made before.
     pub fn mount(&self, contestant: &Contestant) -> Result<Mounted, BenchError> {
-        Mounted::contestant(contestant, &self.program, self.device(), &self.mount_point)
+        let (device, mount_point) = (self.device(), &self.mount_point);
+        Mounted::contestant(contestant, &self.program, device, mount_point, &self.mount_options)
     }
 }
 

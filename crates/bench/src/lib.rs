@@ -18,6 +18,7 @@ pub mod machine;
 pub mod measure;
 pub mod micro;
 pub mod mount;
+pub mod null;
 pub mod outcome;
 pub mod report;
 pub mod synced;

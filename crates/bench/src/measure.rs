@@ -106,7 +106,7 @@ impl Plan<'_> {
     fn workload(&self, workload: &dyn Workload, clock: &mut Clock) -> Result<Vec<Row>, BenchError> {
         let mut rows = self.empty_rows(workload);
         for turn in 0..self.settings.runs {
-            for (index, contestant) in self.contestants.iter().enumerate() {
+            for (index, contestant) in self.contestants_of(workload).enumerate() {
                 self.show(clock, workload, turn, contestant);
                 let runs = self.once(contestant, workload).map_err(|error| about(error, contestant))?;
                 for (row, run) in rows.iter_mut().zip(runs) {
@@ -119,10 +119,17 @@ impl Plan<'_> {
         Ok(rows)
     }
 
+    /// All, but for one that keeps nothing where that is needed: also to be mounted anew.
+    fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
+        let to_be_kept = workload.reads_back() || workload.phases().iter().any(|phase| phase.cold);
+        self.contestants.iter().filter(move |contestant| !to_be_kept || **contestant != Contestant::Null)
+    }
+
     fn empty_rows(&self, workload: &dyn Workload) -> Vec<Row> {
         let columns = |contestant: &Contestant| Column {
             name: contestant.to_string(),
-            peer: contestant.is_peer(),
+            peer: contestant.is_other(),
+            keeps: *contestant != Contestant::Null,
             runs: Vec::with_capacity(self.settings.runs),
         };
         let row = |phase: Phase| Row {
@@ -133,7 +140,7 @@ impl Plan<'_> {
             engine: workload.engine(),
             unit: phase.unit,
             latency_of: phase.latency_of,
-            columns: self.contestants.iter().map(columns).collect(),
+            columns: self.contestants_of(workload).map(columns).collect(),
         };
         workload.phases().into_iter().map(row).collect()
     }
@@ -151,7 +158,7 @@ impl Plan<'_> {
 
     /// One contestant, one workload, once.
     fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
-        let source = self.ground.counts();
+        let source = self.ground.counts(contestant);
         let mut mounted = self.ground.start(contestant, workload.files())?;
         let mut runs = Vec::new();
         for (index, phase) in workload.phases().into_iter().enumerate() {
@@ -180,14 +187,13 @@ impl Plan<'_> {
         source: &Source,
     ) -> Result<Run, BenchError> {
         let directory = mounted.directory();
-        let daemon_counts = || mounted.daemon().map(|_| Counts::from_daemon(directory)).transpose();
         let cpu_before = cpu_seconds(mounted.daemon());
-        let daemon_before = daemon_counts()?;
+        let daemon_before = mounted.daemon_counts()?;
         let before = source.read(directory)?;
         let pace = Pace::new(self.settings.duration, self.interrupt);
         let sample = workload.run(phase, directory, pace)?;
         let counts = source.read(directory)? - before;
-        let daemon_counts = daemon_counts()?.zip(daemon_before).map(|(after, before)| after - before);
+        let daemon_counts = mounted.daemon_counts()?.zip(daemon_before).map(|(after, before)| after - before);
         Ok(Run { sample, counts, daemon_counts, cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before })
     }
 }

@@ -1,13 +1,15 @@
 //! Mounts that are taken away again, however the measurement ends.
 
+use crate::command::{self, Answer};
 use crate::contestant::{Contestant, Peer};
-use crate::counts::daemon_stats;
+use crate::counts::{Counts, daemon_stats};
 use crate::error::During;
-use crate::{BenchError, command};
+use crate::{BenchError, null::READY};
 use rustix::process::{Pid, Signal};
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Seconds that a daemon may take for its last checkpoint.
@@ -22,6 +24,8 @@ enum Server {
     Daemon { program: PathBuf, pid: Option<i64> },
     /// The kernel.
     Kernel,
+    /// A process of this program that keeps nothing, and unmounts when its standard input ends: it cannot outlive the measurement.
+    Null(Child),
 }
 
 /// A mount; dropping it takes it away.
@@ -57,18 +61,38 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), server: Server::Kernel, mounted: true })
     }
 
-    /// Mounts what was made for a contestant.
+    /// Mounts the filesystem that keeps nothing, by a process of its own, as Syncline has one.
+    pub fn null(program: &Path, directory: &Path, options: &[OsString]) -> Result<Self, BenchError> {
+        let mut null = Command::new(program);
+        null.arg("bench-null").arg(directory).args(options);
+        let mut said = tempfile::tempfile()?;
+        null.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said.try_clone()?);
+        let mut child = null.spawn().during(|| format!("cannot run {}", program.display()))?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line)?;
+        if line.trim() != READY {
+            let status = child.wait()?;
+            return Err(refused(&Answer { status, out: line, err: command::text(&mut said)? }));
+        }
+        Ok(Self { directory: directory.to_owned(), server: Server::Null(child), mounted: true })
+    }
+
+    /// Mounts what was made for a contestant; the options are for those behind FUSE.
     pub fn contestant(
         contestant: &Contestant,
         program: &Path,
         source: &Path,
         directory: &Path,
+        options: &[OsString],
     ) -> Result<Self, BenchError> {
         match contestant {
             Contestant::Syncline(variant) => {
-                Self::syncline(program, source, directory, &variant.mount_options())
+                // What makes a variant is the last word.
+                let options = [options, &variant.mount_options()].concat();
+                Self::syncline(program, source, directory, &options)
             }
             Contestant::Peer(peer) => Self::kernel(*peer, source, directory),
+            Contestant::Null => Self::null(program, directory, options),
         }
     }
 
@@ -77,11 +101,20 @@ impl Mounted {
         &self.directory
     }
 
-    /// The daemon that serves it, if one does.
+    /// The process that serves it, if one does.
     pub fn daemon(&self) -> Option<i64> {
         match &self.server {
             Server::Daemon { pid, .. } => *pid,
             Server::Kernel => None,
+            Server::Null(child) => Some(child.id().into()),
+        }
+    }
+
+    /// What Syncline's daemon says that it asked of the device by now.
+    pub fn daemon_counts(&self) -> Result<Option<Counts>, BenchError> {
+        match self.server {
+            Server::Daemon { .. } => Counts::from_daemon(&self.directory).map(Some),
+            Server::Kernel | Server::Null(_) => Ok(None),
         }
     }
 
@@ -103,11 +136,21 @@ impl Mounted {
         Ok(())
     }
 
-    fn unmount(&self) -> Result<(), BenchError> {
-        let Server::Daemon { program, .. } = &self.server else { return self.unmount_kernel() };
-        let mut umount = Command::new(program);
-        umount.arg("umount").arg(&self.directory).args(["--timeout", CHECKPOINT_SECONDS]);
-        run_program(&mut umount)
+    fn unmount(&mut self) -> Result<(), BenchError> {
+        match &mut self.server {
+            Server::Daemon { program, .. } => {
+                let mut umount = Command::new(program);
+                umount.arg("umount").arg(&self.directory).args(["--timeout", CHECKPOINT_SECONDS]);
+                run_program(&mut umount)
+            }
+            Server::Kernel => self.unmount_kernel(),
+            Server::Null(child) => {
+                // This closes its standard input.
+                let status = child.wait()?;
+                let said = || format!("the null filesystem ended with {status}");
+                status.success().then_some(()).ok_or_else(|| BenchError::Program { code: 1, said: said() })
+            }
+        }
     }
 
     fn unmount_kernel(&self) -> Result<(), BenchError> {
@@ -122,11 +165,15 @@ impl Mounted {
     }
 
     /// Out of sight now, gone when nothing uses it any more; a daemon that is left is killed.
-    fn abandon(&self) {
+    fn abandon(&mut self) {
         let (program, options) =
             if rustix::process::geteuid().is_root() { ("umount", "-l") } else { ("fusermount3", "-uz") };
         // Where even this fails there is nothing left to try.
         let _ = command::run(Command::new(program).arg(options).arg(&self.directory), None);
+        if let Server::Null(child) = &mut self.server {
+            let _ = child.kill();
+            return;
+        }
         let pid = self.daemon().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -145,11 +192,12 @@ impl Drop for Mounted {
 /// Runs Syncline's own program; it has said itself what is wrong and what to do.
 pub(crate) fn run_program(command: &mut Command) -> Result<(), BenchError> {
     let answer = command::run(command, None)?;
-    if answer.status.success() {
-        return Ok(());
-    }
+    if answer.status.success() { Ok(()) } else { Err(refused(&answer)) }
+}
+
+fn refused(answer: &Answer) -> BenchError {
     let said = answer.said();
     let said = said.strip_prefix("syncline: ").unwrap_or(&said).to_owned();
     let code = answer.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-    Err(BenchError::Program { code, said })
+    BenchError::Program { code, said }
 }

@@ -36,8 +36,10 @@ impl Spread {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// True for a filesystem of the kernel.
+    /// True for those that Syncline is compared with.
     pub peer: bool,
+    /// True for who keeps on the device what is synced.
+    pub keeps: bool,
     /// Every run, in the order in which they were made.
     pub runs: Vec<Run>,
 }
@@ -93,16 +95,17 @@ impl Row {
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The name of what it is compared with: the best peer, or without peers Syncline itself.
+    /// The name of what it is compared with: the best peer, or without peers Syncline itself. Against who keeps nothing there is no
+    /// competition, so it is the yardstick only where it is the one peer.
     pub fn yardstick(&self) -> Option<&Column> {
         let value = |column: &&Column| self.value(column).map_or(f64::NAN, |value| value.median);
-        let peers = self.columns.iter().filter(|column| column.peer);
+        let peers = self.columns.iter().filter(|column| column.peer && column.keeps);
         let best = if self.unit.more_is_better() {
             peers.max_by(|a, b| value(a).total_cmp(&value(b)))
         } else {
             peers.min_by(|a, b| value(a).total_cmp(&value(b)))
         };
-        best.or_else(|| self.columns.first())
+        best.or_else(|| self.columns.iter().find(|column| column.peer)).or_else(|| self.columns.first())
     }
 
     /// A contestant's value.
@@ -224,6 +227,7 @@ pub(crate) mod tests {
         let column = |name: &str, peer, rates: &[u64]| Column {
             name: name.into(),
             peer,
+            keeps: name != "null",
             runs: rates.iter().map(|&rate| run(rate)).collect(),
         };
         Row {
@@ -270,6 +274,16 @@ pub(crate) mod tests {
         let mut row = row(Unit::Milliseconds);
         row.columns[0].runs.iter_mut().for_each(|run| run.sample.seconds = 0.5);
         assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(2.0));
+    }
+
+    #[test]
+    fn who_keeps_nothing_is_the_yardstick_only_alone() {
+        let mut row = row(Unit::PerSecond("fsyncs"));
+        let null = Column { name: "null".into(), peer: true, keeps: false, runs: vec![run(800)] };
+        row.columns.push(null);
+        assert_eq!(row.yardstick().unwrap().name, "xfs");
+        row.columns.drain(1..3);
+        assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(0.25));
     }
 
     #[test]

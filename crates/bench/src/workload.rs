@@ -142,6 +142,11 @@ pub trait Workload {
         0
     }
 
+    /// True when it needs data or extended attributes that it stored: [`null`](crate::null) can't take part.
+    fn reads_back(&self) -> bool {
+        false
+    }
+
     /// What makes the load: a program's name and version, or `built in`.
     fn engine(&self) -> String {
         "built in".into()

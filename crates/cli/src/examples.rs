@@ -200,6 +200,7 @@ pub const BENCH: &str = "\
 Examples:
   syncline bench k5 --quick                      a first look, in a minute
   syncline bench all --peers ext4,xfs,btrfs --report bench.html
+  syncline bench k4 --peers null                 what FUSE itself costs here
   syncline bench overwrite --ablate flush-elide  what a mechanism is worth";
 
 pub const DEMO: &str = "\

@@ -135,6 +135,9 @@ enum Command {
     /// Measure Syncline beside ext4, xfs and btrfs
     #[command(after_help = examples::BENCH)]
     Bench(commands::bench::Args),
+    /// Serve the filesystem that keeps nothing, which `bench` compares with
+    #[command(hide = true)]
+    BenchNull(commands::bench_null::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
     #[command(after_help = examples::DEMO)]
     Demo(commands::demo::Args),
@@ -180,6 +183,7 @@ fn run(command: Command) -> Outcome {
         Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::BenchNull(args) => commands::bench_null::run(&args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Manual(args) => commands::manual::run(&args),

@@ -4,9 +4,13 @@
 mod support;
 
 use serde_json::Value;
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use support::{Place, as_nobody, no_fuse, not_root, program, run, tool};
 
 /// K5 with the built-in load, on a small image in `place`.
@@ -71,6 +75,116 @@ fn k5_is_measured_and_reported() {
 }
 
 #[test]
+fn the_null_filesystem_is_measured_beside_it() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let json = place.path().join("figures.json");
+    let mut command = program();
+    command.args([
+        "bench",
+        "k4",
+        "--quick",
+        "--built-in",
+        "--runs",
+        "2",
+        "--size",
+        "64MiB",
+        "--peers",
+        "null",
+    ]);
+    command.args(["--transport", "classic", "--dir"]).arg(place.directory("work")).arg("--json").arg(&json);
+    let answer = run(command).ok();
+    assert!(is_tidy(&place), "its process and its mount are gone as well");
+    assert!(answer.out.contains("×null"), "{answer:?}");
+    let json: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    for (workload, phase) in json["workloads"].as_array().unwrap().iter().zip(["create", "remove"]) {
+        assert_eq!((&workload["phase"], &workload["compared_with"]), (&phase.into(), &"null".into()));
+        let [syncline, null] = [0, 1].map(|index| &workload["contestants"][index]);
+        assert_eq!((&null["name"], &null["ratio"]), (&"null".into(), &1.0.into()));
+        assert!(syncline["ratio"].as_f64().unwrap() > 0.0, "{syncline}");
+        // Both did all of it; one of them wrote nothing.
+        assert_eq!(null["runs"][0]["sample"]["operations"], syncline["runs"][0]["sample"]["operations"]);
+        assert_eq!(null["writes_per_operation"], 0.0);
+    }
+}
+
+#[test]
+fn the_null_filesystem_knows_names_and_sizes() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let root = place.directory("null");
+    let mut server = NullServer::start(&root);
+    let refused = |result: std::io::Result<()>| result.unwrap_err().kind();
+
+    let directory = root.join("directory");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..3000 {
+        File::create_new(directory.join(format!("file-{number}"))).unwrap();
+    }
+    let names = || fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names().count(), 3000);
+    assert_eq!(names().collect::<BTreeSet<_>>().len(), 3000);
+    let first = directory.join("file-0");
+    assert_eq!(refused(File::create_new(&first).map(drop)), ErrorKind::AlreadyExists);
+    assert_eq!(refused(fs::create_dir(&directory)), ErrorKind::AlreadyExists);
+    assert_eq!(refused(fs::remove_dir(&directory)), ErrorKind::DirectoryNotEmpty);
+    assert_eq!(refused(fs::remove_file(directory.join("none"))), ErrorKind::NotFound);
+
+    let mut file = File::options().write(true).open(&first).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::metadata(&first).unwrap().len(), 100_000);
+    file.set_len(10).unwrap();
+    fs::set_permissions(&first, fs::Permissions::from_mode(0o640)).unwrap();
+    let metadata = fs::metadata(&first).unwrap();
+    assert_eq!((metadata.len(), metadata.permissions().mode() & 0o7777), (10, 0o640));
+
+    // Removed while it is listed, as k4 does it.
+    for name in names() {
+        fs::remove_file(directory.join(name)).unwrap();
+    }
+    assert_eq!(refused(fs::remove_file(&first)), ErrorKind::NotFound);
+    // Without a name it still is what it was.
+    assert_eq!(file.metadata().unwrap().len(), 10);
+    drop(file);
+    fs::remove_dir(&directory).unwrap();
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+    server.end();
+}
+
+/// The null filesystem, as `bench` mounts it.
+struct NullServer(Child);
+
+impl NullServer {
+    fn start(directory: &Path) -> Self {
+        let mut command = program();
+        command.arg("bench-null").arg(directory).args(["--transport", "classic"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = Self(command.spawn().unwrap());
+        let mut line = String::new();
+        let output = server.0.stdout.take().expect("it was asked for");
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        server
+    }
+
+    /// Nobody wants it any more: it unmounts and ends well.
+    fn end(&mut self) {
+        drop(self.0.stdin.take());
+        let code = support::wait(&mut self.0, Duration::from_secs(60)).expect("it ends");
+        assert_eq!(code, 0);
+    }
+}
+
+impl Drop for NullServer {
+    fn drop(&mut self) {
+        // A failed test leaves no mount: it takes that away when its input ends.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_told_at_once() {
     skip_if!(no_fuse());
     for (options, told) in [
@@ -112,12 +226,11 @@ fn an_interrupt_leaves_nothing_behind() {
     skip_if!(no_fuse());
     let place = Place::new();
     let mut command = tiny(&place, &["--runs", "50"]);
-    let mut child =
-        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let code = support::wait(&mut child, std::time::Duration::from_secs(60)).expect("it ends");
+    let code = support::wait(&mut child, Duration::from_secs(60)).expect("it ends");
     assert_eq!(code, 1);
     assert!(is_tidy(&place));
 }

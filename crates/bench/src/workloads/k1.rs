@@ -39,6 +39,10 @@ impl Workload for K1 {
         if self.xattr { "one xattr".into() } else { "no xattr".into() }
     }
 
+    fn reads_back(&self) -> bool {
+        self.xattr
+    }
+
     fn phases(&self) -> Vec<Phase> {
         vec![Phase::warm("", Unit::PerSecond("fsyncs"), "fsync")]
     }

@@ -130,6 +130,10 @@ impl Workload for Sqlite {
         }
     }
 
+    fn reads_back(&self) -> bool {
+        true
+    }
+
     fn phases(&self) -> Vec<Phase> {
         vec![Phase::warm("", Unit::PerSecond("transactions"), "transaction")]
     }

@@ -1,14 +1,16 @@
-//! `syncline bench`: measures Syncline, without some of its mechanisms if asked, beside the kernel's filesystems.
+//! `syncline bench`: measures Syncline, without some of its mechanisms if asked, beside the kernel's filesystems and one that keeps
+//! nothing.
 
 use super::interrupt;
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use syncline_bench::contestant::{Contestant, Peer};
+use syncline_bench::contestant::Contestant;
 use syncline_bench::fio::Fio;
 use syncline_bench::ground::Ground;
 use syncline_bench::measure::{Plan, Settings};
@@ -42,7 +44,8 @@ Workloads:
   all        all of these
 
 fio, fs_mark and sqlite3 make the load where they are installed (sqlite3 has to be). Every run makes the filesystem anew on
-the same device, and contestants take turns. Peers, and counts of the block layer, need root.";
+the same device, and contestants take turns. Peers but null, and counts of the block layer, need root. null takes
+no part where what was stored is needed again: in sqlite, cold reads, and k1 with an attribute.";
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -51,15 +54,18 @@ pub struct Args {
     /// What to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
-    /// Filesystems of the kernel to measure beside it: ext4, ext4-fc, xfs, btrfs
+    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs, and null, which keeps nothing and shows what FUSE itself costs
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    peers: Vec<Peer>,
+    peers: Vec<Contestant>,
     /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
     /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring, direct_io=write), or node-size=SIZE
     #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
     also: Vec<String>,
+    /// How requests come from the kernel to Syncline and null. Default auto
+    #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
+    transport: Option<String>,
     /// Less of everything: smaller image, shorter loads, one run
     #[arg(long)]
     quick: bool,
@@ -131,6 +137,11 @@ impl Args {
     fn duration(&self) -> Duration {
         let default = if self.quick { SECONDS_QUICK } else { SECONDS };
         self.seconds.unwrap_or(Duration::from_secs_f64(default))
+    }
+
+    /// Options of mounts behind FUSE.
+    fn mount_options(&self) -> Vec<OsString> {
+        self.transport.iter().flat_map(|way| ["--transport".into(), way.into()]).collect()
     }
 
     fn size_bytes(&self) -> Result<u64, Failure> {
@@ -208,9 +219,10 @@ fn measure(
     bar.set_message("writing the image");
     bar.set_length(size_bytes);
     let program = std::env::current_exe()?;
-    let peers = !args.peers.is_empty();
+    let peers = args.peers.iter().any(Contestant::is_peer);
     let ground =
-        Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut |bytes| bar.set_position(bytes))?;
+        Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut |bytes| bar.set_position(bytes))?
+            .with_mount_options(args.mount_options());
     if let Some(why) = ground.why_no_loop_device() {
         let note = format!("Measured on an image file, without a loop device: {why}.");
         bar.suspend(|| eprintln!("syncline: {note}"));
@@ -281,6 +293,7 @@ fn progress() -> ProgressBar {
 mod tests {
     use super::*;
     use clap::Parser;
+    use syncline_bench::contestant::Peer;
 
     #[derive(Parser)]
     struct Line {
@@ -304,10 +317,13 @@ mod tests {
 
     #[test]
     fn quick_changes_what_nobody_chose() {
-        let args = parse(&["k5", "--quick", "--runs", "2", "--peers", "xfs,ext4-fc"]).unwrap();
+        let args = parse(&["k5", "--quick", "--runs", "2", "--peers", "xfs,ext4-fc,null"]).unwrap();
         assert_eq!((args.runs(), args.duration()), (2, Duration::from_secs(2)));
         assert_eq!(args.size_bytes().unwrap(), SIZE_BYTES_QUICK);
-        assert_eq!(args.peers, [Peer::Xfs, Peer::Ext4FastCommit]);
+        assert_eq!(
+            args.peers,
+            [Contestant::Peer(Peer::Xfs), Contestant::Peer(Peer::Ext4FastCommit), Contestant::Null]
+        );
     }
 
     #[test]

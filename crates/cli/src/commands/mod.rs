@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod bench_null;
 pub mod check;
 pub mod clone;
 pub mod completions;

@@ -1,0 +1,233 @@
+//! The null filesystem: what a filesystem does beyond what FUSE makes it do, left out. It knows names, attributes and sizes; data is
+//! dropped, an fsync has nothing to wait for. Syncline's own transports serve it, so that the kernel, the requests and the threads are
+//! the same, and what is between the two is Syncline's doing.
+
+mod listing;
+mod tree;
+
+use listing::{readdir, readdirplus};
+use std::path::Path;
+use std::sync::Arc;
+use syncline_fuse::abi::flags::setattr as valid;
+use syncline_fuse::abi::{
+    Attr, AttrOut, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, GetXattrIn, GetXattrOut, MkDirIn, MkNodIn,
+    Opcode, ReadIn, SetAttrIn, StatFsOut, WriteIn, WriteOut,
+};
+use syncline_fuse::{Malformed, MountError, MountOptions, Mounted, Reply, Request, Serve};
+use tree::{Errno, New, Tree, now, touch};
+
+/// What its process says when it is mounted.
+pub const READY: &str = "ready";
+/// The longest READ that is agreed on.
+const READ_BYTES_MAX: usize = 1 << 20;
+static ZEROS: [u8; READ_BYTES_MAX] = [0; READ_BYTES_MAX];
+/// What statfs shows: nothing is ever full.
+const BLOCKS: u64 = 1 << 30;
+const BLOCK_BYTES: u32 = 4096;
+const NAME_BYTES_MAX: u32 = 255;
+
+type Session = syncline_fuse::Session<Null>;
+type Answer = Result<Reply, Errno>;
+
+/// A filesystem that keeps nothing.
+pub struct Null(Tree);
+
+impl Null {
+    /// Mounts an empty one, as Syncline's images are mounted.
+    pub fn mount(path: &Path, options: &MountOptions) -> Result<Mounted<Self>, MountError> {
+        Session::mount(Arc::new(Self(Tree::new())), path, options)
+    }
+}
+
+impl Serve for Null {
+    async fn serve(session: &Session, request: &Request) -> Reply {
+        let Some(opcode) = request.opcode() else {
+            return Reply::error(libc::ENOSYS);
+        };
+        answer(session, request, opcode).unwrap_or_else(|Errno(errno)| Reply::error(errno))
+    }
+}
+
+impl From<Malformed> for Errno {
+    fn from(_: Malformed) -> Self {
+        Self(libc::EINVAL)
+    }
+}
+
+fn answer(session: &Session, request: &Request, opcode: Opcode) -> Answer {
+    match opcode {
+        Opcode::Lookup => lookup(session, request),
+        Opcode::Forget | Opcode::BatchForget => Ok(forget(session, request, opcode)),
+        Opcode::MkNod => mknod(session, request),
+        Opcode::MkDir => mkdir(session, request),
+        Opcode::Unlink => unlink(session, request),
+        Opcode::RmDir => rmdir(session, request),
+        Opcode::GetAttr => getattr(session, request),
+        Opcode::SetAttr => setattr(session, request),
+        Opcode::StatFs => Ok(statfs()),
+        Opcode::Read => read(session, request),
+        Opcode::Write => write(session, request),
+        Opcode::FSync | Opcode::FSyncDir | Opcode::SyncFs | Opcode::Destroy => Ok(Reply::empty()),
+        Opcode::ReadDir => readdir(session, request),
+        Opcode::ReadDirPlus => readdirplus(session, request),
+        Opcode::GetXattr => Err(Errno(libc::ENODATA)),
+        Opcode::ListXattr => no_xattrs(request),
+        Opcode::Ioctl => Err(Errno(libc::ENOTTY)),
+        // OPEN and CREATE are among these, as they are for Syncline: the kernel then makes files with MKNOD, and opens and closes
+        // them without asking.
+        _ => Err(Errno(libc::ENOSYS)),
+    }
+}
+
+fn attr_out(session: &Session, attr: Attr) -> Reply {
+    Reply::fixed(&AttrOut { valid: session.cache_seconds(), valid_ns: 0, padding: 0, attr })
+}
+
+fn entry_out(session: &Session, attr: Attr) -> EntryOut {
+    let seconds = session.cache_seconds();
+    EntryOut { node: attr.ino, entry_valid: seconds, attr_valid: seconds, attr, ..EntryOut::default() }
+}
+
+fn lookup(session: &Session, request: &Request) -> Answer {
+    match session.fs().0.lookup(request.ino(), request.arguments().name()?) {
+        Ok(attr) => Ok(Reply::fixed(&entry_out(session, attr))),
+        // "There is nothing of this name", to be cached.
+        Err(Errno(libc::ENOENT)) => {
+            Ok(Reply::fixed(&EntryOut { entry_valid: session.cache_seconds(), ..EntryOut::default() }))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Nobody waits for an answer, also when the request makes no sense.
+fn forget(session: &Session, request: &Request, opcode: Opcode) -> Reply {
+    let tree = &session.fs().0;
+    let mut arguments = request.arguments();
+    if opcode == Opcode::Forget {
+        let lookups = arguments.take::<ForgetIn>().map_or(0, |input| input.lookups);
+        tree.forget(request.ino(), lookups);
+        return Reply::none();
+    }
+    let count = arguments.take::<BatchForgetIn>().map_or(0, |input| input.count);
+    for one in (0..count).map_while(|_| arguments.take::<ForgetOne>().ok()) {
+        tree.forget(one.node, one.lookups);
+    }
+    Reply::none()
+}
+
+fn make(session: &Session, request: &Request, name: &[u8], mode: u32, rdev: u32) -> Answer {
+    let caller = request.caller();
+    let new = New { mode, uid: caller.uid, gid: caller.gid, rdev };
+    Ok(Reply::fixed(&entry_out(session, session.fs().0.make(request.ino(), name, new)?)))
+}
+
+fn mknod(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: MkNodIn = arguments.take()?;
+    let kind = match input.mode & libc::S_IFMT {
+        0 => libc::S_IFREG,
+        libc::S_IFDIR => return Err(Errno(libc::EINVAL)),
+        kind => kind,
+    };
+    let mode = kind | (input.mode & 0o7777 & !input.umask);
+    make(session, request, arguments.name()?, mode, input.rdev)
+}
+
+fn mkdir(session: &Session, request: &Request) -> Answer {
+    let mut arguments = request.arguments();
+    let input: MkDirIn = arguments.take()?;
+    let mode = libc::S_IFDIR | (input.mode & 0o7777 & !input.umask);
+    make(session, request, arguments.name()?, mode, 0)
+}
+
+fn unlink(session: &Session, request: &Request) -> Answer {
+    session.fs().0.unlink(request.ino(), request.arguments().name()?)?;
+    Ok(Reply::empty())
+}
+
+fn rmdir(session: &Session, request: &Request) -> Answer {
+    session.fs().0.rmdir(request.ino(), request.arguments().name()?)?;
+    Ok(Reply::empty())
+}
+
+fn getattr(session: &Session, request: &Request) -> Answer {
+    Ok(attr_out(session, session.fs().0.attr(request.ino())?))
+}
+
+fn setattr(session: &Session, request: &Request) -> Answer {
+    let input: SetAttrIn = request.arguments().take()?;
+    Ok(attr_out(session, session.fs().0.change(request.ino(), |attr| change(attr, &input))?))
+}
+
+/// Changes what is marked as valid.
+fn change(attr: &mut Attr, input: &SetAttrIn) {
+    let has = |flag: u32| input.valid & flag != 0;
+    let (seconds, ns) = now();
+    if has(valid::SIZE) {
+        attr.size = input.size;
+        touch(attr);
+    }
+    if has(valid::MODE) {
+        attr.mode = (attr.mode & libc::S_IFMT) | (input.mode & 0o7777);
+    }
+    if has(valid::UID) {
+        attr.uid = input.uid;
+    }
+    if has(valid::GID) {
+        attr.gid = input.gid;
+    }
+    if has(valid::ATIME) {
+        (attr.atime, attr.atime_ns) = (input.atime, input.atime_ns);
+    }
+    if has(valid::ATIME_NOW) {
+        (attr.atime, attr.atime_ns) = (seconds, ns);
+    }
+    if has(valid::MTIME) {
+        (attr.mtime, attr.mtime_ns) = (input.mtime, input.mtime_ns);
+    }
+    if has(valid::MTIME_NOW) {
+        (attr.mtime, attr.mtime_ns) = (seconds, ns);
+    }
+    let ctime = if has(valid::CTIME) { (input.ctime, input.ctime_ns) } else { (seconds, ns) };
+    (attr.ctime, attr.ctime_ns) = ctime;
+}
+
+fn statfs() -> Reply {
+    Reply::fixed(&StatFsOut {
+        blocks: BLOCKS,
+        free: BLOCKS,
+        available: BLOCKS,
+        files: BLOCKS,
+        files_free: BLOCKS,
+        block_size: BLOCK_BYTES,
+        name_len: NAME_BYTES_MAX,
+        fragment_size: BLOCK_BYTES,
+        ..StatFsOut::default()
+    })
+}
+
+/// As if nothing but holes had ever been written.
+fn read(session: &Session, request: &Request) -> Answer {
+    let input: ReadIn = request.arguments().take()?;
+    let left = session.fs().0.attr(request.ino())?.size.saturating_sub(input.offset);
+    let len = left.min(input.size.into()).min(READ_BYTES_MAX as u64) as usize;
+    Ok(Reply::data(vec![bytes::Bytes::from_static(&ZEROS[..len])]))
+}
+
+/// The data ends here; the size is kept.
+fn write(session: &Session, request: &Request) -> Answer {
+    let input: WriteIn = request.arguments().take()?;
+    let end = input.offset.checked_add(input.size.into()).filter(|end| *end <= i64::MAX as u64);
+    let end = end.ok_or(Errno(libc::EFBIG))?;
+    session.fs().0.change(request.ino(), |attr| {
+        attr.size = attr.size.max(end);
+        touch(attr);
+    })?;
+    Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }))
+}
+
+fn no_xattrs(request: &Request) -> Answer {
+    let asked: GetXattrIn = request.arguments().take()?;
+    // Asked with no room it is the length that is wanted.
+    Ok(if asked.size == 0 { Reply::fixed(&GetXattrOut::default()) } else { Reply::empty() })
+}

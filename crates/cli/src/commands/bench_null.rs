@@ -1,0 +1,59 @@
+//! The hidden `syncline bench-null`: serves the filesystem that keeps nothing, for as long as its standard input is open.
+
+use super::mount_options::MountChoices;
+use crate::failure::Outcome;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+use syncline_bench::null::{Null, READY};
+use syncline_fuse::{MountError, Unmounter};
+
+/// How often, and how long apart, a busy mount is tried again.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Arguments of the hidden command `bench-null`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Empty directory to mount it at
+    directory: PathBuf,
+    /// How requests come from the kernel, as for `mount`
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    transport: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome {
+    // A session of its own, as a daemon has it: what interrupts the measurement lets it end first.
+    rustix::process::setsid()?;
+    let choices = MountChoices::parse(&[format!("transport={}", args.transport)])?;
+    let mounted = Null::mount(&args.directory, &choices.kernel(Path::new("null")))?;
+    let unmounter = mounted.unmounter();
+    thread::spawn(move || {
+        // An end of any sort is one.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        unmount(&unmounter);
+    });
+    println!("{READY}");
+    std::io::stdout().flush()?;
+    mounted.run_until_unmounted()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Unmounts; what stays busy is taken out of sight, and ends when nobody uses it any more.
+fn unmount(unmounter: &Unmounter) {
+    for _ in 0..TRIES {
+        match unmounter.unmount() {
+            Ok(()) => return,
+            Err(MountError::Busy { .. }) => thread::sleep(PAUSE),
+            Err(_) => break,
+        }
+    }
+    if let Err(error) = unmounter.detach() {
+        tracing::error!(%error, "the null filesystem stays mounted");
+        // Whoever measures waits for the end.
+        std::process::exit(1);
+    }
+}
