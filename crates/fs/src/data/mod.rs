@@ -91,6 +91,8 @@ pub(crate) struct DataState {
     near: Option<u64>,
     /// Contents of the last block when its end is not the file's, so that a small append need not read it.
     tail: Option<(u64, Bytes)>,
+    /// In the list of those that have a tail, or had one.
+    tail_noted: bool,
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
     /// below is being submitted. A truncation meanwhile lowers it.
     floor: u64,
@@ -144,6 +146,7 @@ impl DataState {
             extent_end: None,
             near: None,
             tail: None,
+            tail_noted: false,
             floor: 0,
             recalled: None,
             data_op: last_op,

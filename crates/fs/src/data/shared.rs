@@ -36,7 +36,7 @@ pub(crate) struct DataShared {
     /// Told when write-back of an inode has ended or dirty bytes went down.
     progress: Event,
     stopping: AtomicBool,
-    /// Inodes with a cached tail, oldest first.
+    /// Inodes that have, or had, a cached tail, oldest first; each once.
     tails: Mutex<VecDeque<Weak<Inode>>>,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
@@ -147,17 +147,23 @@ impl DataShared {
         self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
     }
 
-    /// Counts an inode that got a cached tail; when there are too many, the oldest one loses its.
+    /// Counts an inode that got a cached tail; when there are too many, the oldest ones lose theirs.
     pub(crate) fn note_tail(&self, inode: &Arc<Inode>) {
-        let oldest = {
+        let excess: Vec<Weak<Inode>> = {
             let mut tails = self.tails.lock();
             tails.push_back(Arc::downgrade(inode));
-            if tails.len() > TAILS_MAX { tails.pop_front() } else { None }
+            let excess = tails.len().saturating_sub(TAILS_MAX);
+            tails.drain(..excess).collect()
         };
-        if let Some(oldest) = oldest.and_then(|inode| inode.upgrade())
-            && !Arc::ptr_eq(&oldest, inode)
-        {
-            oldest.state.lock().data.tail = None;
+        for oldest in excess.iter().filter_map(Weak::upgrade) {
+            // Whoever has the lease counts on the tail, and did not read the block: it would lose its beginning.
+            let Some(_lease) = oldest.lease.try_write() else {
+                self.tails.lock().push_back(Arc::downgrade(&oldest));
+                continue;
+            };
+            let mut state = oldest.state.lock();
+            state.data.tail = None;
+            state.data.tail_noted = false;
         }
     }
 }

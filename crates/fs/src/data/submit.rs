@@ -341,10 +341,11 @@ impl Started<'_> {
         let data = &mut state.data;
         let tail = self.taken.pop().filter(|_| !self.placements.is_empty());
         let new_tail = tail.and_then(|(number, block)| tail_of(number, &block, size));
-        let added = new_tail.is_some() && data.tail.is_none();
         if new_tail.is_some() {
             data.tail = new_tail;
         }
+        let added = data.tail.is_some() && !data.tail_noted;
+        data.tail_noted |= added;
         data.add_reservation(None);
         fs.data.account(data);
         state.attr.blocks = state.data.visible_units(size);

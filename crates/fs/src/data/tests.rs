@@ -11,6 +11,7 @@ mod quota;
 mod reflink;
 mod shift;
 mod sync;
+mod threads;
 mod writing;
 
 use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};

@@ -1,0 +1,80 @@
+//! Looks at a file between two steps of somebody who is at work with it, as other threads get them.
+
+use super::*;
+use crate::Clock;
+use parking_lot::Mutex;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A clock that does something else once, when somebody looks at it: at the last step before a write.
+#[derive(Default)]
+struct Interrupting {
+    hook: Mutex<Option<Hook>>,
+}
+
+impl Clock for Interrupting {
+    fn now(&self) -> Timestamp {
+        let hook = self.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Timestamp { seconds: 10, nanoseconds: 0 }
+    }
+}
+
+#[test]
+fn what_others_append_takes_nothing_from_an_append_under_way() {
+    const OTHERS: u64 = 1100;
+    let clock = Arc::new(Interrupting::default());
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let mount = Arc::new(Mount::sized(256 << 20, options));
+    let ino = mount.create("log");
+    mount.write(ino, 0, &pattern(1, 5000));
+    mount.fsync(ino);
+    let others = mount.clone();
+    *clock.hook.lock() = Some(Box::new(move || {
+        for index in 0..OTHERS {
+            let other = others.create(&format!("other{index}"));
+            others.write(other, 0, &pattern(2, 5000));
+            others.fsync(other);
+        }
+    }));
+    mount.write(ino, 5000, &pattern(3, 100));
+    assert!(clock.hook.lock().is_none(), "nobody looked at the clock");
+    assert!(mount.read(ino, 0, 5000) == pattern(1, 5000), "the append has taken what was before it");
+    assert!(mount.read(ino, 5000, 100) == pattern(3, 100));
+}
+
+#[test]
+fn two_files_that_are_appended_to_by_turns_are_not_read_for_it() {
+    let mount = Mount::sized(256 << 20, options());
+    let inos = [mount.create("one"), mount.create("other")];
+    for round in 0..3000 {
+        let ino = inos[round / 3 % 2];
+        let size = mount.size(ino);
+        mount.write(ino, size.max(5000), b"a line\n");
+        mount.fsync(ino);
+    }
+    assert_eq!(mount.fs.counters.blocks_read_for_write.get(), 0);
+}
+
+#[test]
+fn two_threads_that_append_and_sync_lose_nothing() {
+    let mount = Mount::sized(256 << 20, options());
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let mount = &mount;
+            scope.spawn(move || {
+                let ino = mount.create(&format!("log{thread}"));
+                let lines = pattern(thread, 400_000);
+                for line in lines.chunks(100) {
+                    block_on(mount.fs.append(ino, Bytes::copy_from_slice(line), false)).unwrap();
+                    mount.fsync(ino);
+                }
+                let found = mount.read(ino, 0, lines.len());
+                let wrong = found.iter().zip(&lines).position(|(found, line)| found != line);
+                assert_eq!((found.len(), wrong), (lines.len(), None), "the first wrong byte");
+            });
+        }
+    });
+}
