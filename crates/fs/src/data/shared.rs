@@ -123,7 +123,10 @@ impl DataShared {
         let mut state = inode.state.lock();
         let mut queue = self.queue.lock();
         queue.active.remove(&inode.ino);
-        if state.data.has_dirty() && !state.removing {
+        // Whoever holds its `writeback` may have taken blocks out of the dirty map that no transaction names yet; a sync of
+        // everything has to find the inode here and wait for that.
+        let settled = !state.data.has_dirty() && state.data.writeback.try_lock().is_some();
+        if !settled && !state.removing {
             queue.waiting.push_back((fs.now(), inode.clone()));
         } else {
             state.data.queued = false;

@@ -59,6 +59,27 @@ fn two_files_that_are_appended_to_by_turns_are_not_read_for_it() {
 }
 
 #[test]
+fn a_sync_of_everything_finds_what_another_sync_has_begun_with() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 10_000));
+    let fs = &mount.fs;
+    let inode = fs.data.take_oldest().expect("it is dirty");
+    // Between its first look at the file and its transaction, an fsync has what was dirty in its hands.
+    let writeback = inode.state.lock().data.writeback.clone();
+    let begun = block_on(writeback.lock());
+    let taken = inode.state.lock().data.dirty.take(0, u64::MAX, u64::MAX);
+    // An earlier write-back of the file comes to its end.
+    fs.data.finish(fs, &inode);
+    assert!(fs.data.all_dirty().iter().any(|dirty| dirty.ino == ino), "nobody would wait for the fsync");
+    inode.state.lock().data.dirty.restore(taken);
+    drop(begun);
+    block_on(fs.syncfs()).unwrap();
+    let mount = mount.crash();
+    assert_eq!(mount.read(mount.find("file"), 0, 10_000), pattern(1, 10_000));
+}
+
+#[test]
 fn two_threads_that_append_and_sync_lose_nothing() {
     let mount = Mount::sized(256 << 20, options());
     std::thread::scope(|scope| {
