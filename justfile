@@ -24,6 +24,10 @@ crash:
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test soak -- --ignored --nocapture soak
 
+# Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
+threads seconds="600":
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture
+
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":
     cargo build --release

@@ -1,0 +1,53 @@
+//! Power cuts at any moment of a life, and what comes back after them.
+
+use crate::directories::list;
+use crate::end::{contents_of, require_sound_names};
+use crate::judge::values_of;
+use crate::life::World;
+use crate::setup::{Mount, Setup, require_clean};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use syncline_sim::CrashImages;
+
+/// Power cuts of one life.
+const CUTS: usize = 6;
+
+/// Looks at images of power cuts after position `begun`; how many.
+pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
+    let recording = &world.mount.recording;
+    let end = recording.position();
+    // Half of them at the very moment at which something was promised.
+    let promises = world.ledger.positions();
+    let mut positions: Vec<usize> = promises.choose_multiple(random, CUTS / 2).copied().collect();
+    positions.resize_with(CUTS, || random.random_range(begun..=end));
+    positions.sort_unstable();
+    let mut images = CrashImages::new(&world.mount.base, recording.events(), world.setup.seed);
+    for &position in &positions {
+        let image = images.at(position, random.random());
+        let moment = format!("seed {}, a power cut at event {position} of {end}", world.setup.seed);
+        let spawn = world.mount.spawn.clone();
+        require_clean(image.snapshot(), &spawn, &moment);
+        let after =
+            Mount::open(Setup { late: false, pauses: false, canary: None, ..world.setup }, image, spawn);
+        require_survived(world, &after, position).unwrap_or_else(|what| panic!("{moment}: {what}"));
+        require_sound_names(world, &after).map(drop).unwrap_or_else(|what| panic!("{moment}: {what}"));
+        let (image, spawn) = after.close();
+        require_clean(image, &spawn, &moment);
+    }
+    positions.len()
+}
+
+/// Fails unless what was promised before `position` is there, and nothing that never was.
+fn require_survived(world: &World, after: &Mount, position: usize) -> Result<(), String> {
+    for (index, file) in world.owned.iter().enumerate() {
+        let found = contents_of(&after.fs, file.ino)?;
+        let values = values_of(file.ino, 0, &found)?;
+        file.require_survived(world.ledger.of_file(index, position), &values)?;
+    }
+    for (index, directory) in world.directories.iter().enumerate() {
+        let found = list(&after.fs, directory.ino)?;
+        directory.require_listed(world.ledger.of_directory(index, position), &found)?;
+    }
+    Ok(())
+}

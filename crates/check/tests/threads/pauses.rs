@@ -1,0 +1,107 @@
+//! Time for others: a clock that takes it where operations look at it, just before they commit, and a device whose
+//! operations end on other threads, late and out of order.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use syncline_device::{AlignedBuf, Completion, Device, MemoryDevice};
+use syncline_fs::Clock;
+use syncline_fs::types::Timestamp;
+
+/// Numbers by chance, to any thread.
+struct Chance(AtomicU64);
+
+impl Chance {
+    fn next(&self) -> u64 {
+        let at = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mixed = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// A clock that goes on by a microsecond whenever somebody looks at it.
+pub struct PausingClock {
+    chance: Chance,
+    now_us: AtomicU64,
+    pauses: bool,
+}
+
+impl PausingClock {
+    pub fn new(seed: u64, pauses: bool) -> Arc<Self> {
+        Arc::new(Self { chance: Chance(AtomicU64::new(seed)), now_us: AtomicU64::new(1_000_000_000), pauses })
+    }
+}
+
+impl Clock for PausingClock {
+    fn now(&self) -> Timestamp {
+        match self.chance.next() % 64 {
+            0..4 if self.pauses => std::thread::yield_now(),
+            4 if self.pauses => std::thread::sleep(Duration::from_micros(50)),
+            _ => {}
+        }
+        let now = self.now_us.fetch_add(1, Ordering::Relaxed);
+        Timestamp { seconds: (now / 1_000_000) as i64, nanoseconds: (now % 1_000_000) as u32 * 1000 }
+    }
+}
+
+/// Ends some operations on the thread that asks, and others on threads of its own, when those come to it.
+pub struct LateDevice {
+    inner: Arc<MemoryDevice>,
+    late: Vec<Sender<Box<dyn FnOnce() + Send>>>,
+    chance: Arc<Chance>,
+}
+
+impl LateDevice {
+    pub fn new(inner: Arc<MemoryDevice>, seed: u64) -> Arc<Self> {
+        let chance = Arc::new(Chance(AtomicU64::new(seed)));
+        let late = (0..2).map(|_| start(chance.clone())).collect();
+        Arc::new(Self { inner, late, chance })
+    }
+
+    fn run(&self, operation: impl FnOnce(&MemoryDevice) + Send + 'static) {
+        let inner = self.inner.clone();
+        let chosen = self.chance.next() as usize % (self.late.len() + 1);
+        match self.late.get(chosen) {
+            // Its thread ends with the device only.
+            Some(late) => late.send(Box::new(move || operation(&inner))).expect("the thread runs"),
+            None => operation(&inner),
+        }
+    }
+}
+
+fn start(chance: Arc<Chance>) -> Sender<Box<dyn FnOnce() + Send>> {
+    let (sender, jobs): (_, Receiver<Box<dyn FnOnce() + Send>>) = channel();
+    std::thread::spawn(move || {
+        for job in jobs {
+            if chance.next().is_multiple_of(4) {
+                std::thread::sleep(Duration::from_micros(chance.next() % 300));
+            }
+            job();
+        }
+    });
+    sender
+}
+
+impl Device for LateDevice {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        self.run(move |inner| inner.read(offset, buf, done));
+    }
+
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        self.run(move |inner| inner.write(offset, bufs, done));
+    }
+
+    fn flush(&self, done: Completion<()>) {
+        self.run(move |inner| inner.flush(done));
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        self.run(move |inner| inner.discard(offset, len_bytes, done));
+    }
+}

@@ -1,0 +1,78 @@
+//! Who does what since when, and the end of a program in which somebody does not get on.
+
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest that an operation may take. Far more than any takes on the slowest machine.
+const OPERATION_MAX: Duration = Duration::from_secs(120);
+
+/// What the threads are doing.
+pub struct Watchdog {
+    doing: Vec<Mutex<Option<(Instant, String)>>>,
+    ended: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Watchdog {
+    pub fn over(threads: u64) -> Self {
+        let doing = (0..threads).map(|_| Mutex::new(None)).collect();
+        Self { doing, ended: AtomicBool::new(false), failed: AtomicBool::new(false) }
+    }
+
+    /// Notes what a thread begins to do.
+    pub fn note(&self, thread: u64, what: String) {
+        *self.doing[thread as usize].lock().expect("no panic under it") = Some((Instant::now(), what));
+    }
+
+    /// Marks the end of all threads; [`Watchdog::watch`] returns.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread has failed: the others need not go on.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the program if an operation does not end: nobody can be made to leave a thread that hangs.
+    pub fn watch(&self, about: &str) {
+        while !self.ended.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+            let hangs = self.doing.iter().any(|doing| {
+                let doing = doing.lock().expect("no panic under it");
+                doing.as_ref().is_some_and(|(since, _)| since.elapsed() > OPERATION_MAX)
+            });
+            if hangs {
+                eprintln!("{about}: an operation does not end\n{}", self.told());
+                std::process::abort();
+            }
+        }
+    }
+
+    fn told(&self) -> String {
+        let mut told = String::new();
+        for (thread, doing) in self.doing.iter().enumerate() {
+            if let Some((since, what)) = &*doing.lock().expect("no panic under it") {
+                let _ = writeln!(told, "thread {thread}, for {:?}: {what}", since.elapsed());
+            }
+        }
+        told
+    }
+}
+
+/// Tells the watchdog when a thread ends by a panic.
+pub struct Guard<'a>(pub &'a Watchdog);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail();
+        }
+    }
+}
