@@ -33,7 +33,7 @@ pub(crate) struct DataShared {
     queue: Mutex<Queue>,
     /// Asks the background task to look around.
     wake: Event,
-    /// Told when write-back of an inode has ended or dirty bytes went down.
+    /// Told when write-back of an inode has ended, dirty bytes went down, or there is one more inode to write back.
     progress: Event,
     stopping: AtomicBool,
     /// Inodes that have, or had, a cached tail, oldest first; each once.
@@ -67,6 +67,9 @@ impl DataShared {
             let mut queue = self.queue.lock();
             first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));
+            drop(queue);
+            // A writer that waits for room, and had nothing to write back, has now.
+            self.progress.notify(usize::MAX);
         }
         if first || self.dirty_bytes.get() >= fs.options.writeback_start_bytes {
             self.wake.notify(1);

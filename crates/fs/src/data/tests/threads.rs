@@ -2,7 +2,21 @@
 
 use super::*;
 use crate::Clock;
+use crate::data::{shared, throttle};
 use parking_lot::Mutex;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake};
+
+/// Notes that it was called.
+#[derive(Default)]
+struct Call(AtomicBool);
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -98,4 +112,25 @@ fn two_threads_that_append_and_sync_lose_nothing() {
             });
         }
     });
+}
+
+#[test]
+fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
+    const LIMIT: u64 = 1 << 20;
+    let limits = Options { dirty_bytes_max: LIMIT, writeback_start_bytes: LIMIT, ..options() };
+    let mount = Mount::sized(64 << 20, limits);
+    let data = &mount.fs.data;
+    let (one, other) = (mount.create("one"), mount.create("other"));
+    mount.write(one, 0, &pattern(1, 8192));
+    // Somebody is about to write it back, so that there is nothing to do but to wait.
+    let taken = data.take_oldest().unwrap();
+    let called = Arc::new(Call::default());
+    let waker = called.clone().into();
+    let mut waiting = pin!(throttle::wait_for_room(&mount.fs, LIMIT));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    mount.write(other, 0, &pattern(2, 8192));
+    assert!(called.0.load(Ordering::Relaxed), "nobody writes the other file back");
+    block_on(shared::write_back_taken(&mount.fs, &taken)).unwrap();
+    block_on(waiting).unwrap();
+    assert_eq!(data.dirty_bytes(), 0);
 }
