@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -66,7 +66,7 @@ pub fn syncline<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Answ
 #[track_caller]
 pub fn run(mut command: Command) -> Answer {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
     // Read beside it, so that a full pipe stops nobody.
     let out = reader(child.stdout.take().expect("piped"));
     let err = reader(child.stderr.take().expect("piped"));
@@ -75,6 +75,20 @@ pub fn run(mut command: Command) -> Answer {
         panic!("{command:?} hangs");
     });
     Answer { code, out: out.join().expect("no panic"), err: err.join().expect("no panic") }
+}
+
+/// Starts a command. A program that has just been copied may be busy for a moment: a child that another thread's test was starting
+/// meanwhile has the copy open for writing, until it becomes another program.
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let started = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && started.elapsed() < LIMIT => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            spawned => return spawned,
+        }
+    }
 }
 
 fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
