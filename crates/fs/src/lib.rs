@@ -26,6 +26,7 @@ mod options;
 mod orphan;
 mod parents;
 mod paths;
+mod patience;
 mod privileges;
 mod quota;
 mod readdir;

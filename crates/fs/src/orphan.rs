@@ -5,6 +5,7 @@ use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::patience::Patience;
 use crate::quota::Delta;
 use crate::types::{FileType, Ino, ROOT};
 use async_lock::RwLockWriteGuard;
@@ -245,12 +246,12 @@ impl Filesystem {
     /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it waits for what
     /// was unlinked and is about to give its blocks back.
     pub(crate) async fn admit_growth(&self) -> Result<(), FsError> {
-        match self.store.admit(Admission::Grow).await {
-            Err(StoreError::NoSpace) => {
-                self.wait_for_orphans().await;
-                Ok(self.store.admit(Admission::Grow).await?)
+        let mut patience = Patience::default();
+        loop {
+            match self.store.admit(Admission::Grow).await {
+                Err(StoreError::NoSpace) if patience.wait(self, |_| true).await => {}
+                admitted => return Ok(admitted?),
             }
-            admitted => Ok(admitted?),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
 use crate::inode::Inode;
+use crate::patience::Patience;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,12 +101,12 @@ pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reser
     if let Some(reservation) = fs.store.try_reserve(blocks) {
         return Ok(Some(reservation));
     }
-    match fs.store.reserve(blocks).await {
-        Err(StoreError::NoSpace) => {
-            fs.wait_for_orphans_leased().await;
-            Ok(Some(fs.store.reserve(blocks).await?))
+    let mut patience = Patience::default();
+    loop {
+        match fs.store.reserve(blocks).await {
+            Err(StoreError::NoSpace) if patience.wait(fs, |_| true).await => {}
+            reserved => return Ok(Some(reserved?)),
         }
-        reserved => Ok(Some(reserved?)),
     }
 }
 

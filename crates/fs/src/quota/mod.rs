@@ -17,13 +17,13 @@ pub use set::{QuotaLimits, QuotaUsage};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
+use crate::patience::Patience;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 use syncline_format::items::quota::Quota;
 use syncline_format::superblock::FEATURE_QUOTAS;
 use syncline_format::{Key, Kind};
@@ -33,9 +33,6 @@ use syncline_store::{Canary, OpSeq, Store, Transaction};
 pub(crate) const UNIT_BYTES: u64 = 512;
 /// Quotas read at a time at mount.
 const ITEMS_EACH: usize = 1024;
-/// How often, and how long each time, what was removed is waited for before there is said to be no room.
-const WAITS: u32 = 10;
-const WAIT: Duration = Duration::from_millis(2);
 
 /// Key of a quota's item.
 pub(crate) fn key(number: u64) -> Key {
@@ -268,24 +265,15 @@ impl Filesystem {
         held.ok_or(FsError::QuotaExceeded)
     }
 
-    /// Before there is said to be no room in a tree, what was removed from it gives its own back. (The kernel tells a little
-    /// later than it has the name removed that it needs the inode no more.)
+    /// Before there is said to be no room in a tree, what was removed from it gives its own back.
     async fn wait_for_removals(&self, number: u64, mut done: impl FnMut() -> bool) -> Result<(), FsError> {
-        for _ in 0..WAITS {
-            self.wait_for_orphans_leased().await;
-            if done() {
-                return Ok(());
+        let mut patience = Patience::default();
+        while !done() {
+            if !patience.wait(self, |state| state.meta.quota == number).await {
+                return Err(FsError::QuotaExceeded);
             }
-            let removed = |inode: &Inode| {
-                let state = inode.state.lock();
-                state.meta.quota == number && state.attr.nlink == 0 && state.opens == 0
-            };
-            if self.inodes.matching(removed).is_empty() {
-                break;
-            }
-            self.spawn.sleep(WAIT).await;
         }
-        if done() { Ok(()) } else { Err(FsError::QuotaExceeded) }
+        Ok(())
     }
 
     /// Refuses to let a name cross the border of a tree: usage belongs to the tree in which an inode was made, and whoever

@@ -224,6 +224,28 @@ fn the_room_of_an_unlinked_file_is_there_for_the_next_write() {
     }
 }
 
+/// The kernel says that it needs an inode no more some time after it has the last name removed.
+#[test]
+fn room_is_waited_for_until_the_kernel_forgets_what_is_unlinked() {
+    let mount = Mount::sized(24 << 20, options());
+    let chunk = pattern(4, 1 << 20);
+    let ino = mount.create("big");
+    let mut offset = 0;
+    while mount.try_write(ino, offset, &chunk).is_ok() {
+        offset += chunk.len() as u64;
+    }
+    mount.fsync(ino);
+    let other = mount.create("other");
+    block_on(mount.fs.unlink(ROOT, b"big")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            mount.fs.forget(ino, 1);
+        });
+        mount.write(other, 0, &chunk);
+    });
+}
+
 #[test]
 fn a_truncation_works_on_a_full_image() {
     let mount = Mount::sized(24 << 20, options());
