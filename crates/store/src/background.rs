@@ -111,8 +111,9 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         }
         let listener = strong.wake.listen();
         if is_due || strong.checkpoint_due.load(Ordering::Acquire) {
-            let failed = strong.checkpoint().await.is_err();
+            // Before it begins: its own end takes back what is asked for meanwhile, and whoever asks after that waits for another.
             strong.checkpoint_due.store(false, Ordering::Release);
+            let failed = strong.checkpoint().await.is_err();
             (due, is_due) = (None, false);
             if failed {
                 drop(strong);

@@ -273,3 +273,32 @@ fn either_superblock_copy_is_enough() {
         assert_eq!(get(&open(&damaged, &spawn), 100).as_deref(), Some(&b"kept"[..]));
     }
 }
+
+/// Memtables far below what is written, and no checkpoint but those that are asked for: whoever waits for one must be heard.
+#[test]
+fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
+    const WRITERS: u64 = 4;
+    let spawn = spawn();
+    let options = StoreOptions {
+        memtable_bytes: 16 << 10,
+        checkpoint_interval: std::time::Duration::from_secs(3600),
+        ..StoreOptions::default()
+    };
+    let store = block_on(Store::open(formatted(&spawn), options, spawn.clone())).unwrap().0;
+    let (done, end) = std::sync::mpsc::channel();
+    for writer in 0..WRITERS {
+        let (store, done) = (store.clone(), done.clone());
+        std::thread::spawn(move || {
+            for round in 0..3000 {
+                block_on(store.admit(Admission::Grow)).unwrap();
+                put(&store, 100 + writer * 16 + round % 16, &"value".repeat(400));
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..WRITERS {
+        end.recv_timeout(std::time::Duration::from_secs(60))
+            .expect("a writer waits for a checkpoint that nobody makes");
+    }
+    assert!(store.counters().checkpoints > 100);
+}
