@@ -136,7 +136,7 @@ pub fn live(seed: u64, changed: impl FnOnce(Setup) -> Setup) -> Figures {
 }
 
 fn run(world: &World, thread: u64, mut random: StdRng) {
-    let _guard = Guard(&world.watchdog);
+    let _guard = Guard { watchdog: &world.watchdog, thread };
     for _ in 0..world.setup.steps {
         if world.watchdog.has_failed() {
             return;

@@ -66,13 +66,17 @@ impl Watchdog {
     }
 }
 
-/// Tells the watchdog when a thread ends by a panic.
-pub struct Guard<'a>(pub &'a Watchdog);
+/// Tells the watchdog when a thread ends, and whether by a panic.
+pub struct Guard<'a> {
+    pub watchdog: &'a Watchdog,
+    pub thread: u64,
+}
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
+        *self.watchdog.doing[self.thread as usize].lock().expect("no panic under it") = None;
         if std::thread::panicking() {
-            self.0.fail();
+            self.watchdog.fail();
         }
     }
 }
