@@ -126,10 +126,12 @@ impl DataShared {
         let mut state = inode.state.lock();
         let mut queue = self.queue.lock();
         queue.active.remove(&inode.ino);
+        let mut first = false;
         // Whoever holds its `writeback` may have taken blocks out of the dirty map that no transaction names yet; a sync of
         // everything has to find the inode here and wait for that.
         let settled = !state.data.has_dirty() && state.data.writeback.try_lock().is_some();
         if !settled && !state.removing {
+            first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));
         } else {
             state.data.queued = false;
@@ -137,6 +139,10 @@ impl DataShared {
         }
         drop(queue);
         drop(state);
+        if first {
+            // With nothing to wait for, the background task looks at no clock.
+            self.wake.notify(1);
+        }
         self.progress.notify(usize::MAX);
     }
 

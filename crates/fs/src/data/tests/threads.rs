@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake};
+use std::time::{Duration, Instant};
 
 /// Notes that it was called.
 #[derive(Default)]
@@ -133,4 +134,22 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
     block_on(shared::write_back_taken(&mount.fs, &taken)).unwrap();
     block_on(waiting).unwrap();
     assert_eq!(data.dirty_bytes(), 0);
+}
+
+#[test]
+fn what_became_dirty_again_is_written_back_when_it_is_old_enough() {
+    let soon = Options { writeback_age: Duration::from_millis(500), ..Options::default() };
+    let mount = Mount::sized(64 << 20, soon);
+    let data = &mount.fs.data;
+    mount.write(mount.create("file"), 0, &pattern(1, 8192));
+    let taken = data.take_oldest().expect("it is not old enough for the background task");
+    // Nothing waits now, and the background task finds that out.
+    std::thread::sleep(Duration::from_millis(1200));
+    // Somebody has written to the file while another wrote it back.
+    data.finish(&mount.fs, &taken);
+    let begun = Instant::now();
+    while data.dirty_bytes() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody writes it back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
