@@ -13,25 +13,20 @@ const WAIT: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub(crate) struct Patience {
     waits: u32,
-    over: bool,
 }
 
 impl Patience {
     /// Waits for removals of what would help; false when it is no use to try once more. The caller may hold leases.
     pub(crate) async fn wait(&mut self, fs: &Filesystem, helps: impl Fn(&InodeState) -> bool) -> bool {
-        if self.over {
-            return false;
-        }
         if self.waits > 0 {
             let to_go = |inode: &Inode| {
                 let state = inode.state.lock();
                 state.attr.nlink == 0 && state.opens == 0 && helps(&state)
             };
-            // What has gone since the last try is worth a last one.
-            self.over = self.waits > WAITS || fs.inodes.matching(to_go).is_empty();
-            if !self.over {
-                fs.spawn.sleep(WAIT).await;
+            if self.waits > WAITS || fs.inodes.matching(to_go).is_empty() {
+                return false;
             }
+            fs.spawn.sleep(WAIT).await;
         }
         self.waits += 1;
         fs.wait_for_orphans_leased().await;
