@@ -36,15 +36,17 @@ enum Feature {
     Snapshots,
     Compression,
     Quotas,
+    DataInLog,
 }
 
-const FEATURES: [Feature; 6] = [
+const FEATURES: [Feature; 7] = [
     Feature::None,
     Feature::ParentPointers,
     Feature::Preallocation,
     Feature::Snapshots,
     Feature::Compression,
     Feature::Quotas,
+    Feature::DataInLog,
 ];
 /// Limits of the directory in the image that has quotas.
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
@@ -59,6 +61,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::Snapshots => "snapshots-",
         Feature::Compression => "compression-",
         Feature::Quotas => "quotas-",
+        Feature::DataInLog => "data-in-log-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -88,6 +91,7 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         hash_seed: Some(SEED),
         created,
         parent_pointers: feature == Feature::ParentPointers,
+        data_in_log: feature == Feature::DataInLog,
         ..FormatOptions::default()
     };
     format_device(device.clone(), &format).unwrap();
@@ -151,6 +155,18 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         fs.create_dir_all("removed/below").unwrap();
         fs.set_quota("removed", QuotaLimits::default()).unwrap();
         fs.remove_quota("removed").unwrap();
+    }
+    if feature == Feature::DataInLog {
+        let file = fs.create_file("logged").unwrap();
+        file.write_all_at(&pattern(100_000), 0).unwrap();
+        file.sync_all().unwrap();
+        // The log has these whole; one of them becomes shorter, and a later block goes.
+        for block in [3, 7, 20] {
+            file.write_all_at(b"logged whole", block * 4096 + 100).unwrap();
+            file.sync_all().unwrap();
+        }
+        file.set_len(80_000).unwrap();
+        file.allocate(Allocation::PunchHole, 7 * 4096 + 104, 4000).unwrap();
     }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
@@ -232,8 +248,17 @@ fn compare(fs: &Filesystem, feature: Feature) {
         );
         assert_eq!(fs.quotas(), [usage]);
     }
+    if feature == Feature::DataInLog {
+        let mut expected = pattern(80_000);
+        for at in [3 * 4096 + 100, 7 * 4096 + 100] {
+            expected[at..at + 12].copy_from_slice(b"logged whole");
+        }
+        expected[7 * 4096 + 104..7 * 4096 + 4104].fill(0);
+        assert!(fs.read("logged").unwrap() == expected);
+    }
     match feature {
         Feature::None
+        | Feature::DataInLog
         | Feature::Preallocation
         | Feature::Snapshots
         | Feature::Compression

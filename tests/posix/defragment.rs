@@ -13,6 +13,9 @@ fn defragment(arguments: &[&Path]) -> Answer {
     run(command)
 }
 
+/// Without this, what is synced in small pieces is placed together.
+const PLACED: &str = "ablate=data-in-log";
+
 /// Two files whose blocks alternate on the device.
 fn scatter(ground: &Ground, names: [&str; 2], blocks: u64) {
     let files = names.map(|name| File::create(ground.path(name)).unwrap());
@@ -36,7 +39,7 @@ fn is_whole(path: &Path, fill: u8, blocks: usize) -> bool {
 #[test]
 fn files_that_lie_scattered_are_put_together() {
     skip_if!(no_fuse());
-    let mut ground = Ground::new();
+    let mut ground = Ground::with(&["-o", PLACED]);
     fs::create_dir(ground.path("d")).unwrap();
     scatter(&ground, ["d/one", "d/other"], 100);
     let before = ground.path("d/one").metadata().unwrap();
@@ -65,7 +68,7 @@ fn files_that_lie_scattered_are_put_together() {
 fn only_owners_defragment() {
     skip_if!(no_fuse());
     skip_if!(not_root());
-    let ground = Ground::with(&["-o", "allow_other"]);
+    let ground = Ground::with(&["-o", "allow_other", "-o", PLACED]);
     scatter(&ground, ["one", "other"], 10);
     fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = ground.place.path().join("syncline");

@@ -124,6 +124,8 @@ kinds! {
     QuotaUsage = "0043" "quota-usage",
     /// A quota's directory does not exist, or does not count in it.
     QuotaRoot = "0044" "quota-root",
+    /// Logged contents of a file block where there can be none, or half of them.
+    UnplacedStray = "0045" "unplaced-stray",
 }
 
 impl Serialize for FindingKind {

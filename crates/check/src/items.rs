@@ -194,6 +194,7 @@ impl<'a> ItemCheck<'a> {
             Some(Kind::Chunk) => object.chunk(key, value, &mut self.shared),
             Some(Kind::Parent) => object.parent(key, value, &mut self.shared),
             Some(Kind::Preallocation) => object.preallocation(key, value, &mut self.shared),
+            Some(Kind::Unplaced) => object.unplaced(key, value, &mut self.shared),
             Some(Kind::Orphan | Kind::Shared | Kind::Quota) | None => {
                 let text = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 self.shared.report.object(FindingKind::ItemMalformed, key.object, text);

@@ -29,6 +29,7 @@ mod scrub;
 mod snapshots;
 mod space;
 mod start;
+mod unplaced;
 mod verified;
 mod xattrs;
 

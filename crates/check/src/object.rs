@@ -5,6 +5,7 @@ use crate::items::Shared;
 use crate::names::InodeFacts;
 use crate::parents::NameFacts;
 use crate::preallocation::Covered;
+use crate::unplaced::{Owner, Pieces, Wrong};
 use crate::xattrs::Xattrs;
 use bytes::Bytes;
 use syncline_format::Key;
@@ -12,10 +13,12 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, InodeItem, Target, inline_bytes_max, sound_flags, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, FLAG_UNPLACED, InodeItem, Target, inline_bytes_max, sound_flags, xattr_bytes_max,
+    xattr_section_bytes,
 };
 use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::items::preallocation::Preallocation;
+use syncline_format::items::unplaced::PIECES;
 
 pub(crate) const REGULAR: u8 = 0o10;
 pub(crate) const DIRECTORY: u8 = 0o04;
@@ -35,6 +38,7 @@ pub(crate) struct Object {
     extent_end: u64,
     extent_blocks: u64,
     covered: Covered,
+    unplaced: Pieces,
     xattrs: Xattrs,
     /// Parent pointers with items of their own.
     parent_items: u32,
@@ -47,6 +51,8 @@ struct Inode {
     size: u64,
     blocks: u64,
     parent: u64,
+    /// There may be contents that are logged and have no place.
+    unplaced: bool,
     inline_bytes: Option<u64>,
     xattr_items: u32,
     xattr_list_bytes: u32,
@@ -73,6 +79,7 @@ impl Object {
             extent_end: 0,
             extent_blocks: 0,
             covered: Covered::default(),
+            unplaced: Pieces::default(),
             xattrs: Xattrs::default(),
             parent_items: 0,
         }
@@ -111,6 +118,7 @@ impl Object {
             size: item.size,
             blocks: item.blocks,
             parent: item.parent,
+            unplaced: item.flags & FLAG_UNPLACED != 0,
             inline_bytes: item.data.map(|data| data.len() as u64),
             xattr_items: item.xattr_items,
             xattr_list_bytes: item.xattr_list_bytes,
@@ -297,6 +305,22 @@ impl Object {
         }
     }
 
+    /// Logged contents of a block.
+    pub(crate) fn unplaced(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
+        let Some(inode) = self.inode.as_ref().filter(|inode| inode.nlink > 0) else {
+            // What the removal of an inode without names had not come to when a crash cut it short.
+            return;
+        };
+        let owner = Owner { file_type: inode.file_type, size: inode.size, marked: inode.unplaced };
+        let at = format!("logged contents of file block {}", key.offset / PIECES);
+        let (kind, text) = match self.unplaced.item(owner, key.offset, value) {
+            Ok(()) => return,
+            Err(Wrong::Malformed(error)) => (FindingKind::ItemMalformed, format!("{at}: {error}")),
+            Err(Wrong::Stray(why)) => (FindingKind::UnplacedStray, format!("{at} {why}")),
+        };
+        shared.report.object(kind, self.number, text);
+    }
+
     /// Remembers a parent pointer.
     fn point(&self, pointer: &Parent<'_>, shared: &mut Shared<'_>) {
         // Without an inode item there is nothing to compare with.
@@ -307,8 +331,12 @@ impl Object {
     }
 
     /// All items of the object were read.
-    pub(crate) fn end(self, shared: &mut Shared<'_>) {
+    pub(crate) fn end(mut self, shared: &mut Shared<'_>) {
         let report = &mut *shared.report;
+        for offset in self.unplaced.lone() {
+            let text = format!("half of the logged contents of file block {} is missing", offset / PIECES);
+            report.object(FindingKind::UnplacedStray, self.number, text);
+        }
         let Some(inode) = self.inode else {
             if !self.inode_malformed {
                 report.object(FindingKind::ItemWithoutInode, self.number, "there are items, but no inode");

@@ -59,6 +59,7 @@ fn simple_damage_gives_one_finding() {
         FindingKind::SnapshotDamaged,
         FindingKind::QuotaUsage,
         FindingKind::QuotaRoot,
+        FindingKind::UnplacedStray,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

@@ -70,6 +70,7 @@ fn changes(batch: &Batch, names: &Names) -> String {
         let gone = if value.is_none() { " (removed)" } else { "" };
         let text = match Kind::from_u8(key.kind) {
             Some(Kind::Inode) => format!("inode of {}{gone}", names.path(key.object)),
+            Some(Kind::Unplaced) => format!("contents of {}", names.path(key.object)),
             Some(Kind::Extent) => format!("extents of {}", names.path(key.object)),
             Some(Kind::Xattr | Kind::Chunk) => format!("attributes of {}", names.path(key.object)),
             // The names themselves are told.

@@ -33,6 +33,19 @@ pub trait Device: Send + Sync + 'static {
     /// Makes every write that completed before this call persistent.
     fn flush(&self, done: Completion<()>);
 
+    /// True when [`write_through`](Self::write_through) is one request rather than two.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
+    /// Writes `bufs` at `offset` and, when that is done, makes it persistent together with every write that completed before
+    /// this call. After an error nobody knows which of the two has failed. Only for devices that say that they do it.
+    fn write_through(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let source = std::io::ErrorKind::Unsupported.into();
+        done(Err(DeviceError::io(Operation::Write, offset, len_bytes, source)));
+    }
+
     /// Hands what this thread has started to the device now, rather than when the thread has done its turn. Worth a system
     /// call where the thread goes on computing while a write could be under way. Only about time: nothing depends on it.
     fn submit(&self) {}

@@ -4,6 +4,7 @@ mod create;
 mod open;
 #[cfg(test)]
 mod tests;
+mod through;
 
 use crate::device::{check_range, check_write};
 use crate::request::{OpenFile, Request};
@@ -193,6 +194,19 @@ impl Device for FileDevice {
             .and_then(|len_bytes| self.check_writable(Operation::Write, offset, len_bytes));
         match checked {
             Ok(()) => self.start(Request::write(self.file.clone(), offset, bufs, done)),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn writes_through(&self) -> bool {
+        self.file.flushes_with_write
+    }
+
+    fn write_through(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        let checked = check_write(self.size_bytes(), offset, &bufs)
+            .and_then(|len_bytes| self.check_writable(Operation::Write, offset, len_bytes));
+        match checked {
+            Ok(()) => self.start(Request::write(self.file.clone(), offset, bufs, done).flushed()),
             Err(error) => done(Err(error)),
         }
     }

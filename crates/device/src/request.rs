@@ -22,6 +22,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) direct: bool,
     pub(crate) block_device: bool,
+    /// A write with `RWF_DSYNC` ends with a flush of all that the device holds.
+    pub(crate) flushes_with_write: bool,
 }
 
 /// An operation on its way.
@@ -43,6 +45,8 @@ enum Work {
     /// The buffers are only held, the pieces point into them.
     Write {
         _bufs: Vec<Bytes>,
+        /// With a flush behind it.
+        through: bool,
         done: Completion<()>,
     },
     Flush {
@@ -116,7 +120,20 @@ impl Request {
             iovecs.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() });
         }
         let pieces = Pieces { iovecs, first: 0 };
-        Self { file, offset, len_bytes, moved: 0, pieces, work: Work::Write { _bufs: bufs, done } }
+        let work = Work::Write { _bufs: bufs, through: false, done };
+        Self { file, offset, len_bytes, moved: 0, pieces, work }
+    }
+
+    /// The same for a write that is to end with a flush.
+    pub(crate) fn flushed(mut self) -> Self {
+        if let Work::Write { through, .. } = &mut self.work {
+            *through = true;
+        }
+        self
+    }
+
+    fn write_flags(&self) -> libc::c_int {
+        if matches!(self.work, Work::Write { through: true, .. }) { libc::RWF_DSYNC } else { 0 }
     }
 
     pub(crate) fn flush(file: Arc<OpenFile>, done: Completion<()>) -> Self {
@@ -149,13 +166,15 @@ impl Request {
                 opcode::Read::new(fd, piece.iov_base.cast(), entry_len(piece)).offset(at).build()
             }
             (Work::Write { .. }, [piece]) => {
-                opcode::Write::new(fd, piece.iov_base.cast(), entry_len(piece)).offset(at).build()
+                let write = opcode::Write::new(fd, piece.iov_base.cast(), entry_len(piece));
+                write.offset(at).rw_flags(self.write_flags()).build()
             }
             (Work::Read { .. }, _) => {
                 opcode::Readv::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(at).build()
             }
             (Work::Write { .. }, _) => {
-                opcode::Writev::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(at).build()
+                let write = opcode::Writev::new(fd, pieces.as_ptr(), pieces.len() as u32);
+                write.offset(at).rw_flags(self.write_flags()).build()
             }
             (Work::Flush { .. } | Work::Discard { .. }, _) => {
                 opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
@@ -231,7 +250,7 @@ impl Request {
             // SAFETY: the pieces point into the buffer that this request owns, and nobody else has it.
             Work::Read { .. } => unsafe { libc::preadv(self.fd(), start, count, at) },
             // SAFETY: the pieces point into the buffers that this request keeps alive.
-            Work::Write { .. } => unsafe { libc::pwritev(self.fd(), start, count, at) },
+            Work::Write { .. } => unsafe { libc::pwritev2(self.fd(), start, count, at, self.write_flags()) },
             // SAFETY: no memory is passed.
             Work::Flush { .. } => unsafe { libc::fdatasync(self.fd()) as isize },
             Work::Discard { .. } => return discard(&self.file, self.offset, self.len_bytes).map(|()| 0),

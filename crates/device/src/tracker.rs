@@ -5,6 +5,10 @@
 //! submitted (rule R4). At most one flush is on its way, so flushes end in the order in which they were submitted, and
 //! the ledger's settled mark only grows. Requests that the flush on its way does not cover gather for the next one,
 //! which its completion submits: the tracker drives itself, and dropping a waiter drops nothing but an answer.
+//!
+//! A write-through is a write with a flush behind it, in one request. It takes its ticket when it is submitted, under the lock,
+//! and is the flush on its way until it ends: all up to its own ticket is durable then, for what came before had
+//! completed, and it precedes its own flush. If it fails, it fails as a flush.
 
 mod counters;
 mod ledger;
@@ -99,6 +103,9 @@ struct Waiter {
     need: Need,
 }
 
+/// Somebody who needed a flush, and what became of it.
+type Answered = (Waiter, Result<Flushed, DeviceError>);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// Any flush that covers one's ticket.
@@ -138,6 +145,23 @@ impl FlushTracker {
         };
         self.shared.device.write(offset, bufs, Box::new(move |result| completion.finish(result)));
         handle
+    }
+
+    /// Starts a write that ends with a flush, if the device can do that in one request and no flush is on its way: then the
+    /// second part waits until the write, and all that had completed before, is durable. Otherwise it is [`write`](Self::write).
+    pub fn write_through(&self, offset: u64, bufs: Vec<Bytes>) -> (WriteHandle, Option<Durability>) {
+        let Some((cover, durability)) = self.shared.begin_write_through() else {
+            return (self.write(offset, bufs), None);
+        };
+        let handle = WriteHandle::new();
+        let counters = &self.shared.counters;
+        counters.writes.add(1);
+        counters.writes_through.add(1);
+        counters.write_bytes.add(bufs.iter().map(|buf| buf.len() as u64).sum());
+        let mut write =
+            WriteThrough { handle: handle.clone(), cover, flush: FlushCompletion(Some(self.shared.clone())) };
+        self.shared.device.write_through(offset, bufs, Box::new(move |result| write.finish(result)));
+        (handle, Some(durability))
     }
 
     /// Hands the writes that this thread has started to the device at once; see [`Device::submit`].
@@ -210,6 +234,24 @@ impl FlushTracker {
 }
 
 impl Shared {
+    /// Makes a write that is about to start the flush on its way; its ticket, and who waits for it.
+    fn begin_write_through(&self) -> Option<(Ticket, Durability)> {
+        if !self.device.writes_through() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if state.in_flight.is_some() {
+            return None;
+        }
+        let cover = state.ledger.take_ticket();
+        let (waiter, durability) = waiter(FlushCover::Issued, Need::Ticket);
+        state.submitted += 1;
+        state.in_flight = Some(InFlight { number: state.submitted, cover, waiters: vec![waiter] });
+        drop(state);
+        self.counters.flushes_issued.add(1);
+        Some((cover, durability))
+    }
+
     /// Submits a flush whenever somebody needs one and none is on its way.
     ///
     /// A device may complete a flush inside the call that submits it. `driving` turns what would be recursion into
@@ -239,7 +281,7 @@ impl Shared {
     }
 
     /// Settles what the flush on its way decided; those to answer, with the answer each gets.
-    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<(Waiter, Result<Flushed, DeviceError>)> {
+    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<Answered> {
         let mut state = self.state.lock();
         let flight = state.in_flight.take().expect("only the one flush on its way ends here");
         match result {
@@ -311,18 +353,54 @@ impl Drop for WriteCompletion {
     }
 }
 
+/// Ends a write-through.
+struct WriteThrough {
+    handle: WriteHandle,
+    cover: Ticket,
+    flush: FlushCompletion,
+}
+
+impl WriteThrough {
+    fn finish(&mut self, result: Result<(), DeviceError>) {
+        let outcome = match &result {
+            Ok(()) => Ok(self.cover),
+            Err(error) => Err(error.clone()),
+        };
+        let Some(answers) = self.flush.settle(&result) else { return };
+        self.handle.end(outcome);
+        answer(answers);
+    }
+}
+
+impl Drop for WriteThrough {
+    fn drop(&mut self) {
+        self.finish(Err(DeviceError::Abandoned { operation: Operation::Write }));
+    }
+}
+
 /// Ends one flush, even if the device drops its completion unanswered, and submits the next.
 struct FlushCompletion(Option<Arc<Shared>>);
 
 impl FlushCompletion {
     fn finish(&mut self, result: Result<(), DeviceError>) {
-        let Some(shared) = self.0.take() else { return };
-        let answers = shared.settle(&result);
+        if let Some(answers) = self.settle(&result) {
+            answer(answers);
+        }
+    }
+
+    /// Settles it and submits the next; those to answer. `None` if it has ended before.
+    fn settle(&mut self, result: &Result<(), DeviceError>) -> Option<Vec<Answered>> {
+        let shared = self.0.take()?;
+        let answers = shared.settle(result);
         // The next flush first: those who are woken may take their time.
         Shared::drive(&shared);
-        for (waiter, answer) in answers {
-            waiter.answer.send(answer);
-        }
+        Some(answers)
+    }
+}
+
+fn answer(answers: Vec<Answered>) {
+    for (waiter, answer) in answers {
+        waiter.answer.send(answer);
     }
 }
 

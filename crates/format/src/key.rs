@@ -30,6 +30,8 @@ pub enum Kind {
     Preallocation = 9,
     /// Limits and usage of a directory tree; object id 0, offset is the quota's number.
     Quota = 10,
+    /// A part of a file block's contents that has no place yet; offset is the number of the part, two to a block.
+    Unplaced = 11,
 }
 
 impl Kind {
@@ -46,6 +48,7 @@ impl Kind {
             8 => Self::Shared,
             9 => Self::Preallocation,
             10 => Self::Quota,
+            11 => Self::Unplaced,
             _ => return None,
         })
     }
@@ -63,6 +66,7 @@ impl Kind {
             Self::Shared => "shared",
             Self::Preallocation => "preallocation",
             Self::Quota => "quota",
+            Self::Unplaced => "unplaced",
         }
     }
 }

@@ -14,12 +14,15 @@ pub const FEATURE_SNAPSHOTS: u32 = 4;
 pub const FEATURE_COMPRESSION: u32 = 8;
 /// Feature flag: there may be quotas of directory trees. Set when the first is made.
 pub const FEATURE_QUOTAS: u32 = 16;
+/// Feature flag: there may be contents of file blocks that are logged and have no place yet.
+pub const FEATURE_UNPLACED: u32 = 32;
 /// The feature flags that this program knows. An image with others is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
     | FEATURE_SNAPSHOTS
     | FEATURE_COMPRESSION
-    | FEATURE_QUOTAS;
+    | FEATURE_QUOTAS
+    | FEATURE_UNPLACED;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";

@@ -5,7 +5,7 @@ use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino, ROOT};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use syncline_format::items::dirent::Dirent;
-use syncline_format::items::inode::InodeItem;
+use syncline_format::items::inode::{FLAG_UNPLACED, InodeItem};
 use syncline_format::{FormatError, Kind};
 use syncline_store::Difference;
 
@@ -116,7 +116,7 @@ impl Found {
             }
             // An inode that is new or gone is told by its names.
             Some(Kind::Inode) => self.touched.insert(key.object, (false, false)).map_or((), drop),
-            Some(Kind::Extent) => self.touch(key.object, true, false),
+            Some(Kind::Extent | Kind::Unplaced) => self.touch(key.object, true, false),
             Some(Kind::Xattr) => self.touch(key.object, false, true),
             _ => {}
         }
@@ -140,7 +140,8 @@ fn differ(before: &InodeItem<'_>, after: &InodeItem<'_>) -> (bool, bool) {
     let attributes = |item: &InodeItem<'_>| {
         let xattrs: Vec<_> =
             item.xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-        (item.mode, item.flags, item.uid, item.gid, item.rdev, item.xattr_items, xattrs)
+        let flags = item.flags & !FLAG_UNPLACED;
+        (item.mode, flags, item.uid, item.gid, item.rdev, item.xattr_items, xattrs)
     };
     // What happened in a directory is told by its entries.
     (!is_directory && contents(before) != contents(after), attributes(before) != attributes(after))

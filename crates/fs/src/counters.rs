@@ -80,6 +80,8 @@ counters! {
     stale_bytes,
     /// Times that a small file's contents went into its inode item.
     inline_writes,
+    /// Blocks of data that a sync logged whole instead of placing them.
+    blocks_in_log,
     /// Blocks that had to be read before a part of them could be changed.
     blocks_read_for_write,
     /// Writes that had to wait for dirty data to become less.

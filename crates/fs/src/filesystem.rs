@@ -24,6 +24,8 @@ pub struct Filesystem {
     /// Figures that follow from the geometry.
     pub(crate) limits: Limits,
     pub(crate) hasher: NameHasher,
+    /// A sync may log data whole instead of placing it.
+    pub(crate) logs_data: bool,
     /// Every inode knows its names.
     pub(crate) parent_pointers: bool,
     pub(crate) inodes: InodeCache,
@@ -80,7 +82,9 @@ impl Filesystem {
             parent_bytes: parent_bytes_max(geometry.node_bytes),
         };
         let parent_pointers = store.has_parent_pointers();
+        let logs_data = data::can_log_data(&store);
         let fs = Arc::new_cyclic(|me| Self {
+            logs_data,
             parent_pointers,
             store,
             spawn,
@@ -140,6 +144,7 @@ impl Filesystem {
                 Claim::Load(loading) => {
                     let inode = self.load(ino).await?;
                     if loading.finish(&inode) {
+                        data::note_loaded(self, &inode);
                         return Ok(inode);
                     }
                 }
@@ -155,6 +160,7 @@ impl Filesystem {
         state.count_in(self.quotas.existing(state.meta.quota));
         if state.attr.file_type == FileType::Regular {
             state.data = state.data.with_preallocated(self.data.room.of(&self.store, ino).await?);
+            data::load_unplaced(self, &mut state).await?;
         }
         Ok(Inode::new(state))
     }

@@ -1,13 +1,15 @@
 //! An inode in memory, and how it becomes an item.
 
-use crate::data::DataState;
+use crate::data::{DataState, Unplaced};
 use crate::filesystem::Limits;
 use crate::parents::{ParentName, Parents};
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use syncline_format::items::inode::{InodeItem, MODE_PERMISSIONS, Target, Time, xattr_section_bytes};
+use syncline_format::items::inode::{
+    FLAG_UNPLACED, InodeItem, MODE_PERMISSIONS, Target, Time, xattr_section_bytes,
+};
 use syncline_format::items::parent::Parent;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef};
 use syncline_format::{FormatError, Key, Kind};
@@ -80,6 +82,8 @@ pub(crate) struct DiskView<'a> {
     pub mtime: Timestamp,
     pub blocks: u64,
     pub inline: Option<&'a [u8]>,
+    /// Some contents may be in items of their own.
+    pub unplaced: bool,
 }
 
 impl Inode {
@@ -164,7 +168,7 @@ impl InodeState {
         };
         let own = |bytes: &[u8]| value.slice_ref(bytes);
         let meta = Meta {
-            flags: item.flags,
+            flags: item.flags & !FLAG_UNPLACED,
             generation: item.generation,
             parent: item.parent,
             next_chunk: item.next_chunk,
@@ -181,7 +185,8 @@ impl InodeState {
             },
             quota: item.quota,
         };
-        let data = DataState::load(&attr, item.data.map(own), last_op);
+        let mut data = DataState::load(&attr, item.data.map(own), last_op);
+        data.unplaced = Unplaced::marked(item.flags & FLAG_UNPLACED != 0);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
         let (removing, linkable) = (false, false);
         Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing, linkable })
@@ -234,11 +239,17 @@ fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError>
 pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes {
     let disk = match attr.file_type {
         FileType::Regular => data.disk_view(attr),
-        _ => DiskView { size: attr.size, mtime: attr.mtime, blocks: attr.blocks, inline: None },
+        _ => DiskView {
+            size: attr.size,
+            mtime: attr.mtime,
+            blocks: attr.blocks,
+            inline: None,
+            unplaced: false,
+        },
     };
     let item = InodeItem {
         mode: (u16::from(attr.file_type.number()) << 12) | (attr.permissions & MODE_PERMISSIONS),
-        flags: meta.flags,
+        flags: meta.flags | if disk.unplaced { FLAG_UNPLACED } else { 0 },
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,

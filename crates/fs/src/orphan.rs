@@ -4,7 +4,7 @@
 use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::patience::Patience;
 use crate::quota::Delta;
 use crate::types::{FileType, Ino, ROOT};
@@ -179,10 +179,13 @@ impl Filesystem {
             data::drop_dirty(self, inode);
             data::remove_all(self, inode).await?;
         }
-        let (xattrs, chunks, parents) = {
-            let meta = &inode.state.lock().meta;
-            (meta.xattr_items > 0, meta.next_chunk > 0, meta.parents.items > 0)
+        let (unplaced, xattrs, chunks, parents) = {
+            let InodeState { meta, data, .. } = &*inode.state.lock();
+            (data.unplaced.is_marked(), meta.xattr_items > 0, meta.next_chunk > 0, meta.parents.items > 0)
         };
+        if unplaced {
+            self.remove_items(ino, Kind::Unplaced).await?;
+        }
         if xattrs {
             self.remove_items(ino, Kind::Xattr).await?;
         }

@@ -6,7 +6,7 @@
 
 use crate::{
     CrashImages, Effect, Fault, FaultDevice, Latency, Piece, RecordingDevice, Script, SimDevice, Simulation,
-    Stalled,
+    Stalled, ThroughDevice,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -289,12 +289,14 @@ fn stack(
 ) -> (Arc<dyn Device>, Option<Arc<FaultDevice>>) {
     let often = if plan.load.pressure { 4 } else { Latency::default().slow_one_in };
     let latency = Latency { slow_one_in: often, ..Latency::default() };
-    if plan.faults {
+    let (device, faults): (Arc<dyn Device>, _) = if plan.faults {
         let faults = FaultDevice::seeded(log.continued(memory.clone()), seed);
         (SimDevice::new(simulation, faults.clone(), latency), Some(faults))
     } else {
         (log.continued(SimDevice::new(simulation, memory.clone(), latency)), None)
-    }
+    };
+    // Every second one flushes behind writes.
+    if seed.is_multiple_of(2) { (ThroughDevice::new(device), faults) } else { (device, faults) }
 }
 
 /// Adds a few rules.

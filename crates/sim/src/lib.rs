@@ -22,6 +22,7 @@ mod script;
 mod snapshots;
 mod store;
 mod tear;
+mod through;
 pub mod worlds;
 
 pub use case::{Case, CaseSubject};
@@ -37,3 +38,4 @@ pub use reduce::reduce;
 pub use script::{Piece, Script};
 pub use store::{StoreHistory, StoreSubject};
 pub use tear::SECTOR_BYTES;
+pub use through::ThroughDevice;

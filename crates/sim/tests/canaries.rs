@@ -26,6 +26,7 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
     match canary {
         SkipFlush => (Engine::Store, false, 50),
         FlushEarly => (Engine::Store, false, 100),
+        ThroughEarly => (Engine::Store, false, 100),
         SkipDataVerification => (Engine::Store, false, 100),
         ReuseEarly => (Engine::Store, false, 400),
         UnchainedBatch => (Engine::Store, false, 100),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::MemoryDevice;
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp, XattrMode};
 use syncline_fs::{Filesystem, FsCounters, Options};
-use syncline_sim::{Latency, SimDevice, Simulation};
+use syncline_sim::{Latency, SimDevice, Simulation, ThroughDevice};
 use syncline_store::{Ablation, CountersSnapshot, FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
@@ -31,7 +31,7 @@ impl Bench {
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
         let formatting = format(memory.clone(), format_options, root, simulation.spawner());
         simulation.run(formatting).unwrap().unwrap();
-        let device = SimDevice::new(&simulation, memory, Latency::default());
+        let device = ThroughDevice::new(SimDevice::new(&simulation, memory, Latency::default()));
         let options =
             StoreOptions { ablations: without.iter().copied().collect(), ..StoreOptions::default() };
         let (spawn, clock) = (simulation.spawner(), simulation.clock());
@@ -240,7 +240,8 @@ fn fsyncs_of_what_is_not_shared_look_no_count_up() {
 
 #[test]
 fn a_clone_pays_only_for_extents_with_the_mark() {
-    let bench = Bench::new(&[]);
+    // Each overwrite is to replace an extent at once.
+    let bench = Bench::new(&[Ablation::DataInLog]);
     let (file, clone) = (bench.create("file"), bench.create("clone"));
     bench.write(file, &[1; 1 << 20]);
     bench.fsync(file, false);
@@ -337,4 +338,29 @@ fn parent_pointers_that_fit_their_inode_log_no_items() {
     let (ablated, short, long) = logged(&[Ablation::ParentShortform], true);
     assert!(short == 0 && long == 3 * FILES, "{short} short, {long} long");
     assert_eq!((&plain[..], &ablated[..]), (&[2, 2, 3, 2][..], &[3, 3, 5, 3][..]));
+}
+
+/// A page that a database overwrites and syncs: one request to the device, where placing it takes two writes and a flush.
+#[test]
+fn a_small_synced_write_is_one_request() {
+    let counts = |without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let file = bench.create("file");
+        bench.write(file, &[1; 1 << 20]);
+        bench.fsync(file, false);
+        let before = bench.store();
+        for _ in 0..ROUNDS {
+            bench.write(file, &[2; 4096]);
+            bench.fsync(file, true);
+        }
+        let after = bench.store();
+        (
+            after.device_writes - before.device_writes,
+            after.device_writes_through - before.device_writes_through,
+            after.flushes_issued - before.flushes_issued,
+        )
+    };
+    assert_eq!(counts(&[]), (ROUNDS, ROUNDS, ROUNDS));
+    assert_eq!(counts(&[Ablation::WriteThrough]), (ROUNDS, 0, ROUNDS));
+    assert_eq!(counts(&[Ablation::DataInLog]), (2 * ROUNDS, 0, ROUNDS));
 }

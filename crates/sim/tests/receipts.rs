@@ -166,11 +166,11 @@ fn reasons_tell_own_changes_from_those_of_others() {
     result.unwrap();
     assert_eq!((data_only.cover, data_only.why.is_empty()), (Cover::Elided, true));
     assert_eq!(bench.fsync(two).why, Why::ATTRIBUTES);
-    bench.write(one, 0, &[1; 8192]);
+    bench.write(one, 0, &[1; 32768]);
     bench.run(|fs| async move { fs.barrier(&[one]).await.unwrap() });
     let receipt = bench.fsync(one);
     assert_eq!(receipt.why, Why::LOGGED, "the barrier had submitted it");
-    assert_eq!((receipt.submitted.blocks, receipt.batches.data_bytes), (0, 8192));
+    assert_eq!((receipt.submitted.blocks, receipt.batches.data_bytes), (0, 32768));
     bench.create("third");
     let directory = bench.fsync(ROOT);
     assert_eq!((directory.call, directory.why), (Call::Fsyncdir, Why::ENTRIES));
@@ -247,19 +247,19 @@ fn a_failed_flush_leaves_a_receipt_with_its_error_and_stage() {
     let bench = Bench::new();
     let ino = bench.create("file");
     bench.fsync(ino);
-    bench.write(ino, 0, &[1; 8192]);
+    bench.write(ino, 0, &[1; 32768]);
     bench.device.add(Fault::next(Operation::Flush, 1));
     let (result, receipt) = bench.try_fsync(ino, false);
     assert_eq!(result.unwrap_err().errno(), 5);
     assert_eq!(receipt.failed, Some(Failed { errno: 5, stage: Some(Stage::Flush) }));
-    assert_eq!((receipt.submitted.blocks, receipt.batches.count), (2, 1));
+    assert_eq!((receipt.submitted.blocks, receipt.batches.count), (8, 1));
     assert_eq!(receipt.durable, Default::default(), "nothing is said to be durable");
     let retried = bench.fsync(ino);
     assert_eq!((retried.cover, retried.why), (Cover::Issued, Why::LOGGED));
     assert_eq!(retried.batches.last, receipt.batches.last, "the same batch, written again");
 
     // The data, the batch beside it, and the data again.
-    bench.write(ino, 0, &[2; 8192]);
+    bench.write(ino, 0, &[2; 32768]);
     bench.device.add(Fault::next(Operation::Write, 3));
     let (result, receipt) = bench.try_fsync(ino, false);
     assert!(result.is_err());
@@ -271,15 +271,15 @@ fn a_failed_flush_leaves_a_receipt_with_its_error_and_stage() {
 fn many_files_and_the_whole_filesystem_leave_one_receipt_each() {
     let bench = Bench::new();
     let files: Vec<Ino> = (0..20).map(|index| bench.create(&format!("f{index}"))).collect();
-    files.iter().for_each(|&ino| bench.write(ino, 0, &[1; 8192]));
+    files.iter().for_each(|&ino| bench.write(ino, 0, &[1; 32768]));
     let many = files.clone();
     bench.run(|fs| async move { fs.sync_many(&many, 0).await.unwrap() });
     let receipt = bench.fs.last_receipt().unwrap();
     check_sums(&receipt);
     assert_eq!((receipt.call, receipt.files, receipt.serial), (Call::SyncMany, 20, 1));
     assert_eq!(receipt.inodes.listed(), &files[..8]);
-    assert_eq!((receipt.submitted.blocks, receipt.submitted.inodes), (40, 20));
-    assert_eq!((receipt.cover, receipt.batches.data_bytes), (Cover::Issued, 40 * 4096));
+    assert_eq!((receipt.submitted.blocks, receipt.submitted.inodes), (160, 20));
+    assert_eq!((receipt.cover, receipt.batches.data_bytes), (Cover::Issued, 160 * 4096));
     assert_eq!(bench.fs.recent_receipts(5, Some(files[7])).len(), 1);
     assert!(bench.fs.recent_receipts(5, Some(files[8])).is_empty());
 

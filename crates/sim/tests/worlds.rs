@@ -101,7 +101,7 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::SnapshotWithoutData, "append A/bar 9000; -; snapshot"),
         // These show where a second operation meets what the first one began.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),
-        (Canary::LogStartsLate, "replace A/bar 9000; checkpoint&; chmod A"),
+        (Canary::LogStartsLate, "create B/foo; checkpoint&; write A/bar 4000"),
     ] {
         let pairs = all.two.iter().filter(|workload| workload.to_string().starts_with(text));
         let workloads = if text.is_empty() { all.one.clone() } else { pairs.cloned().collect() };

@@ -20,17 +20,23 @@ pub enum Ablation {
     ReflinkMark,
     /// S4: every parent pointer goes to an item of its own.
     ParentShortform,
+    /// A flush is always a request of its own, also where the device flushes behind a write.
+    WriteThrough,
+    /// A sync places all dirty data, however little, instead of logging it whole.
+    DataInLog,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::XattrSkip,
         Self::FlushElide,
         Self::FlushGroup,
         Self::DirBulk,
         Self::ReflinkMark,
         Self::ParentShortform,
+        Self::WriteThrough,
+        Self::DataInLog,
     ];
 
     /// Its name on command lines.
@@ -42,6 +48,8 @@ impl Ablation {
             Self::DirBulk => "dir-bulk",
             Self::ReflinkMark => "reflink-mark",
             Self::ParentShortform => "parent-shortform",
+            Self::WriteThrough => "write-through",
+            Self::DataInLog => "data-in-log",
         }
     }
 

@@ -1,5 +1,6 @@
 //! Background tasks: sealing and bounding what is not durable, and starting checkpoints.
 
+use crate::seal::{Cut, Then};
 use crate::trim::tend_discards;
 use crate::{OpSeq, Store, StoreError};
 use futures_lite::future::or;
@@ -67,7 +68,8 @@ impl Store {
         }
         drop(commit);
         self.counters.markers.fetch_add(1, Ordering::Relaxed);
-        log.marked_seq = self.seal_into(&mut log, Default::default(), Vec::new(), generation, op_seq, None);
+        let cut = Cut { pending: Default::default(), data: Vec::new(), generation, op_seq, segment: None };
+        log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;
     }
 }
 

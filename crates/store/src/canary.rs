@@ -16,6 +16,8 @@ pub enum Canary {
     SkipFlush,
     /// Submit the flush before the batch's writes have completed (breaks R1).
     FlushEarly,
+    /// Let the flush go with the batch although other writes that it must cover are on their way (breaks R1).
+    ThroughEarly,
     /// Do not compare named data with its checksums at replay.
     SkipDataVerification,
     /// Hand freed blocks out again before the superblock that frees them is durable (breaks R2).
@@ -76,9 +78,10 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::SkipFlush,
         Self::FlushEarly,
+        Self::ThroughEarly,
         Self::SkipDataVerification,
         Self::ReuseEarly,
         Self::UnchainedBatch,

@@ -7,6 +7,7 @@
 
 use crate::group::FAILURES_MAX;
 use crate::memtable::Memtable;
+use crate::seal::{Cut, Then};
 use crate::slots::write_slot;
 use crate::snapshots::{NewTable, Table, TableChange};
 use crate::tickets::Tickets;
@@ -163,7 +164,8 @@ impl Store {
             let data = commit.writes.take();
             match self.segment_for(&log, &pending) {
                 Ok(segment) => {
-                    self.seal_into(&mut log, pending, data, generation, op_seq, segment);
+                    let cut = Cut { pending, data, generation, op_seq, segment };
+                    self.seal_into(&mut log, cut, Then::Nothing);
                 }
                 Err(_) => {
                     // Nothing may follow in the chain before the superblock holds what is missing from it.

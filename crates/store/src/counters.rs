@@ -165,6 +165,8 @@ pub struct CountersSnapshot {
     pub device_write_bytes: u64,
     /// Device writes that failed.
     pub device_writes_failed: u64,
+    /// Batches that went to the device with their flush, in one request.
+    pub device_writes_through: u64,
     /// Device reads.
     pub device_reads: u64,
     /// Bytes in them.
@@ -239,6 +241,7 @@ impl Counters {
             device_writes: device.writes,
             device_write_bytes: device.write_bytes,
             device_writes_failed: device.writes_failed,
+            device_writes_through: device.writes_through,
             device_reads: device.reads,
             device_read_bytes: device.read_bytes,
             flushes_issued: device.flushes_issued,

@@ -6,7 +6,9 @@ use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::{FEATURE_PARENT_POINTERS, LogStart, Pointer, Superblock, encode_label};
+use syncline_format::superblock::{
+    FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer, Superblock, encode_label,
+};
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::Tree;
@@ -22,6 +24,8 @@ pub struct FormatOptions {
     pub uuid: [u8; 16],
     /// Whether every inode knows its names (parent pointers). Default true.
     pub parent_pointers: bool,
+    /// Whether a sync may log little data whole and place it later. Default true.
+    pub data_in_log: bool,
     /// Seed of the directory name hash; random unless given.
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since 1970.
@@ -40,6 +44,7 @@ impl Default for FormatOptions {
             label: String::new(),
             uuid: *uuid::Uuid::new_v4().as_bytes(),
             parent_pointers: true,
+            data_in_log: true,
             hash_seed: rand::random(),
             created_ns: 0,
             first_object: 16,
@@ -121,7 +126,8 @@ async fn first_superblock(
         tree: empty.root,
         space: persisted.root,
         log: LogStart { addr: segment.start, seq: 1, prev: 0, segment },
-        features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 },
+        features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
+            | if options.data_in_log { FEATURE_UNPLACED } else { 0 },
         next_object: options.first_object,
         op_seq: 0,
         tree_nodes: empty.nodes_written,

@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use syncline_device::{DeviceError, Flushed, Ticket, Worker};
+use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
 
 /// Failures in a row after which the log, or the tree, counts as unwritable.
 pub(crate) const FAILURES_MAX: u32 = 3;
@@ -258,7 +258,11 @@ impl Store {
         if !self.breaks(Canary::LateJoiner) {
             self.group.close();
         }
-        let seq = self.seal();
+        let sealed = self.seal_to_flush();
+        let (seq, through) = match sealed {
+            Ok((seq, through)) => (Ok(seq), through),
+            Err(error) => (Err(error), None),
+        };
         drive.batches = seq.as_ref().map_or_else(|_| BatchesTrace::default(), |seq| self.batches_up_to(*seq));
         let tickets = match &seq {
             Ok(_) if self.breaks(Canary::FlushEarly) => Ok(Tickets::default()),
@@ -271,7 +275,7 @@ impl Store {
         let written = Instant::now();
         drive.written = Some(written);
         let (seq, tickets) = (seq?, tickets?);
-        let flushed = self.flush(tickets).await;
+        let flushed = self.flush(tickets, through).await;
         let ended = Instant::now();
         drive.flushed = Some(ended);
         let flushed = flushed?;
@@ -296,8 +300,14 @@ impl Store {
         batches
     }
 
-    /// Flushes what `tickets` stand for.
-    async fn flush(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
+    /// Flushes what `tickets` stand for, unless that went `through` with the batch.
+    async fn flush(&self, tickets: Tickets, through: Option<Durability>) -> Result<Flushed, StoreError> {
+        if let Some(through) = through
+            && let Ok(flushed) = through.await
+            && (tickets.confirm(&self.tracker).is_ok() || self.breaks(Canary::ThroughEarly))
+        {
+            return Ok(flushed);
+        }
         match self.options.canary {
             Some(Canary::SkipFlush) => return Ok(NO_FLUSH),
             Some(Canary::FlushEarly | Canary::RedeemFailedFlush) => {

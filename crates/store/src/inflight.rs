@@ -6,7 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use syncline_device::{DeviceError, FlushTracker, Ticket, WriteHandle};
+use syncline_device::{DeviceError, Durability, FlushTracker, Ticket, WriteHandle};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, block_checksums};
 
 /// Data writes of this size or more go to the device at once: their checksums take 15 µs and more, which is worth a system call.
@@ -24,6 +24,22 @@ impl Write {
     pub(crate) fn start(tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> Arc<Self> {
         let handle = Mutex::new(tracker.write(run.offset_bytes(), bufs.clone()));
         Arc::new(Self { run, bufs, handle })
+    }
+
+    /// Starts it with a flush behind it, if the device does that in one request and is free to; then the second part waits
+    /// for that flush.
+    pub(crate) fn start_through(
+        tracker: &FlushTracker,
+        run: BlockRun,
+        bufs: Vec<Bytes>,
+    ) -> (Arc<Self>, Option<Durability>) {
+        let (handle, durability) = tracker.write_through(run.offset_bytes(), bufs.clone());
+        (Arc::new(Self { run, bufs, handle: Mutex::new(handle) }), durability)
+    }
+
+    /// True when the newest attempt has ended well.
+    pub(crate) fn is_written(&self) -> bool {
+        matches!(self.handle.lock().outcome(), Some(Ok(_)))
     }
 
     /// Starts it again with the same bytes, unless it is still on its way; the ticket of the earlier attempt no longer

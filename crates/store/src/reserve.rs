@@ -165,6 +165,11 @@ impl Store {
         segment_blocks(self.geometry().total_blocks)
     }
 
+    /// True when so many blocks are left beside all that is promised and the reserve: for what could be done with less.
+    pub fn is_roomy(&self, blocks: u64) -> bool {
+        self.room() >= with_metadata(blocks) as i64
+    }
+
     /// Sets aside room for `blocks` data blocks and what naming them costs, if there is room now.
     pub fn try_reserve(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
         if self.room() < with_metadata(blocks) as i64 {

@@ -2,11 +2,11 @@
 
 use crate::inflight::Write;
 use crate::trace::DurableMark;
-use crate::{Ablation, DataWrite, Store, StoreError};
+use crate::{Ablation, Canary, DataWrite, Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_device::Flushed;
+use syncline_device::{Durability, Flushed};
 use syncline_format::BlockRun;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_log::{Chain, Pending, PendingCounts, Stamp};
@@ -51,9 +51,43 @@ pub(crate) struct LogState {
     pub(crate) stalled: bool,
 }
 
+/// What becomes one batch.
+pub(crate) struct Cut {
+    pub(crate) pending: Pending,
+    pub(crate) data: Vec<DataWrite>,
+    pub(crate) generation: u64,
+    pub(crate) op_seq: u64,
+    /// A new segment for it.
+    pub(crate) segment: Option<BlockRun>,
+}
+
+/// What comes after a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Nothing that it needs to know of.
+    Nothing,
+    /// A flush as soon as it is written.
+    Flush,
+}
+
 impl Store {
     /// Seals what is pending and starts writing it; the newest sealed batch.
     pub(crate) fn seal(&self) -> Result<u64, StoreError> {
+        self.seal_with(Then::Nothing).map(|(seq, _)| seq)
+    }
+
+    /// The same for somebody who is about to flush. If nothing but the batch has yet to be written, and the device can, the flush
+    /// goes with it, and the second part waits for that.
+    pub(crate) fn seal_to_flush(&self) -> Result<(u64, Option<Durability>), StoreError> {
+        // What a test breaks is the flush by itself.
+        let apart = self.options.canary.is_some_and(|canary| canary != Canary::ThroughEarly);
+        let alone = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
+        let then =
+            if apart || alone || self.ablates(Ablation::WriteThrough) { Then::Nothing } else { Then::Flush };
+        self.seal_with(then)
+    }
+
+    fn seal_with(&self, then: Then) -> Result<(u64, Option<Durability>), StoreError> {
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         if log.stalled {
@@ -61,7 +95,7 @@ impl Store {
             return Err(StoreError::NoSpace);
         }
         if commit.pending.is_empty() {
-            return Ok(log.chain.newest_seq());
+            return Ok((log.chain.newest_seq(), None));
         }
         let segment = self.segment_for(&log, &commit.pending)?;
         let pending = commit.pending.take();
@@ -69,7 +103,8 @@ impl Store {
         let generation = commit.generation;
         let op_seq = self.last_op.load(Ordering::Acquire);
         drop(commit);
-        Ok(self.seal_into(&mut log, pending, data, generation, op_seq, segment))
+        let cut = Cut { pending, data, generation, op_seq, segment };
+        Ok(self.seal_into(&mut log, cut, then))
     }
 
     /// A new segment if the pending log does not fit the current one.
@@ -93,16 +128,9 @@ impl Store {
         }
     }
 
-    /// Chains, encodes and submits; the batch's number.
-    pub(crate) fn seal_into(
-        &self,
-        log: &mut LogState,
-        pending: Pending,
-        data: Vec<DataWrite>,
-        generation: u64,
-        op_seq: u64,
-        segment: Option<BlockRun>,
-    ) -> u64 {
+    /// Chains, encodes and submits; the batch's number, and who waits for the flush that went with it.
+    pub(crate) fn seal_into(&self, log: &mut LogState, cut: Cut, then: Then) -> (u64, Option<Durability>) {
+        let Cut { pending, data, generation, op_seq, segment } = cut;
         log.segments.extend(segment);
         let (pending, copies) = if self.ablates(Ablation::DirBulk) {
             pending.copied_item_by_item(self.geometry())
@@ -114,6 +142,7 @@ impl Store {
         self.counters.sealed(&pending, &batches, copies);
         let (mut data, counts) = (Some(data), pending.counts());
         let last = batches.len() - 1;
+        let mut flushed = None;
         for (index, batch) in batches.into_iter().enumerate() {
             // With a new segment, an empty batch that leads there goes first.
             let counts = if index == last { counts } else { PendingCounts::default() };
@@ -122,7 +151,13 @@ impl Store {
             let bytes = log_bytes + data.iter().map(|data| data.run().len_bytes()).sum::<u64>();
             log.unflushed_bytes += bytes;
             log.bytes_since_freeze += log_bytes;
-            let write = Write::start(&self.tracker, batch.run, vec![batch.bytes]);
+            let write = if index == last && then == Then::Flush && self.all_written(log, &data) {
+                let (write, durability) = Write::start_through(&self.tracker, batch.run, vec![batch.bytes]);
+                flushed = durability;
+                write
+            } else {
+                Write::start(&self.tracker, batch.run, vec![batch.bytes])
+            };
             let (seq, op_seq) = (batch.seq, batch.op_seq);
             log.sealed.push_back(Sealed { seq, op_seq, bytes, counts, log: write, data });
         }
@@ -130,7 +165,14 @@ impl Store {
         if log.bytes_since_freeze >= limit {
             self.ask_for_checkpoint();
         }
-        log.chain.newest_seq()
+        (log.chain.newest_seq(), flushed)
+    }
+
+    /// True when nothing that a flush of the next batch must cover is still on its way (rule R1).
+    fn all_written(&self, log: &LogState, data: &[DataWrite]) -> bool {
+        let earlier = log.sealed.iter().flat_map(Sealed::writes);
+        let all = data.iter().map(DataWrite::write).chain(earlier).all(|write| write.is_written());
+        all || self.breaks(Canary::ThroughEarly)
     }
 
     /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.

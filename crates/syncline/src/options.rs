@@ -14,6 +14,9 @@ pub struct FormatOptions {
     /// Whether every inode knows its names (parent pointers), so that [`paths`](crate::Filesystem::paths) finds them. Default
     /// true.
     pub parent_pointers: bool,
+    /// Whether a sync may log little data whole and place it later: faster, and older programs refuse such an image. Default
+    /// true.
+    pub data_in_log: bool,
     /// User and group of the root directory. Default: those of this process.
     pub owner: Option<(u32, u32)>,
     /// Permission bits of the root directory. Default 0o755.
@@ -34,6 +37,7 @@ impl Default for FormatOptions {
             node_bytes,
             label,
             parent_pointers: true,
+            data_in_log: true,
             owner: None,
             permissions: 0o755,
             uuid: None,

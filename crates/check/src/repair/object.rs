@@ -6,14 +6,16 @@ use crate::preallocation::Covered;
 use crate::repair::parents::Pointers;
 use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
 use crate::repair::xattrs::Xattrs;
+use crate::unplaced::{Owner, Pieces, Wrong};
 use bytes::Bytes;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::hash_offsets;
 use syncline_format::items::inode::{
-    FLAG_CAPABILITY, InodeItem, Target, sound_flags, xattr_bytes_max, xattr_section_bytes,
+    FLAG_CAPABILITY, FLAG_UNPLACED, InodeItem, Target, sound_flags, xattr_bytes_max, xattr_section_bytes,
 };
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
+use syncline_format::items::unplaced::PIECES;
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 
@@ -47,6 +49,9 @@ pub(crate) struct Object {
     extent_end: u64,
     extent_blocks: u64,
     covered: Covered,
+    unplaced: Pieces,
+    /// There may be contents that are logged and have no place.
+    has_unplaced: bool,
     inline_bytes: Option<u64>,
     xattrs: Xattrs,
     parents: Pointers,
@@ -75,6 +80,8 @@ impl Object {
             extent_end: 0,
             extent_blocks: 0,
             covered: Covered::default(),
+            unplaced: Pieces::default(),
+            has_unplaced: false,
             inline_bytes: None,
             xattrs: Xattrs::default(),
             parents: Pointers::default(),
@@ -142,6 +149,7 @@ impl Object {
         }
         self.inline_bytes = item.data.map(|data| data.len() as u64);
         self.parents.small(planner, self.number, &item);
+        self.has_unplaced = item.flags & FLAG_UNPLACED != 0;
         self.facts.nlink = item.nlink;
         self.facts.size = item.size;
         self.facts.parent = item.parent;
@@ -200,6 +208,7 @@ impl Object {
                 self.parents.item(planner, key, value, being_removed);
             }
             Some(Kind::Preallocation) => self.preallocation(planner, key, value),
+            Some(Kind::Unplaced) => self.unplaced(planner, key, value),
             Some(Kind::Orphan | Kind::Shared | Kind::Quota) | None => {
                 let what = format!("an item of kind {} at offset {}", key.kind, key.offset);
                 planner.remove(FindingKind::ItemMalformed, key, what);
@@ -313,6 +322,32 @@ impl Object {
         }
     }
 
+    /// Logged contents of a block: given up where they can't be of the file.
+    fn unplaced(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
+        if self.is_being_removed() {
+            return;
+        }
+        let facts = &self.facts;
+        let owner = Owner { file_type: facts.file_type, size: facts.size, marked: self.has_unplaced };
+        let at = format!("the logged contents of file block {}", key.offset / PIECES);
+        match self.unplaced.item(owner, key.offset, value) {
+            Ok(()) => {}
+            Err(Wrong::Malformed(error)) => {
+                planner.remove(FindingKind::ItemMalformed, key, format!("{at}: {error}"));
+            }
+            Err(Wrong::Stray(why)) => planner.remove(FindingKind::UnplacedStray, key, format!("{at}, {why}")),
+        }
+    }
+
+    /// Takes away halves: what the other half held is not known.
+    fn halves(&mut self, planner: &mut Planner) {
+        for offset in self.unplaced.lone() {
+            let key = Key::new(self.number, Kind::Unplaced, offset);
+            let why = format!("half of the logged contents of file block {}", offset / PIECES);
+            planner.remove(FindingKind::UnplacedStray, key, why);
+        }
+    }
+
     /// Makes the sum of preallocated blocks what was met.
     fn sum(&self, planner: &mut Planner) {
         let (said, found) = (planner.sums.take(self.number), self.covered.blocks);
@@ -372,6 +407,7 @@ impl Object {
             return self.remove_all(planner).await;
         }
         self.sum(planner);
+        self.halves(planner);
         planner.next_object = planner.next_object.max(self.number + 1);
         let key = Key::new(self.number, Kind::Inode, 0);
         match (self.nature, self.inode.take()) {

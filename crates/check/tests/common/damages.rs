@@ -303,6 +303,13 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         edit_quota(device, |quota| quota.root = inodes.small);
         None
     }),
+    (FindingKind::UnplacedStray, |device, inodes| {
+        plant(device, |_, transaction| {
+            // The inode item does not tell of it.
+            transaction.put(Key::new(inodes.large, Kind::Unplaced, 2), vec![1]);
+        });
+        None
+    }),
 ];
 
 /// Sets a quota on the sample's directory.

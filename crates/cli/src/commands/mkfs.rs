@@ -26,6 +26,9 @@ pub struct Args {
     /// Every inode knows its names, as 'syncline path' shows them: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     parent_pointers: bool,
+    /// A sync may log little data whole and place it later, which is faster; programs from before that refuse the image: on or off
+    #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
+    data_in_log: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
@@ -64,6 +67,7 @@ pub fn run(args: Args) -> Outcome {
         node_bytes: args.node_size as u32,
         label: args.label,
         parent_pointers: args.parent_pointers,
+        data_in_log: args.data_in_log,
         uuid: seed,
         hash_seed: seed,
         ..FormatOptions::default()

@@ -140,6 +140,11 @@ pub const METRICS: &[Metric] = &[
         "Times that a small file's contents went into its inode item",
     ),
     count(
+        "blocks_in_log",
+        "/files/blocks_in_log",
+        "Blocks of data that a sync logged whole instead of placing them",
+    ),
+    count(
         "blocks_read_for_write",
         "/files/blocks_read_for_write",
         "Blocks read before a part of them could be changed",
@@ -219,6 +224,11 @@ pub const METRICS: &[Metric] = &[
     now("replayed_records", "/store/replayed_records", "Records replayed when the image was opened"),
     count("device_writes", "/store/device_writes", "Device writes"),
     bytes(count("device_written", "/store/device_write_bytes", "Bytes written to the device")),
+    count(
+        "device_writes_through",
+        "/store/device_writes_through",
+        "Batches written and flushed in one request",
+    ),
     count("device_writes_failed", "/store/device_writes_failed", "Device writes that failed"),
     count("device_reads", "/store/device_reads", "Device reads"),
     bytes(count("device_read", "/store/device_read_bytes", "Bytes read from the device")),

@@ -57,7 +57,7 @@ fn create_new(
     let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
     write_zeros(&file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
-    Ok(OpenFile { file, direct, block_device: false })
+    Ok(OpenFile { file, direct, block_device: false, flushes_with_write: false })
 }
 
 fn take_over(

@@ -1,5 +1,6 @@
 //! Opening: the lock first, then whether direct I/O works, then the size.
 
+use super::through;
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
 use crate::{AlignedBuf, BLOCK_BYTES, Claim, DeviceError};
@@ -48,7 +49,8 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> 
         lock(path, &file, options.read_only)?;
     }
     let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
-    Ok(OpenFile { file, direct, block_device })
+    let flushes_with_write = block_device && direct && through::flushes_with_write(&file).unwrap_or(false);
+    Ok(OpenFile { file, direct, block_device, flushes_with_write })
 }
 
 /// Size in bytes, rounded down to whole blocks.

@@ -6,7 +6,12 @@ use futures_lite::future::block_on;
 use std::os::unix::fs::FileExt;
 
 fn open_file(direct: bool) -> Arc<OpenFile> {
-    Arc::new(OpenFile { file: tempfile::tempfile().unwrap(), direct, block_device: false })
+    Arc::new(OpenFile {
+        file: tempfile::tempfile().unwrap(),
+        direct,
+        block_device: false,
+        flushes_with_write: false,
+    })
 }
 
 type Answer<T> = oneshot::Receiver<Result<T, DeviceError>>;

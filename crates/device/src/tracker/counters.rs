@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TrackerCounters {
     /// Writes started.
     pub writes: u64,
-    /// Bytes in them.
+    /// Those that ended with a flush of their own, in one request; they count as flushes issued, too.
+    pub writes_through: u64,
+    /// Bytes in all of them.
     pub write_bytes: u64,
     /// Writes that failed.
     pub writes_failed: u64,
@@ -42,6 +44,7 @@ impl Counter {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) writes: Counter,
+    pub(super) writes_through: Counter,
     pub(super) write_bytes: Counter,
     pub(super) writes_failed: Counter,
     pub(super) reads: Counter,
@@ -56,6 +59,7 @@ impl Counters {
     pub(super) fn snapshot(&self) -> TrackerCounters {
         TrackerCounters {
             writes: self.writes.get(),
+            writes_through: self.writes_through.get(),
             write_bytes: self.write_bytes.get(),
             writes_failed: self.writes_failed.get(),
             reads: self.reads.get(),

@@ -12,6 +12,7 @@ use std::io;
 struct HandDevice {
     writes: Mutex<VecDeque<crate::Completion<()>>>,
     flushes: Mutex<VecDeque<crate::Completion<()>>>,
+    through: Mutex<VecDeque<crate::Completion<()>>>,
 }
 
 impl Device for HandDevice {
@@ -23,6 +24,12 @@ impl Device for HandDevice {
     }
     fn write(&self, _offset: u64, _bufs: Vec<Bytes>, done: crate::Completion<()>) {
         self.writes.lock().push_back(done);
+    }
+    fn writes_through(&self) -> bool {
+        true
+    }
+    fn write_through(&self, _offset: u64, _bufs: Vec<Bytes>, done: crate::Completion<()>) {
+        self.through.lock().push_back(done);
     }
     fn flush(&self, done: crate::Completion<()>) {
         self.flushes.lock().push_back(done);
@@ -66,6 +73,16 @@ impl Bench {
 
     fn end_flush(&self, result: Result<(), DeviceError>) {
         let done = self.device.flushes.lock().pop_front().expect("a flush is on its way");
+        done(result);
+    }
+
+    fn start_through(&self) -> (WriteHandle, Option<Durability>) {
+        self.tracker.write_through(0, vec![Bytes::from_static(&[0; 4096])])
+    }
+
+    /// Ends the oldest write-through.
+    fn end_through(&self, result: Result<(), DeviceError>) {
+        let done = self.device.through.lock().pop_front().expect("a write-through is on its way");
         done(result);
     }
 
@@ -185,6 +202,75 @@ fn those_who_come_during_a_flush_share_the_next_one() {
     assert!(covers[1..].iter().all(|&cover| cover == FlushCover::Joined));
     let counters = bench.tracker.counters();
     assert_eq!((counters.flushes_issued, counters.flushes_joined), (2, 4));
+}
+
+/// Rule R4.
+#[test]
+fn a_write_through_covers_itself_and_what_had_completed_before_it() {
+    let bench = Bench::new();
+    let before = bench.write();
+    let late = bench.start_write();
+    let (handle, durability) = bench.start_through();
+    let mut durability = durability.expect("no flush is on its way");
+    // One that had completed rides along; one that completes now does not, and gathers for the next flush.
+    let rider = bench.tracker.make_durable(before);
+    bench.end_write(Ok(()));
+    let late = block_on(late.wait()).unwrap();
+    let mut next = bench.tracker.make_durable(late);
+    assert!(pending(&mut durability) && pending(&mut next));
+    assert_eq!(bench.flushes_in_flight(), 0);
+    bench.end_through(Ok(()));
+    let ticket = block_on(handle.wait()).unwrap();
+    assert!(before < ticket && ticket < late);
+    assert_eq!(
+        block_on(durability).unwrap(),
+        Flushed { cover: FlushCover::Issued, flush: 1, through: ticket }
+    );
+    assert_eq!(block_on(rider).unwrap().cover, FlushCover::Joined);
+    assert!(bench.tracker.is_durable(ticket) && !bench.tracker.is_durable(late));
+    assert_eq!(bench.flushes_in_flight(), 1, "its end submits the next flush");
+    bench.end_flush(Ok(()));
+    assert_eq!(block_on(next).unwrap().flush, 2);
+    let counters = bench.tracker.counters();
+    assert_eq!((counters.writes, counters.writes_through, counters.flushes_issued), (3, 1, 2));
+}
+
+#[test]
+fn a_write_through_beside_a_flush_is_a_write() {
+    let bench = Bench::new();
+    let flush = bench.tracker.make_durable(bench.write());
+    let (handle, durability) = bench.start_through();
+    assert!(durability.is_none());
+    bench.end_write(Ok(()));
+    bench.end_flush(Ok(()));
+    block_on(flush).unwrap();
+    let ticket = block_on(handle.wait()).unwrap();
+    assert!(!bench.tracker.is_durable(ticket));
+    assert_eq!(bench.tracker.counters().writes_through, 0);
+}
+
+/// Rule R6: which part of it failed nobody knows.
+#[test]
+fn a_write_through_that_fails_is_a_flush_that_failed() {
+    let bench = Bench::new();
+    let before = bench.write();
+    let meanwhile = bench.start_write();
+    let (handle, durability) = bench.start_through();
+    bench.end_through(Err(broken(Operation::Write)));
+    assert!(block_on(handle.wait()).is_err());
+    assert!(block_on(durability.unwrap()).is_err());
+    assert!(!bench.tracker.is_durable(before));
+    assert!(block_on(bench.tracker.make_durable(before)).is_err(), "a later flush does not redeem it");
+    bench.end_write(Ok(()));
+    assert!(matches!(block_on(meanwhile.wait()), Err(DeviceError::Poisoned { .. })));
+    // What is written from now on needs a flush of its own.
+    let durability = bench.tracker.make_durable(bench.write());
+    bench.end_flush(Ok(()));
+    block_on(durability).unwrap();
+    // A device that forgets about one fails it.
+    let (handle, durability) = bench.start_through();
+    bench.device.through.lock().clear();
+    assert!(block_on(handle.wait()).is_err() && block_on(durability.unwrap()).is_err());
 }
 
 /// Rule R6.

@@ -28,6 +28,8 @@ pub const FLAG_NO_DUMP: u32 = 1 << 4;
 pub const FLAG_LZ4: u32 = 1 << 5;
 /// Flag: what is written is compressed with Zstandard; never together with [`FLAG_LZ4`]. Directories hand it down.
 pub const FLAG_ZSTD: u32 = 1 << 6;
+/// Flag: some of the file's contents may be in items of their own, logged and not placed yet.
+pub const FLAG_UNPLACED: u32 = 1 << 7;
 /// All flags there are.
 pub const FLAGS: u32 = FLAG_CAPABILITY
     | FLAG_IMMUTABLE
@@ -35,7 +37,8 @@ pub const FLAGS: u32 = FLAG_CAPABILITY
     | FLAG_NO_ACCESS_TIME
     | FLAG_NO_DUMP
     | FLAG_LZ4
-    | FLAG_ZSTD;
+    | FLAG_ZSTD
+    | FLAG_UNPLACED;
 
 /// The flags without those that make no sense: unknown ones, and one of two ways to compress.
 pub fn sound_flags(flags: u32) -> u32 {

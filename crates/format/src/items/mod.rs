@@ -11,6 +11,7 @@ pub mod parent;
 pub mod preallocation;
 pub mod quota;
 pub mod shared;
+pub mod unplaced;
 pub mod xattr;
 
 pub use cursor::Cursor;

@@ -5,7 +5,7 @@
 //! by the same flush and does nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
 
 use super::DataState;
-use super::submit::{self, Submission};
+use super::submit::{self, Aim, Submission};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
@@ -70,14 +70,14 @@ pub(super) async fn submit_along(fs: &Filesystem) {
         let mut state = inode.state.lock();
         state.data.small_noted = false;
         let small = state.data.lies_in_item() && state.attr.size <= fs.limits.inline_bytes as u64;
-        if !small || state.attr.nlink == 0 || submit::is_clean(&state) {
+        if !small || state.attr.nlink == 0 || submit::is_clean(&state, Aim::Place) {
             continue;
         }
         let (writeback, lease) = (state.data.writeback.try_lock_arc(), inode.lease.try_write());
         if let (Some(writeback), Some(lease)) = (writeback, lease) {
             submit::begin(&mut state);
             held.push((writeback, lease));
-            files.push(Submission { inode, blocks: 0..1 });
+            files.push(Submission { inode, blocks: 0..1, aim: Aim::Place });
         }
     }
     if files.is_empty() {

@@ -7,7 +7,7 @@
 use super::join::join_all;
 use super::place::{self, Naming, Placement};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{BLOCK, lookup, plan, reflink};
+use super::{BLOCK, lookup, plan, reflink, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -65,6 +65,7 @@ impl Filesystem {
     /// How a regular file lies on the device.
     pub async fn fragments(&self, ino: Ino) -> Result<Fragments, FsError> {
         let inode = self.regular(ino).await?;
+        unplaced::place(self, &inode).await?;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK);
         let (mut found, mut first, mut last) = (Fragments::default(), 0, None);
         loop {
@@ -86,6 +87,7 @@ impl Filesystem {
     pub async fn defragment(&self, ino: Ino, first: u64, unshare: bool) -> Result<Defragmented, FsError> {
         let inode = self.regular(ino).await?;
         self.store.writable()?;
+        unplaced::place(self, &inode).await?;
         // Like any writer: not while too much waits for a flush or a checkpoint.
         self.store.admit(Admission::Grow).await?;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
@@ -249,9 +251,12 @@ impl Copy<'_> {
             extents: plan::ExtentChanges::default(),
             named: Vec::new(),
             inline: InlineChange::Keep,
+            logged: Vec::new(),
             size: SizeChange::Keep,
         };
         change.name(old, naming);
+        // Only addresses change: what is logged of these blocks, and newer, stays.
+        change.extents.cleared.clear();
         transact::commit_noting(self.fs, vec![change], shares, &mut Submitted::default())?;
         self.placements.clear();
         Ok(true)

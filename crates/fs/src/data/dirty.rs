@@ -1,7 +1,7 @@
 //! File blocks that exist in memory and not yet, or not yet safely, on the device.
 
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
@@ -80,6 +80,8 @@ impl Block {
 #[derive(Default)]
 pub(crate) struct BlockMap {
     blocks: BTreeMap<u64, Block>,
+    /// Of these, the ones whose contents the log has, whole. Few, mostly none.
+    logged: BTreeSet<u64>,
 }
 
 impl BlockMap {
@@ -100,11 +102,54 @@ impl BlockMap {
     }
 
     pub(crate) fn insert(&mut self, block: u64, contents: Block) {
+        self.logged.remove(&block);
         self.blocks.insert(block, contents);
     }
 
     pub(crate) fn remove(&mut self, block: u64) -> Option<Block> {
+        self.logged.remove(&block);
         self.blocks.remove(&block)
+    }
+
+    /// How many of the blocks the log does not have.
+    pub(crate) fn unlogged(&self) -> u64 {
+        self.len() - self.logged.len() as u64
+    }
+
+    /// The first block at or after `block` that the log does not have.
+    pub(crate) fn next_unlogged(&self, block: u64) -> Option<u64> {
+        self.numbers(block..).find(|block| !self.logged.contains(block))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_logged(&self, block: u64) -> bool {
+        self.logged.contains(&block)
+    }
+
+    /// Notes that the log has a block, which is frozen and here.
+    pub(crate) fn set_logged(&mut self, block: u64) {
+        debug_assert!(self.contains(block));
+        self.logged.insert(block);
+    }
+
+    /// Freezes the blocks that the log does not have, and returns their contents: it is to have them.
+    pub(crate) fn log(&mut self) -> Vec<(u64, Bytes)> {
+        let mut logged = Vec::new();
+        for (&number, block) in &mut self.blocks {
+            if self.logged.insert(number) {
+                let contents = std::mem::replace(block, Block::Shared { buf: Bytes::new(), index: 0 });
+                *block = contents.freeze();
+                logged.push((number, block.to_bytes()));
+            }
+        }
+        logged
+    }
+
+    /// The log does not have these after all.
+    pub(crate) fn unlog(&mut self, blocks: impl Iterator<Item = u64>) {
+        blocks.for_each(|block| {
+            self.logged.remove(&block);
+        });
     }
 
     /// The first block at or after `block`.
@@ -135,10 +180,12 @@ impl BlockMap {
     /// Forgets everything from `block` on.
     pub(crate) fn truncate(&mut self, block: u64) {
         drop(self.blocks.split_off(&block));
+        drop(self.logged.split_off(&block));
     }
 
     /// Changes bytes of a block, which starts from `base` (zeros where there is none) if it is not here yet.
     pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
+        self.logged.remove(&block);
         let contents = self.blocks.entry(block).or_insert_with(|| {
             Block::Owned(match base {
                 Some(base) => AlignedBuf::copy_from(base),
@@ -150,6 +197,7 @@ impl BlockMap {
 
     /// Makes the bytes of a block from `at` on zero, if the block is here.
     pub(crate) fn zero_from(&mut self, block: u64, at: usize) {
+        self.logged.remove(&block);
         if let Some(contents) = self.blocks.get_mut(&block) {
             contents.make_mut()[at..].fill(0);
         }
@@ -187,6 +235,7 @@ impl BlockMap {
     /// Takes at most `max` blocks of a range out, frozen, in order.
     pub(crate) fn take(&mut self, first: u64, end: u64, max: u64) -> Vec<(u64, Block)> {
         if first == 0 && end == u64::MAX && self.len() <= max {
+            self.logged.clear();
             return std::mem::take(&mut self.blocks)
                 .into_iter()
                 .map(|(block, it)| (block, it.freeze()))
@@ -196,7 +245,7 @@ impl BlockMap {
         let numbers: Vec<u64> = self.numbers(range).take(max as usize).collect();
         numbers
             .into_iter()
-            .filter_map(|block| self.blocks.remove(&block).map(|contents| (block, contents.freeze())))
+            .filter_map(|block| self.remove(block).map(|contents| (block, contents.freeze())))
             .collect()
     }
 

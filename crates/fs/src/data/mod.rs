@@ -33,6 +33,7 @@ mod throttle;
 mod transact;
 mod truncate;
 mod units;
+pub(crate) mod unplaced;
 mod why;
 mod write;
 mod writeback;
@@ -48,6 +49,7 @@ pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};
+pub(crate) use unplaced::{Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded};
 
 use crate::FsError;
 use crate::inode::DiskView;
@@ -77,6 +79,8 @@ pub(crate) struct DataState {
     pub inline: Option<Bytes>,
     /// Preallocated blocks.
     preallocated: Preallocated,
+    /// Blocks that a sync has logged whole.
+    pub(crate) unplaced: Unplaced,
     /// What waits and will count in a quota; `None` without one.
     pub(crate) charge: Option<Box<Charge>>,
     /// Written and not yet submitted.
@@ -139,6 +143,7 @@ impl DataState {
             disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
             inline,
             preallocated: Preallocated::default(),
+            unplaced: Unplaced::default(),
             charge: None,
             dirty: BlockMap::default(),
             in_flight: BlockMap::default(),
@@ -173,6 +178,7 @@ impl DataState {
             mtime: self.disk_mtime,
             blocks: self.disk_units(),
             inline: self.inline.as_deref(),
+            unplaced: self.unplaced.is_marked(),
         }
     }
 
@@ -181,14 +187,19 @@ impl DataState {
         self.disk_mtime = mtime;
     }
 
-    /// True when the cache may forget this inode: nothing dirty, nothing in flight, no error to remember.
+    /// True when the cache may forget this inode: nothing dirty that is not logged, nothing in flight, no error to remember.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_dirty() && self.errors.count == self.errors.reported
+        !self.has_unlogged() && self.errors.count == self.errors.reported
     }
 
     /// True when writes were not yet submitted, or not yet named.
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty() || !self.in_flight.is_empty()
+    }
+
+    /// True when something is dirty, or not yet named, that the log does not have either.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.dirty.unlogged() > 0 || !self.in_flight.is_empty()
     }
 
     /// 512-byte units that the inode item shows.
@@ -212,10 +223,10 @@ impl DataState {
         self.inline.is_some()
     }
 
-    /// First block that is written but not named, from the one on that holds the end of the logged size.
+    /// First block that is written but neither named nor logged, from the one on that holds the end of the logged size.
     fn first_unnamed(&self) -> Option<u64> {
         let from = self.disk_size / BLOCK;
-        match (self.dirty.next(from), self.in_flight.next(from)) {
+        match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

@@ -10,7 +10,7 @@ use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{BLOCK, DataState, MemoryBlock, lookup, plan};
+use super::{BLOCK, DataState, MemoryBlock, lookup, plan, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -27,8 +27,17 @@ use syncline_store::{Admission, Canary, Reservation};
 /// Blocks that may go in parallel with the batch that names them.
 pub(crate) const PARALLEL_BLOCKS: u64 = 256;
 
-/// Starts writing the file's dirty data and commits the transaction that names it, without waiting for durability (P3).
-/// Takes the inode's lease itself; the caller holds none.
+/// What a submission is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// A transaction that has the data, or names it: what little there is may be logged whole.
+    Log,
+    /// Every block gets its place.
+    Place,
+}
+
+/// Commits a transaction that names the file's dirty data, whose writes it starts, or has it whole, without waiting for
+/// durability (P3). Takes the inode's lease itself; the caller holds none.
 pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     submit_noting(fs, inode, &mut Submitted::default()).await
 }
@@ -39,7 +48,7 @@ pub(crate) async fn submit_noting(
     inode: &Arc<Inode>,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    if inode.file_type != FileType::Regular || is_settled(&inode.state.lock()) {
+    if inode.file_type != FileType::Regular || is_settled(&inode.state.lock(), Aim::Log) {
         return Ok(());
     }
     if fs.store.breaks(Canary::OverlookWriteback) && inode.state.lock().data.dirty.is_empty() {
@@ -48,7 +57,7 @@ pub(crate) async fn submit_noting(
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
-        submit_once(fs, inode, note).await?;
+        submit_once(fs, inode, Aim::Log, note).await?;
         if !has_missed(&mut inode.state.lock().data) {
             return Ok(());
         }
@@ -69,17 +78,18 @@ pub(crate) async fn hold_writebacks(files: &[&Arc<Inode>]) -> Vec<async_lock::Mu
 pub(crate) async fn submit_once(
     fs: &Filesystem,
     inode: &Arc<Inode>,
+    aim: Aim,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
     loop {
         fs.store.admit(Admission::Shrink).await?;
         let lease = inode.lease.write().await;
-        if is_clean(&inode.state.lock()) {
+        if is_clean(&inode.state.lock(), aim) {
             return Ok(());
         }
         let Some(split) = ahead_end(&inode.state.lock(), first, end) else {
-            return submit_leased(fs, &[Submission { inode, blocks: first..end }], note).await;
+            return submit_leased(fs, &[Submission { inode, blocks: first..end, aim }], note).await;
         };
         drop(lease);
         first = writeback::round(fs, inode, first..split, Way::Ahead, note).await?;
@@ -100,17 +110,21 @@ pub(crate) fn has_missed(data: &mut DataState) -> bool {
     data.recalled.take().is_some_and(|block| data.dirty.contains(block))
 }
 
-/// True when the inode item would say nothing new.
-pub(crate) fn is_clean(state: &InodeState) -> bool {
+/// True when the inode item would say nothing new, and no data waits for a submission with this aim.
+pub(crate) fn is_clean(state: &InodeState, aim: Aim) -> bool {
+    let waits = match aim {
+        Aim::Log => state.data.has_unlogged(),
+        Aim::Place => state.data.has_dirty(),
+    };
     let logged = state.data.disk_size == state.attr.size && state.data.disk_mtime == state.attr.mtime;
     // An inode that is being removed must not be put again.
-    state.removing || (!state.data.has_dirty() && logged)
+    state.removing || (!waits && logged)
 }
 
 /// True when the inode is clean and nobody is about to make it so. For those who do not hold its `writeback`: whoever does has
 /// taken blocks out of the dirty map that no transaction names yet, and an fsync must wait for that transaction (P1).
-pub(crate) fn is_settled(state: &InodeState) -> bool {
-    is_clean(state) && state.data.writeback.try_lock().is_some()
+pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
+    is_clean(state, aim) && state.data.writeback.try_lock().is_some()
 }
 
 /// Where the last `PARALLEL_BLOCKS` dirty blocks of the range begin, if there are more.
@@ -165,12 +179,15 @@ pub(crate) struct Submission<'a> {
     pub inode: &'a Arc<Inode>,
     /// Those of the dirty blocks, up to the end that [`begin`] gave or further.
     pub blocks: Range<u64>,
+    pub aim: Aim,
 }
 
 /// A submission between the start of its writes and its commit.
 struct Started<'a> {
     inode: &'a Arc<Inode>,
     taken: Vec<(u64, Block)>,
+    /// Dirty as before, and marked as logged.
+    logged: Vec<u64>,
     placements: Vec<Placement>,
     change: FileChange<'a>,
 }
@@ -183,14 +200,22 @@ pub(crate) async fn submit_leased(
 ) -> Result<(), FsError> {
     let mut old = Vec::with_capacity(files.len());
     for file in files {
+        if unplaced::is_wanted(fs, &file.inode.state.lock(), file.aim) {
+            old.push(None);
+            continue;
+        }
         make_up_reservation(fs, file.inode).await?;
-        old.push(overlapped(fs, file).await?);
+        old.push(Some(overlapped(fs, file).await?));
     }
-    let shares = reflink::hold(fs, old.iter().flatten()).await?;
+    let shares = reflink::hold(fs, old.iter().flatten().flatten()).await?;
     // From here on nothing waits, so a caller that gives up leaves nothing half done.
     let mut started = Vec::with_capacity(files.len());
     for (file, old) in files.iter().zip(old) {
-        match start(fs, file, &old) {
+        let begun = match old {
+            Some(old) => start(fs, file, &old),
+            None => Ok(start_logging(file)),
+        };
+        match begun {
             Ok(file) => started.push(file),
             Err(error) => {
                 started.iter_mut().for_each(|file| file.undo(fs));
@@ -228,6 +253,7 @@ fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
         extents: plan::ExtentChanges::default(),
         named: Vec::new(),
         inline: InlineChange::Keep,
+        logged: Vec::new(),
         size: SizeChange::Keep,
     }
 }
@@ -273,7 +299,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
     if inlines(data, fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(inline_contents(data, size));
         let taken = data.dirty.take(0, 1, 1);
-        return Ok(Started { inode, taken, placements: Vec::new(), change });
+        return Ok(Started { inode, taken, logged: Vec::new(), placements: Vec::new(), change });
     }
     let near = data.near;
     let (taken, mut reservation) = take(data, &file.blocks, u64::MAX);
@@ -290,7 +316,16 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
         placement.name(&mut naming, |_| true);
     }
     change.name(old, naming);
-    Ok(Started { inode, taken, placements, change })
+    Ok(Started { inode, taken, logged: Vec::new(), placements, change })
+}
+
+/// Marks the dirty blocks as logged, and has the transaction log them.
+fn start_logging<'a>(file: &Submission<'a>) -> Started<'a> {
+    let inode = file.inode;
+    let mut change = FileChange { size: SizeChange::Submitted { all: true }, ..unchanged(inode) };
+    change.logged = inode.state.lock().data.dirty.log();
+    let logged = change.logged.iter().map(|(number, _)| *number).collect();
+    Started { inode, taken: Vec::new(), logged, placements: Vec::new(), change }
 }
 
 /// Takes dirty blocks out together with their part of the reservation.
@@ -336,6 +371,7 @@ impl Started<'_> {
         }
         let placed: u64 = self.placements.iter().map(|placement| placement.write.run().len_bytes()).sum();
         counters.submitted_bytes.add(placed);
+        counters.blocks_in_log.add(self.logged.len() as u64);
         let mut state = self.inode.state.lock();
         let size = state.attr.size;
         let data = &mut state.data;
@@ -360,6 +396,7 @@ impl Started<'_> {
         place::abandon(fs, &self.placements);
         let mut state = self.inode.state.lock();
         state.data.dirty.restore(std::mem::take(&mut self.taken));
+        state.data.dirty.unlog(self.logged.drain(..));
         // Write-back may have found the inode clean meanwhile and taken it off its list.
         fs.data.note_dirty(fs, self.inode, &mut state.data);
     }

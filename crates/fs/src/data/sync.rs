@@ -1,6 +1,6 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
-use super::submit::{self, Submission, submit_dirty, submit_noting};
+use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
 use super::{WriteErrors, along, shared, why};
 use crate::FsError;
 use crate::change::lease_all;
@@ -181,7 +181,7 @@ async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitte
     let _writebacks = submit::hold_writebacks(files).await;
     fs.store.admit(Admission::Shrink).await?;
     let _leases = lease_all(files).await;
-    submit_leased(fs, files, note).await
+    submit_leased(fs, files, Aim::Log, note).await
 }
 
 /// Submits what is dirty of a file, if it is one, whose `writeback` is held.
@@ -189,7 +189,7 @@ pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(
     if inode.file_type != FileType::Regular {
         return Ok(());
     }
-    submit::submit_once(fs, inode, &mut Submitted::default()).await
+    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
 }
 
 /// The same for what was written since; its lease is held, too.
@@ -197,21 +197,22 @@ pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Res
     if inode.file_type != FileType::Regular {
         return Ok(());
     }
-    submit_leased(fs, &[inode], &mut Submitted::default()).await
+    submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await
 }
 
 /// Submits all that is dirty of these files in one transaction. Their `writeback`s and leases are held.
 pub(crate) async fn submit_leased(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
+    aim: Aim,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     let dirty: Vec<Submission<'_>> = files
         .iter()
-        .filter(|inode| !submit::is_clean(&inode.state.lock()))
+        .filter(|inode| !submit::is_clean(&inode.state.lock(), aim))
         .map(|inode| {
             submit::begin(&mut inode.state.lock());
-            Submission { inode, blocks: 0..u64::MAX }
+            Submission { inode, blocks: 0..u64::MAX, aim }
         })
         .collect();
     let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();

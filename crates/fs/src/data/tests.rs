@@ -12,8 +12,10 @@ mod reflink;
 mod shift;
 mod sync;
 mod threads;
+mod unplaced;
 mod writing;
 
+use crate::inode::Inode;
 use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use crate::{Allocation, Deduplicated, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::items::shared::SharedRun;
+use syncline_format::items::unplaced::{PIECES, Piece};
 use syncline_format::{Key, Kind};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
@@ -123,6 +126,14 @@ impl Mount {
         block_on(self.fs.fsync(ino, false)).unwrap();
     }
 
+    /// An fsync after which every block has its place.
+    fn fsync_placed(&self, ino: Ino) {
+        self.fsync(ino);
+        let inode = block_on(self.fs.inode(ino)).unwrap();
+        block_on(super::writeback::write_back(&self.fs, &inode)).unwrap();
+        self.fsync(ino);
+    }
+
     fn size(&self, ino: Ino) -> u64 {
         block_on(self.fs.getattr(ino)).unwrap().size
     }
@@ -133,6 +144,26 @@ impl Mount {
 
     fn unlink(&self, name: &str) {
         block_on(self.fs.unlink(ROOT, name.as_bytes())).unwrap();
+    }
+
+    /// Blocks whose contents lie in items of their own; fails unless these are what is known of them.
+    fn check_unplaced(&self, inode: &Inode) -> Vec<u64> {
+        let (first, last) =
+            (Key::new(inode.ino, Kind::Unplaced, 0), Key::new(inode.ino, Kind::Unplaced, u64::MAX));
+        let items = block_on(self.fs.store().scan(first, last, usize::MAX)).unwrap().items;
+        let state = inode.state.lock();
+        for (key, value) in &items {
+            let piece = Piece::decode(key.offset, value).unwrap();
+            assert!(state.data.unplaced.contains(piece.file_block));
+            if state.data.dirty.is_logged(piece.file_block) {
+                let contents = state.data.dirty.get(piece.file_block).unwrap().as_slice();
+                assert_eq!(piece.encode(contents), value, "the log has something else");
+            }
+        }
+        let blocks: Vec<u64> = items.iter().map(|(key, _)| key.offset / PIECES).step_by(2).collect();
+        assert_eq!(items.len(), 2 * blocks.len());
+        assert_eq!(blocks, state.data.unplaced.blocks().collect::<Vec<_>>());
+        blocks
     }
 
     /// Fails unless the file's items are consistent with each other: extents in order, apart from each other, and as many blocks as
@@ -155,6 +186,7 @@ impl Mount {
         let preallocated: Vec<_> = items.map(|item| item.file_block..item.end()).collect();
         let sum = block_on(store.get(Key::new(0, Kind::Preallocation, ino))).unwrap();
         let sum = sum.map_or(0, |value| decode_sum(&value).unwrap());
+        self.check_unplaced(&inode);
         let state = inode.state.lock();
         assert_eq!(preallocated, state.data.preallocated.ranges().iter().collect::<Vec<_>>());
         assert_eq!(sum, state.data.preallocated.blocks(), "the sum of preallocated blocks is wrong");

@@ -2,8 +2,8 @@
 
 use super::charge;
 use super::plan::ExtentChanges;
-use super::preallocated;
 use super::reflink::Shares;
+use super::{preallocated, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -12,6 +12,7 @@ use crate::receipt::Submitted;
 use crate::types::Timestamp;
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BlockRun;
 use syncline_store::{Canary, DataWrite, OpSeq, Transaction};
@@ -23,6 +24,8 @@ pub(crate) struct FileChange<'a> {
     /// Blocks that the new extents name.
     pub named: Vec<(DataWrite, BlockRun)>,
     pub inline: InlineChange,
+    /// Dirty blocks that it has whole.
+    pub logged: Vec<(u64, Bytes)>,
     pub size: SizeChange,
 }
 
@@ -64,6 +67,7 @@ struct Saved {
     disk_blocks: u64,
     inline: Option<Bytes>,
     preallocated: preallocated::Change,
+    unplaced: unplaced::Change,
     charge: charge::Before,
 }
 
@@ -108,6 +112,7 @@ pub(crate) fn commit_noting(
             });
         }
         state.data.preallocated.put(change.inode.ino, &before.preallocated, &mut transaction);
+        before.unplaced.put(change.inode.ino, &change.logged, &mut transaction);
         saved.push(before);
         if fs.store.breaks(Canary::SizeAhead) {
             state.data.disk_size = state.attr.size;
@@ -141,6 +146,18 @@ fn restore(changes: &[FileChange<'_>], saved: Vec<Saved>) {
 }
 
 impl FileChange<'_> {
+    /// The blocks whose contents, as they were logged, count no more: those that are cleared, and of a truncation all behind
+    /// the end, also where only later transactions clear the extents.
+    fn cut(&self, old_size: u64) -> SmallVec<[Range<u64>; 2]> {
+        let mut cut: SmallVec<_> = self.extents.cleared.iter().cloned().collect();
+        if let SizeChange::Truncated { size, .. } = self.size
+            && size < old_size
+        {
+            cut.push(size.div_ceil(super::BLOCK)..u64::MAX);
+        }
+        cut
+    }
+
     /// Makes the state what the inode item must say.
     fn apply(&self, state: &mut InodeState, inline_max: u64) -> Saved {
         let data = &mut state.data;
@@ -152,6 +169,7 @@ impl FileChange<'_> {
             disk_blocks: data.disk_blocks,
             inline: data.inline.clone(),
             preallocated: data.preallocated.change(&self.extents.cleared, &self.extents.preallocated),
+            unplaced: data.unplaced.change(&self.cut(state.attr.size), &self.logged),
             charge: charge::Before::default(),
         };
         // The count of a damaged image may be too small.
@@ -203,12 +221,14 @@ impl FileChange<'_> {
         if let InlineChange::Set(Some(contents)) = &self.inline {
             note.inline_bytes += contents.len() as u64;
         }
+        note.blocks_in_log += self.logged.len() as u64;
     }
 
     fn committed(&self, op: OpSeq) {
         let mut state = self.inode.state.lock();
         let data = &mut state.data;
         data.data_op = op;
+        data.unplaced.committed();
         // Not just the last change: that may be the removal of an item that a longer one has swallowed.
         if let Some(extent) = self.extents.items.values().rev().flatten().next()
             && let Some(extent_end) = &mut data.extent_end
@@ -232,6 +252,7 @@ impl Saved {
         state.data.disk_blocks = self.disk_blocks;
         state.data.inline = self.inline;
         state.data.preallocated.undo(self.preallocated);
+        state.data.unplaced.undo(self.unplaced);
         state.data.restore_charge(self.charge);
     }
 }

@@ -81,7 +81,7 @@ async fn grow(
 }
 
 fn change<'a>(inode: &'a Arc<Inode>, extents: ExtentChanges, size: SizeChange) -> FileChange<'a> {
-    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, size }
+    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, logged: Vec::new(), size }
 }
 
 /// What becomes of the block in which the new end lies.
@@ -108,9 +108,11 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
             MemoryBlock::Whole(contents) => contents.to_bytes(),
             MemoryBlock::Beginning(bytes) => bytes.clone(),
         });
-        (in_memory, data.extent_end.is_none_or(|end| block < end))
+        (in_memory, (data.extent_end.is_none_or(|end| block < end), data.unplaced.contains(block)))
     };
-    let on_disk = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
+    let (may_be_on_disk, in_log) = may_be_on_disk;
+    let on_disk =
+        in_log || may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
     let contents = match in_memory {
         Some(contents) => Some(contents),
         None if on_disk => read::read_block(fs, inode, block).await?,
@@ -231,7 +233,7 @@ async fn shrink(
 fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
     let before = data.disk_size.min(size);
     let from = before / BLOCK;
-    let waiting = [data.dirty.next(from), data.in_flight.next(from)].into_iter().flatten().min();
+    let waiting = [data.dirty.next_unlogged(from), data.in_flight.next(from)].into_iter().flatten().min();
     let limit = waiting.filter(|&block| block < clear_from).map_or(size, |block| size.min(block * BLOCK));
     before.max(limit)
 }

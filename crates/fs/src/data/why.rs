@@ -11,7 +11,7 @@ pub(super) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Why, OpSeq)
     let state = inode.state.lock();
     let data = &state.data;
     if inode.file_type == FileType::Regular {
-        why.add_if(!data.dirty.is_empty(), Why::DIRTY_DATA);
+        why.add_if(data.dirty.unlogged() > 0, Why::DIRTY_DATA);
         why.add_if(!data.in_flight.is_empty() || data.writeback.try_lock().is_none(), Why::WRITE_BACK);
         why.add_if(data.disk_size != state.attr.size, Why::SIZE);
         why.add_if(data.disk_mtime != state.attr.mtime, Why::MTIME);

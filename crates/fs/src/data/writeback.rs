@@ -9,7 +9,7 @@
 use super::dirty::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
-use super::submit::{self, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
+use super::submit::{self, Aim, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::{DataState, lookup, pack, plan};
 use crate::FsError;
@@ -43,7 +43,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
 }
 
 async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if submit::is_settled(&inode.state.lock()) {
+    if submit::is_settled(&inode.state.lock(), Aim::Place) {
         return Ok(());
     }
     let writeback = inode.state.lock().data.writeback.clone();
@@ -70,12 +70,17 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
-    if submit::is_clean(&inode.state.lock()) {
+    if submit::is_clean(&inode.state.lock(), Aim::Place) {
         return Ok(());
     }
     // It may have grown meanwhile; then it is due again soon enough.
     let blocks = 0..PARALLEL_BLOCKS;
-    submit::submit_leased(fs, &[submit::Submission { inode, blocks }], &mut Submitted::default()).await
+    submit::submit_leased(
+        fs,
+        &[submit::Submission { inode, blocks, aim: Aim::Place }],
+        &mut Submitted::default(),
+    )
+    .await
 }
 
 /// What a round belongs to.
@@ -277,6 +282,7 @@ impl Flight<'_> {
                 extents: plan::ExtentChanges::default(),
                 named: Vec::new(),
                 inline: InlineChange::Keep,
+                logged: Vec::new(),
                 size: SizeChange::Submitted { all },
             };
             change.name(old, naming);

@@ -78,7 +78,10 @@ impl Draft {
         times.answer = total.saturating_sub(known);
         times.total = known + times.answer;
         // Written while this sync was on its way to look at it.
-        why.add_if(submitted.blocks > 0 || submitted.inline_bytes > 0, Why::DIRTY_DATA);
+        why.add_if(
+            submitted.blocks > 0 || submitted.blocks_in_log > 0 || submitted.inline_bytes > 0,
+            Why::DIRTY_DATA,
+        );
         let now = fs.now();
         self.receipt.time_ns =
             now.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(now.nanoseconds));

@@ -85,6 +85,8 @@ pub struct Submitted {
     pub blocks_before_log: u64,
     /// Bytes of small files that went into the inode item instead.
     pub inline_bytes: u64,
+    /// Blocks of data that the log has whole.
+    pub blocks_in_log: u64,
     /// Inode items logged.
     pub inodes: u64,
     /// Extent items logged.

@@ -116,7 +116,7 @@ pub fn of_item(kind: u8) -> &'static [Field] {
         Some(Kind::Shared) => &SHARED,
         Some(Kind::Parent) => &PARENT,
         Some(Kind::Quota) => &QUOTA,
-        Some(Kind::Chunk | Kind::Orphan | Kind::Preallocation) | None => &OTHER,
+        Some(Kind::Chunk | Kind::Orphan | Kind::Preallocation | Kind::Unplaced) | None => &OTHER,
     }
 }
 

@@ -7,9 +7,10 @@ use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{Preallocation, decode_sum, encode_sum};
 use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun};
+use syncline_format::items::unplaced::Piece;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrValue, is_xattr_name};
 use syncline_format::items::{SLOT_BITS, hash_offsets};
-use syncline_format::{KEY_BYTES, Key, Kind};
+use syncline_format::{BLOCK_BYTES, KEY_BYTES, Key, Kind};
 
 /// Decodes the value of an item; the first byte of the input says of which kind.
 ///
@@ -20,7 +21,7 @@ use syncline_format::{KEY_BYTES, Key, Kind};
 /// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
 pub fn item(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match Kind::from_u8(kind % 11) {
+    match Kind::from_u8(kind % 12) {
         Some(Kind::Inode) => inode(value),
         Some(Kind::Dirent) => dirent(value),
         Some(Kind::Extent) => extent(value),
@@ -29,8 +30,19 @@ pub fn item(bytes: &[u8]) {
         Some(Kind::Parent) => parent(value),
         Some(Kind::Preallocation) => preallocation(value),
         Some(Kind::Quota) => quota(value),
+        Some(Kind::Unplaced) => unplaced(value),
         Some(Kind::Chunk | Kind::Orphan) | None => keys(value),
     }
+}
+
+fn unplaced(value: &[u8]) {
+    let Some((offset, value)) = value.split_first_chunk() else { return };
+    let Ok(piece) = Piece::decode(u64::from_le_bytes(*offset), value) else { return };
+    let mut block = vec![0; BLOCK_BYTES];
+    block[piece.at..piece.at + value.len()].copy_from_slice(value);
+    assert_eq!(piece.encode(&block), value);
+    assert_eq!(piece.offset(), u64::from_le_bytes(*offset));
+    assert!(piece.file_block < FILE_BLOCKS_MAX);
 }
 
 fn quota(value: &[u8]) {

@@ -9,7 +9,7 @@ use super::kept::Turn;
 use super::observe::{observe, stamp};
 use super::state::{State, contents};
 use super::step::{Path, Persist, RenameKind, Step, Workload};
-use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation};
+use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation, ThroughDevice};
 use bytes::Bytes;
 use futures_lite::future::yield_now;
 use std::ops::Range;
@@ -123,7 +123,10 @@ pub(super) fn run(
     let simulation = Simulation::new(seed);
     let device = SimDevice::new(&simulation, base.device(), Latency::default());
     let log = RecordingDevice::new(device);
-    let (device, spawn) = (log.clone() as Arc<dyn Device>, simulation.spawner());
+    // Every second one flushes behind writes.
+    let device: Arc<dyn Device> =
+        if seed.is_multiple_of(2) { ThroughDevice::new(log.clone()) } else { log.clone() };
+    let spawn = simulation.spawner();
     let (store_options, options) = options(simulation.clock(), canary, *b"the first epoch.");
     let (workload, start, recorder) = (workload.clone(), start.clone(), log.clone());
     let living = async move {

@@ -65,7 +65,8 @@ impl BusyFile {
         self.max_ns = self.max_ns.max(receipt.times_ns.total);
         // What a call for many files wrote is not told of each.
         if receipt.files == 1 {
-            self.bytes += receipt.submitted.blocks * BLOCK_BYTES + receipt.submitted.inline_bytes;
+            let blocks = receipt.submitted.blocks + receipt.submitted.blocks_in_log;
+            self.bytes += blocks * BLOCK_BYTES + receipt.submitted.inline_bytes;
         }
     }
 }

@@ -141,6 +141,9 @@ fn data(receipt: &Receipt<'_>) -> String {
     if number("inline_bytes") > 0 {
         parts.push(format!("{} bytes, in the inode item", number("inline_bytes")));
     }
+    if number("blocks_in_log") > 0 {
+        parts.push(format!("{} KiB, in the log", number("blocks_in_log") * 4));
+    }
     if number("blocks_released") > 0 {
         parts.push(format!("{} KiB of old data released", number("blocks_released") * 4));
     }

@@ -8,6 +8,7 @@ use syncline_format::items::parent::Parent;
 use syncline_format::items::preallocation::{self, Preallocation};
 use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::SharedRun;
+use syncline_format::items::unplaced::Piece;
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BlockRun, FormatError, Key, Kind};
 
@@ -57,6 +58,8 @@ pub fn item(of: Key, value: &[u8]) -> Value {
         }
         Some(Kind::Preallocation) => Preallocation::decode(of.offset, value)
             .map(|room| json!({ "file_block": room.file_block, "blocks": room.blocks })),
+        Some(Kind::Unplaced) => Piece::decode(of.offset, value)
+            .map(|piece| json!({ "file_block": piece.file_block, "at": piece.at, "contents": hex(value) })),
         Some(Kind::Quota) => Quota::decode(value).map(|quota| quota_item(of.offset, &quota)),
         Some(Kind::Orphan) => Ok(json!({ "inode": of.offset })),
         Some(Kind::Chunk) | None => Ok(json!({ "bytes": hex(value) })),

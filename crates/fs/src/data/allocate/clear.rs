@@ -124,6 +124,7 @@ async fn clear_first(
         extents,
         named: naming.named,
         inline,
+        logged: Vec::new(),
         size: SizeChange::Replaced { size, now: fs.now() },
     };
     if in_item {
@@ -160,6 +161,7 @@ async fn clear_rest(
             extents,
             named: Vec::new(),
             inline: InlineChange::Keep,
+            logged: Vec::new(),
             size: SizeChange::Keep,
         };
         commit(fs, inode, change, cleared, shares, room)?;

@@ -6,7 +6,7 @@
 use crate::FsError;
 use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::Ranges;
-use crate::data::submit::{self, Submission};
+use crate::data::submit::{self, Aim, Submission};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, charge, lookup, plan, reflink, truncate};
 use crate::filesystem::Filesystem;
@@ -71,7 +71,14 @@ pub(super) async fn preallocate(
             false => SizeChange::Keep,
         };
         let extents = plan::ExtentChanges { preallocated: now.to_vec(), ..Default::default() };
-        let change = FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, size };
+        let change = FileChange {
+            inode,
+            extents,
+            named: Vec::new(),
+            inline: InlineChange::Keep,
+            logged: Vec::new(),
+            size,
+        };
         let added = crate::data::ranges::count(now);
         fs.data.room.put_back(added, Some(room.split(with_share(added))));
         if let Err(error) = transact::commit(fs, vec![change], reflink::Shares::default()) {
@@ -90,11 +97,16 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     let small = {
         let state = inode.state.lock();
         let small = submit::inlines(&state.data, fs.limits.inline_bytes as u64, state.attr.size);
-        small && !submit::is_clean(&state)
+        small && !submit::is_clean(&state, Aim::Place)
     };
     if small {
         submit::begin(&mut inode.state.lock());
-        submit::submit_leased(fs, &[Submission { inode, blocks: 0..1 }], &mut Submitted::default()).await?;
+        submit::submit_leased(
+            fs,
+            &[Submission { inode, blocks: 0..1, aim: Aim::Place }],
+            &mut Submitted::default(),
+        )
+        .await?;
     }
     Ok(())
 }

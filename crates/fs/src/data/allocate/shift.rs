@@ -8,6 +8,7 @@ use crate::data::dirty::Block;
 use crate::data::place::{self, Naming, Placement};
 use crate::data::plan::{self, ExtentChanges};
 use crate::data::ranges::{Ranges, count};
+use crate::data::submit::Aim;
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, write};
 use crate::filesystem::Filesystem;
@@ -45,14 +46,14 @@ pub(super) async fn shift(
         return Err(FsError::Invalid("offset and length must be multiples of 4096"));
     }
     let _writebacks = submit::hold_writebacks(&[inode]).await;
-    submit::submit_once(fs, inode, &mut Submitted::default()).await?;
+    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
     fs.admit_growth().await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
     let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
     // What was written since. From here on nothing is dirty: every block has its extent, or lies in the inode item.
-    sync::submit_leased(fs, &[inode], &mut Submitted::default()).await?;
+    sync::submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await?;
     truncate::forget_stale_extents(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end / BLOCK;
     let (removed, to) = match shift {
@@ -157,7 +158,8 @@ impl First {
         let naming = name(&placements, &mut extents);
         let kept_room = count(&extents.preallocated);
         let size = SizeChange::Truncated { size, logged: size, now: fs.now() };
-        let change = FileChange { inode, extents, named: naming.named, inline: self.inline, size };
+        let change =
+            FileChange { inode, extents, named: naming.named, inline: self.inline, logged: Vec::new(), size };
         // The room of what moves is there already.
         fs.data.room.put_back(kept_room, None);
         if let Err(error) = transact::commit(fs, vec![change], shares) {

@@ -3,7 +3,7 @@
 use super::take_over::{Blocks, Span};
 use crate::FsError;
 use crate::data::transact::SizeChange;
-use crate::data::{BLOCK, lookup, read};
+use crate::data::{BLOCK, lookup, read, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use syncline_format::items::extent::Extent;
@@ -39,6 +39,7 @@ impl Filesystem {
     /// data nor compressed units are among them.
     pub async fn logged_blocks(&self, ino: Ino, first: u64, max: usize) -> Result<Vec<LoggedBlock>, FsError> {
         let inode = self.inode(ino).await?;
+        unplaced::place(self, &inode).await?;
         let _lease = inode.lease.read().await;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK);
         let mut first = first;

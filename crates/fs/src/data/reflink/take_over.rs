@@ -61,7 +61,7 @@ impl<'a> Span<'a> {
         files.dedup_by_key(|inode| inode.ino);
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
-            submit::submit_once(fs, inode, &mut Submitted::default()).await?;
+            submit::submit_once(fs, inode, submit::Aim::Place, &mut Submitted::default()).await?;
         }
         fs.admit_growth().await?;
         let leases = lease_all(&files).await;
@@ -70,7 +70,7 @@ impl<'a> Span<'a> {
         }
         require_writable(self.to, self.to_offset)?;
         // What was written since.
-        sync::submit_leased(fs, &files, &mut Submitted::default()).await?;
+        sync::submit_leased(fs, &files, submit::Aim::Place, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 
@@ -161,7 +161,8 @@ impl<'a> Span<'a> {
         let extents = plan::replace(&old, std::slice::from_ref(&cleared), new);
         let replaces_inline = blocks.to == 0 && self.to.state.lock().data.has_inline();
         let inline = if replaces_inline { InlineChange::Set(None) } else { InlineChange::Keep };
-        let change = FileChange { inode: self.to, extents, named: Vec::new(), inline, size };
+        let change =
+            FileChange { inode: self.to, extents, named: Vec::new(), inline, logged: Vec::new(), size };
         transact::commit(fs, vec![change], shares)?;
         Ok(true)
     }

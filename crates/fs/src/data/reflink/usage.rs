@@ -2,7 +2,7 @@
 
 use super::hold::counted;
 use crate::FsError;
-use crate::data::{BLOCK, inline_units, lookup};
+use crate::data::{BLOCK, inline_units, lookup, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use syncline_format::BlockRun;
@@ -24,6 +24,7 @@ impl Filesystem {
     /// What a file uses on the device; what is not written yet doesn't count.
     pub async fn usage(&self, ino: Ino) -> Result<Usage, FsError> {
         let inode = self.inode(ino).await?;
+        unplaced::place(self, &inode).await?;
         let mut usage = Usage::default();
         {
             let data = &inode.state.lock().data;

@@ -138,7 +138,7 @@ fn parts_of_a_unit_share_it_until_the_last_one_goes() {
     // Two blocks in the middle: two parts.
     mount.write(ino, 40_960, &pattern(6, 8192));
     contents[40_960..49_152].copy_from_slice(&pattern(6, 8192));
-    mount.fsync(ino);
+    mount.fsync_placed(ino);
     let parts: Vec<Extent> = extents(&mount, ino).into_iter().filter(|it| it.packed.is_some()).collect();
     assert_eq!(parts.iter().map(Extent::blocks).collect::<Vec<_>>(), [10, 20]);
     assert!(parts.iter().all(|part| part.run() == unit && part.shared));

@@ -27,7 +27,7 @@ impl Mount {
         for block in 0..blocks {
             for (seed, &ino) in (0..).zip(&inos) {
                 self.write(ino, block * 4096, &pattern(seed * 1000 + block, 4096));
-                self.fsync(ino);
+                self.fsync_placed(ino);
             }
         }
         inos
@@ -102,9 +102,9 @@ fn holes_and_contents_in_the_inode_item_stay_what_they_are() {
     let (sparse, between) = (mount.create("sparse"), mount.create("between"));
     for block in [0u64, 1, 40, 41, 900, 901] {
         mount.write(sparse, block * 4096, &pattern(block, 4096));
-        mount.fsync(sparse);
+        mount.fsync_placed(sparse);
         mount.write(between, block * 4096, &pattern(7, 4096));
-        mount.fsync(between);
+        mount.fsync_placed(between);
     }
     let blocks = mount.blocks(sparse);
     assert!(mount.defragment(sparse, false) > 0);

@@ -39,7 +39,7 @@ fn a_copy_writes_no_data_and_both_go_their_own_way() {
         assert_eq!(mount.usage(ino), Usage { total_bytes: blocks, shared_bytes: blocks });
     }
     mount.write(other, 8192, &pattern(2, 8192));
-    mount.fsync(other);
+    mount.fsync_placed(other);
     assert_eq!(mount.read(one, 0, 2 * MIB), contents);
     assert_eq!(mount.read(other, 8192, 8192), pattern(2, 8192));
     assert_eq!(mount.usage(one).shared_bytes, blocks - 8192);
@@ -93,11 +93,11 @@ fn unmarked_extents_cost_no_lookup() {
     mount.truncate(plain, 1).unwrap();
     assert_eq!(lookups(), before, "nothing of this file was ever shared");
     mount.write(one, 0, &pattern(5, 4096));
-    mount.fsync(one);
+    mount.fsync_placed(one);
     assert_eq!(lookups(), before + 1);
     // The block that was written is the file's own again, the others are not.
     mount.write(one, 0, &pattern(6, 4096));
-    mount.fsync(one);
+    mount.fsync_placed(one);
     assert_eq!(lookups(), before + 1, "a block's own extent has no mark");
 }
 
