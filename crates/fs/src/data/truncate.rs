@@ -101,18 +101,18 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
     if at == 0 {
         return Ok(Edge::InMemory);
     }
-    let (in_memory, may_be_on_disk) = {
+    let (in_memory, in_log, may_be_on_disk) = {
         let state = inode.state.lock();
         let data = &state.data;
         let in_memory = data.block_in_memory(block).map(|known| match known {
             MemoryBlock::Whole(contents) => contents.to_bytes(),
             MemoryBlock::Beginning(bytes) => bytes.clone(),
         });
-        (in_memory, (data.extent_end.is_none_or(|end| block < end), data.unplaced.contains(block)))
+        (in_memory, data.unplaced.contains(block), data.extent_end.is_none_or(|end| block < end))
     };
-    let (may_be_on_disk, in_log) = may_be_on_disk;
-    let on_disk =
-        in_log || may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
+    let has_extent = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
+    // What the log has whole would come back after a crash, as an extent would.
+    let on_disk = in_log || has_extent;
     let contents = match in_memory {
         Some(contents) => Some(contents),
         None if on_disk => read::read_block(fs, inode, block).await?,
