@@ -16,6 +16,7 @@ mod defragment;
 mod dirty;
 mod gauge;
 mod join;
+mod kept;
 mod lookup;
 mod pack;
 mod place;
@@ -57,6 +58,7 @@ use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
 use charge::Charge;
 use dirty::BlockMap;
+use kept::Kept;
 use preallocated::Preallocated;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
@@ -95,6 +97,8 @@ pub(crate) struct DataState {
     near: Option<u64>,
     /// Contents of the last block when its end is not the file's, so that a small append need not read it.
     tail: Option<(u64, Bytes)>,
+    /// Blocks kept for the next part of them that is written.
+    kept: Kept,
     /// In the list of those that have a tail, or had one.
     tail_noted: bool,
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
@@ -152,6 +156,7 @@ impl DataState {
             near: None,
             tail: None,
             tail_noted: false,
+            kept: Kept::default(),
             floor: 0,
             recalled: None,
             data_op: last_op,
@@ -250,7 +255,7 @@ impl DataState {
         }
         match &self.tail {
             Some((tail, contents)) if *tail == block => Some(MemoryBlock::Beginning(contents)),
-            _ => None,
+            _ => self.kept.get(block).map(MemoryBlock::Beginning),
         }
     }
 

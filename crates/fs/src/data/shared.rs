@@ -24,6 +24,8 @@ const INODES_AT_ONCE: usize = 16;
 const TICK: Duration = Duration::from_secs(1);
 /// Last blocks kept for small appends; 4 KiB each.
 const TAILS_MAX: usize = 1024;
+/// Most inodes that keep placed blocks, of 4 MiB each.
+const KEEPERS_MAX: usize = 16;
 
 /// Shared by all inodes.
 #[derive(Default)]
@@ -38,6 +40,8 @@ pub(crate) struct DataShared {
     stopping: AtomicBool,
     /// Inodes that have, or had, a cached tail, oldest first; each once.
     tails: Mutex<VecDeque<Weak<Inode>>>,
+    /// Inodes that keep placed blocks, oldest first.
+    keepers: Mutex<VecDeque<Weak<Inode>>>,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
     /// Room for preallocated blocks.
@@ -161,22 +165,38 @@ impl DataShared {
 
     /// Counts an inode that got a cached tail; when there are too many, the oldest ones lose theirs.
     pub(crate) fn note_tail(&self, inode: &Arc<Inode>) {
-        let excess: Vec<Weak<Inode>> = {
-            let mut tails = self.tails.lock();
-            tails.push_back(Arc::downgrade(inode));
-            let excess = tails.len().saturating_sub(TAILS_MAX);
-            tails.drain(..excess).collect()
+        note(&self.tails, TAILS_MAX, inode, |data| {
+            data.tail = None;
+            data.tail_noted = false;
+        });
+    }
+
+    /// The same for one that keeps placed blocks.
+    pub(crate) fn note_keeper(&self, inode: &Arc<Inode>) {
+        note(&self.keepers, KEEPERS_MAX, inode, |data| data.kept.give_up());
+    }
+}
+
+/// Adds an inode to a list of those that have something in memory, which the oldest lose if there are too many.
+fn note(
+    list: &Mutex<VecDeque<Weak<Inode>>>,
+    max: usize,
+    inode: &Arc<Inode>,
+    forget: impl Fn(&mut DataState),
+) {
+    let excess: Vec<Weak<Inode>> = {
+        let mut list = list.lock();
+        list.push_back(Arc::downgrade(inode));
+        let excess = list.len().saturating_sub(max);
+        list.drain(..excess).collect()
+    };
+    for oldest in excess.iter().filter_map(Weak::upgrade) {
+        // Whoever has the lease counts on it, and did not read the block: it would lose its beginning.
+        let Some(_lease) = oldest.lease.try_write() else {
+            list.lock().push_back(Arc::downgrade(&oldest));
+            continue;
         };
-        for oldest in excess.iter().filter_map(Weak::upgrade) {
-            // Whoever has the lease counts on the tail, and did not read the block: it would lose its beginning.
-            let Some(_lease) = oldest.lease.try_write() else {
-                self.tails.lock().push_back(Arc::downgrade(&oldest));
-                continue;
-            };
-            let mut state = oldest.state.lock();
-            state.data.tail = None;
-            state.data.tail_noted = false;
-        }
+        forget(&mut oldest.state.lock().data);
     }
 }
 

@@ -375,6 +375,9 @@ impl Started<'_> {
         let mut state = self.inode.state.lock();
         let size = state.attr.size;
         let data = &mut state.data;
+        if !in_item {
+            self.taken.iter().for_each(|(number, block)| data.kept.placed(*number, block));
+        }
         let tail = self.taken.pop().filter(|_| !self.placements.is_empty());
         let new_tail = tail.and_then(|(number, block)| tail_of(number, &block, size));
         if new_tail.is_some() {

@@ -6,6 +6,7 @@ mod crash;
 mod defragment;
 mod faults;
 mod history;
+mod kept;
 mod model;
 mod quota;
 mod reflink;

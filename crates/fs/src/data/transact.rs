@@ -175,6 +175,7 @@ impl FileChange<'_> {
         // The count of a damaged image may be too small.
         data.disk_blocks =
             (data.disk_blocks + self.extents.added_blocks).saturating_sub(self.extents.freed_blocks);
+        self.extents.cleared.iter().for_each(|range| data.kept.remove(range));
         if let InlineChange::Set(inline) = &self.inline {
             data.inline.clone_from(inline);
         }
@@ -195,6 +196,7 @@ impl FileChange<'_> {
                     data.floor = data.floor.min(if waits { edge * super::BLOCK } else { size });
                 }
                 data.disk_mtime = now;
+                data.kept.clear();
                 state.attr.size = size;
                 state.attr.mtime = now;
                 state.attr.ctime = now;
@@ -204,6 +206,7 @@ impl FileChange<'_> {
                 data.disk_size = data.next_disk_size(state.attr.size);
                 data.disk_mtime = now;
                 data.tail = None;
+                data.kept.clear();
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             }

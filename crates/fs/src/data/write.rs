@@ -159,11 +159,14 @@ impl WritePlan {
         [first, self.offset / BLOCK..self.end.div_ceil(BLOCK)]
     }
 
-    async fn read_bases(&self, fs: &Filesystem, inode: &Inode) -> Result<Bases, FsError> {
+    async fn read_bases(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Bases, FsError> {
         let mut bases = Vec::with_capacity(self.to_read.len());
         for &block in &self.to_read {
             bases.push((block, read::read_block(fs, inode, block).await?));
             fs.counters.blocks_read_for_write.add(1);
+        }
+        if !bases.is_empty() && inode.state.lock().data.kept.want() {
+            fs.data.note_keeper(inode);
         }
         Ok(bases)
     }

@@ -299,6 +299,9 @@ impl Flight<'_> {
             self.fs.store.abandon(&write, run);
         }
         let mut state = self.inode.state.lock();
+        for (number, block) in &landed {
+            state.data.kept.placed(*number, block);
+        }
         self.fs.data.account(&mut state.data);
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())

@@ -169,6 +169,7 @@ impl First {
         }
         let mut state = inode.state.lock();
         state.data.tail = None;
+        state.data.kept.clear();
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())
     }
