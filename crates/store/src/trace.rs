@@ -38,7 +38,7 @@ pub enum Stage {
     Wait,
     /// Others were given a moment to join.
     Gather,
-    /// The batch was sealed, and it and all data that it names were written.
+    /// The batch was sealed, and it and all data that it names were written; and flushed, where that was one request.
     Write,
     /// The flush.
     Flush,

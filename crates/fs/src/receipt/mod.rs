@@ -108,7 +108,7 @@ pub struct Times {
     pub wait: u64,
     /// For others to join.
     pub gather: u64,
-    /// From sealing the batch until it, and all data that it names, were written.
+    /// From sealing the batch until it, and all data that it names, were written; and flushed, where that was one request.
     pub write: u64,
     /// The flush.
     pub flush: u64,
