@@ -2,7 +2,8 @@
 //!
 //! A block of a file has its newest contents in the first of these places that has it: the dirty map (written by a
 //! caller, not yet on its way), the map of blocks in flight (background write-back has started writing them and nothing
-//! names them yet), the inline data of the inode item (block 0 of a small file), the extents.
+//! names them yet), the inline data of the inode item (block 0 of a small file), the last block and others that are kept
+//! because parts of them are written, the extents. What the log has whole (`unplaced`) is in the dirty map, too.
 //!
 //! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, the counts of shared
 //! blocks, its state.
