@@ -176,6 +176,11 @@ fn timestamps_cost_an_fdatasync_nothing() {
 
 /// `ROUNDS` writes and syncs of each writer at once, 64 KiB at a place of its own; the files go round.
 fn overwrite_at_once(bench: &Bench, writers: u64, files: Vec<Ino>) {
+    write_at_once(bench, writers, files, &[3; 65536]);
+}
+
+/// The same with other data.
+fn write_at_once(bench: &Bench, writers: u64, files: Vec<Ino>, data: &'static [u8]) {
     let spawn = bench.simulation.spawner();
     bench.run(|fs| async move {
         let left = Arc::new(AtomicU64::new(writers));
@@ -183,7 +188,7 @@ fn overwrite_at_once(bench: &Bench, writers: u64, files: Vec<Ino>) {
             let (fs, left) = (fs.clone(), left.clone());
             spawn.spawn(Box::pin(async move {
                 for _ in 0..ROUNDS {
-                    fs.write(ino, writer << 16, Bytes::from_static(&[3; 65536]), false).await.unwrap();
+                    fs.write(ino, writer << 16, Bytes::from_static(data), false).await.unwrap();
                     fs.fsync(ino, false).await.unwrap();
                 }
                 left.fetch_sub(1, Ordering::AcqRel);
@@ -214,6 +219,33 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
     }
     let (flushes, _) = figures(WRITERS, &[Ablation::FlushGroup]);
     assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
+}
+
+/// One write less for who waits alone; with many about, new files are written once, and what is synced again is logged.
+#[test]
+fn the_first_sync_of_a_file_is_logged_where_few_sync() {
+    const WRITERS: u64 = 16;
+    let bench = Bench::new(&[]);
+    let logged = |work: &dyn Fn()| {
+        let before = bench.files().blocks_in_log;
+        work();
+        bench.files().blocks_in_log - before
+    };
+    let files = |prefix: &str| (0..WRITERS).map(|index| bench.create(&format!("{prefix}{index}"))).collect();
+    let alone: Vec<Ino> = files("alone");
+    let one_by_one = || {
+        for &ino in &alone {
+            bench.write(ino, &[1; 8192]);
+            bench.fsync(ino, false);
+        }
+    };
+    assert_eq!(logged(&one_by_one), 2 * WRITERS);
+    write_at_once(&bench, WRITERS, files("busy"), &[3; 65536]);
+    // Of each its first is placed, the others are logged.
+    assert_eq!(
+        logged(&|| write_at_once(&bench, WRITERS, files("small"), &[4; 8192])),
+        2 * WRITERS * (ROUNDS - 1)
+    );
 }
 
 #[test]

@@ -143,6 +143,11 @@ impl Store {
         self.sync_traced(op).await.1
     }
 
+    /// How many syncs were about when the last batch was answered: those that it answered and those that gathered for the next.
+    pub fn syncs_about(&self) -> u64 {
+        self.group.expected.load(Ordering::Relaxed)
+    }
+
     /// The same, and how it went.
     pub async fn sync_traced(&self, op: OpSeq) -> (SyncTrace, Result<(), StoreError>) {
         if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {

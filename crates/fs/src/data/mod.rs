@@ -110,6 +110,8 @@ pub(crate) struct DataState {
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
     errors: WriteErrors,
+    /// A sync or a rename has submitted data of it before, since it came into the cache.
+    submitted: bool,
     /// Units in a row that compression did not make smaller.
     unshrunk: u32,
     /// In the list of dirty inodes.
@@ -158,6 +160,7 @@ impl DataState {
             tail: None,
             tail_noted: false,
             kept: Kept::default(),
+            submitted: false,
             floor: 0,
             recalled: None,
             data_op: last_op,

@@ -386,6 +386,7 @@ impl Started<'_> {
         let added = data.tail.is_some() && !data.tail_noted;
         data.tail_noted |= added;
         data.add_reservation(None);
+        data.submitted = true;
         fs.data.account(data);
         state.attr.blocks = state.data.visible_units(size);
         drop(state);

@@ -31,6 +31,9 @@ use syncline_store::{Ablation, Store, Transaction};
 const LOGGED_MAX: u64 = 4;
 /// Most blocks of a file that have no place; the sync that would have more places them all, in one write.
 const UNPLACED_MAX: u64 = 64;
+/// Most syncs at a time with which a file's first sync logs its blocks. It is the only one of most files: their blocks are written twice, and
+/// what that saves is a device write that the writes of the others are joined with, and a wait that they have anyway.
+const FEW_SYNCS: u64 = 4;
 /// Blocks that must be left: on a full image the tree has no room for contents, too.
 const ROOM: u64 = 256;
 /// Items read at a time.
@@ -130,6 +133,9 @@ pub(super) fn is_wanted(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
     let plain = data.inline.is_none() && data.preallocated.blocks() == 0 && data.charge.is_none();
     let large = state.attr.size > fs.limits.inline_bytes as u64;
     if aim != Aim::Log || !fs.logs_data || !plain || !large || !data.in_flight.is_empty() {
+        return false;
+    }
+    if !data.submitted && fs.store.syncs_about() > FEW_SYNCS {
         return false;
     }
     let more = data.dirty.unlogged();
