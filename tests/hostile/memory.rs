@@ -18,7 +18,7 @@ fn peak_bytes(pid: rustix::process::Pid) -> u64 {
 fn a_long_write_without_fsync_stays_within_the_limits() {
     skip_if!(no_fuse());
     let place = Place::with_image("1GiB");
-    let limits = ["-o", "memtable=4MiB,cache=4MiB,dirty=4MiB"];
+    let limits = ["-o", "memtable=4MiB,cache=4MiB,dirty=4MiB,kept=4MiB"];
     let mount = Mount::new(&place.image(), &place.directory("mount"), &limits);
     let daemon = mount.pid();
     let before = peak_bytes(daemon);

@@ -25,6 +25,8 @@ pub struct Options {
     pub writeback_start_bytes: u64,
     /// Age at which dirty data is written back. Default 5 s.
     pub writeback_age: Duration,
+    /// Most bytes of blocks that are kept because they were written in parts, which the kernel's page cache does not have. Default 64 MiB.
+    pub kept_bytes_max: u64,
     /// Inodes kept in memory when nobody uses them. Default 65536.
     pub cached_inodes_max: usize,
     /// The clock. Default: the system's.
@@ -41,6 +43,7 @@ impl Default for Options {
             dirty_bytes_max: 256 << 20,
             writeback_start_bytes: 32 << 20,
             writeback_age: Duration::from_secs(5),
+            kept_bytes_max: 64 << 20,
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),
             access_time: AccessTime::default(),

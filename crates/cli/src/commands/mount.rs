@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime, strictatime,
-    /// sync, dirsync, discard, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
+    /// sync, dirsync, discard, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot

@@ -91,6 +91,7 @@ impl MountChoices {
                 // What was written back stays in memory too, until a flush.
                 self.store.unflushed_bytes = self.fs.dirty_bytes_max.min(self.store.unflushed_bytes);
             }
+            "kept" => self.fs.kept_bytes_max = at_least(value, 0)? as u64,
             "direct_io" => {
                 self.direct_io = match value {
                     "never" => DirectIo::Never,

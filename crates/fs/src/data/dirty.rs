@@ -11,35 +11,41 @@ const COPY_BLOCKS: u64 = 16;
 /// The contents of one block.
 pub(crate) enum Block {
     /// A buffer of its own, still changeable: nobody else sees it and its checksum was not taken.
-    Owned(AlignedBuf),
+    Owned { buf: AlignedBuf, in_parts: bool },
     /// Block number `index` of a buffer that others share. Never changed (rule R7): writers copy.
     Shared {
         /// A multiple of a block.
         buf: Bytes,
         index: usize,
+        in_parts: bool,
     },
 }
 
 impl Block {
+    /// What was written at once.
+    pub(crate) fn whole(buf: AlignedBuf) -> Self {
+        Block::Owned { buf, in_parts: false }
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
-            Block::Owned(buf) => buf,
-            Block::Shared { buf, index } => &buf[index * BLOCK_BYTES..][..BLOCK_BYTES],
+            Block::Owned { buf, .. } => buf,
+            Block::Shared { buf, index, .. } => &buf[index * BLOCK_BYTES..][..BLOCK_BYTES],
         }
     }
 
     /// The contents as shared bytes; a copy when the buffer may still change.
     pub(crate) fn to_bytes(&self) -> Bytes {
         match self {
-            Block::Owned(buf) => AlignedBuf::copy_from(buf).into_bytes(),
-            Block::Shared { buf, index } => buf.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES),
+            Block::Owned { buf, .. } => AlignedBuf::copy_from(buf).into_bytes(),
+            Block::Shared { buf, index, .. } => buf.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES),
         }
     }
 
     /// The same contents, never to be changed again.
     pub(crate) fn freeze(self) -> Block {
         match self {
-            Block::Owned(buf) => Block::Shared { buf: buf.into_bytes(), index: 0 },
+            Block::Owned { buf, in_parts } => Block::Shared { buf: buf.into_bytes(), index: 0, in_parts },
             shared => shared,
         }
     }
@@ -47,8 +53,12 @@ impl Block {
     /// Another handle on frozen contents, or a copy of changeable ones.
     pub(crate) fn share(&self) -> Block {
         match self {
-            Block::Owned(_) => Block::Shared { buf: self.to_bytes(), index: 0 },
-            Block::Shared { buf, index } => Block::Shared { buf: buf.clone(), index: *index },
+            Block::Owned { in_parts, .. } => {
+                Block::Shared { buf: self.to_bytes(), index: 0, in_parts: *in_parts }
+            }
+            Block::Shared { buf, index, in_parts } => {
+                Block::Shared { buf: buf.clone(), index: *index, in_parts: *in_parts }
+            }
         }
     }
 
@@ -57,20 +67,27 @@ impl Block {
         self.as_slice().len() == self.buffer_len()
     }
 
+    /// True when it began with a write of a part of it: the kernel's page cache does not have it whole.
+    pub(crate) fn is_in_parts(&self) -> bool {
+        match self {
+            Block::Owned { in_parts, .. } | Block::Shared { in_parts, .. } => *in_parts,
+        }
+    }
+
     fn buffer_len(&self) -> usize {
         match self {
-            Block::Owned(buf) => buf.len(),
+            Block::Owned { buf, .. } => buf.len(),
             Block::Shared { buf, .. } => buf.len(),
         }
     }
 
     /// The contents for changing; copies them first if they are shared.
     fn make_mut(&mut self) -> &mut [u8] {
-        if let Block::Shared { .. } = self {
-            *self = Block::Owned(AlignedBuf::copy_from(self.as_slice()));
+        if let Block::Shared { in_parts, .. } = self {
+            *self = Block::Owned { in_parts: *in_parts, buf: AlignedBuf::copy_from(self.as_slice()) };
         }
         match self {
-            Block::Owned(buf) => buf,
+            Block::Owned { buf, .. } => buf,
             Block::Shared { .. } => unreachable!("was replaced by a copy"),
         }
     }
@@ -137,8 +154,8 @@ impl BlockMap {
         let mut logged = Vec::new();
         for (&number, block) in &mut self.blocks {
             if self.logged.insert(number) {
-                let contents = std::mem::replace(block, Block::Shared { buf: Bytes::new(), index: 0 });
-                *block = contents.freeze();
+                let nothing = Block::Shared { buf: Bytes::new(), index: 0, in_parts: false };
+                *block = std::mem::replace(block, nothing).freeze();
                 logged.push((number, block.to_bytes()));
             }
         }
@@ -187,10 +204,11 @@ impl BlockMap {
     pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
         self.logged.remove(&block);
         let contents = self.blocks.entry(block).or_insert_with(|| {
-            Block::Owned(match base {
+            let buf = match base {
                 Some(base) => AlignedBuf::copy_from(base),
                 None => AlignedBuf::zeroed(BLOCK_BYTES),
-            })
+            };
+            Block::Owned { buf, in_parts: true }
         });
         contents.make_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -217,7 +235,7 @@ impl BlockMap {
             let from = (block - first) as usize * BLOCK_BYTES;
             let copy = AlignedBuf::copy_from(&payload[from..][..(piece_end - block) as usize * BLOCK_BYTES]);
             if piece_end - block == 1 {
-                self.insert(block, Block::Owned(copy));
+                self.insert(block, Block::whole(copy));
             } else {
                 self.share(block, &copy.into_bytes());
             }
@@ -228,7 +246,7 @@ impl BlockMap {
     /// Puts the blocks of one buffer here.
     fn share(&mut self, first: u64, buf: &Bytes) {
         for index in 0..buf.len() / BLOCK_BYTES {
-            self.insert(first + index as u64, Block::Shared { buf: buf.clone(), index });
+            self.insert(first + index as u64, Block::Shared { buf: buf.clone(), index, in_parts: false });
         }
     }
 
@@ -267,7 +285,7 @@ pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
             end += 1;
         }
         bufs.push(match &blocks[start].1 {
-            Block::Shared { buf, index } => {
+            Block::Shared { buf, index, .. } => {
                 buf.slice(index * BLOCK_BYTES..(index + end - start) * BLOCK_BYTES)
             }
             owned => owned.to_bytes(),
@@ -280,7 +298,7 @@ pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
 /// True when `next` lies right after `block` in the same buffer.
 fn follows(block: &Block, next: &Block) -> bool {
     match (block, next) {
-        (Block::Shared { buf: a, index: i }, Block::Shared { buf: b, index: j }) => {
+        (Block::Shared { buf: a, index: i, .. }, Block::Shared { buf: b, index: j, .. }) => {
             a.as_ptr() == b.as_ptr() && a.len() == b.len() && *j == *i + 1
         }
         _ => false,

@@ -2,8 +2,8 @@
 //!
 //! A block of a file has its newest contents in the first of these places that has it: the dirty map (written by a
 //! caller, not yet on its way), the map of blocks in flight (background write-back has started writing them and nothing
-//! names them yet), the inline data of the inode item (block 0 of a small file), the last block and others that are kept
-//! because parts of them are written, the extents. What the log has whole (`unplaced`) is in the dirty map, too.
+//! names them yet), the inline data of the inode item (block 0 of a small file), those that are kept
+//! because they were written in parts, the extents. What the log has whole (`unplaced`) is in the dirty map, too.
 //!
 //! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, the counts of shared
 //! blocks, its state.
@@ -96,12 +96,8 @@ pub(crate) struct DataState {
     extent_end: Option<u64>,
     /// Where the next block would best be placed.
     near: Option<u64>,
-    /// Contents of the last block when its end is not the file's, so that a small append need not read it.
-    tail: Option<(u64, Bytes)>,
-    /// Blocks kept for the next part of them that is written.
+    /// Placed blocks that were written in parts.
     kept: Kept,
-    /// In the list of those that have a tail, or had one.
-    tail_noted: bool,
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
     /// below is being submitted. A truncation meanwhile lowers it.
     floor: u64,
@@ -157,8 +153,6 @@ impl DataState {
             reservation: None,
             extent_end: None,
             near: None,
-            tail: None,
-            tail_noted: false,
             kept: Kept::default(),
             submitted: false,
             floor: 0,
@@ -257,10 +251,7 @@ impl DataState {
         {
             return Some(MemoryBlock::Beginning(inline));
         }
-        match &self.tail {
-            Some((tail, contents)) if *tail == block => Some(MemoryBlock::Beginning(contents)),
-            _ => self.kept.get(block).map(MemoryBlock::Beginning),
-        }
+        self.kept.get(block).map(MemoryBlock::Beginning)
     }
 
     /// Blocks that the reservation lacks.

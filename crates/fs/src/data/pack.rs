@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn units_end_at_gaps_and_where_extents_must() {
-        let block = || Block::Owned(AlignedBuf::zeroed(BLOCK_BYTES));
+        let block = || Block::whole(AlignedBuf::zeroed(BLOCK_BYTES));
         let numbers = [3, 4, 5, 30, 31, 32, 33, 64];
         let blocks: Vec<(u64, Block)> = numbers.into_iter().map(|number| (number, block())).collect();
         assert_eq!(units(&blocks), [0..3, 3..5, 5..7, 7..8]);

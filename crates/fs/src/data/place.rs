@@ -249,7 +249,7 @@ mod tests {
     use syncline_device::AlignedBuf;
 
     fn blocks(numbers: Range<u64>) -> Vec<(u64, Block)> {
-        numbers.map(|number| (number, Block::Owned(AlignedBuf::zeroed(BLOCK_BYTES)).freeze())).collect()
+        numbers.map(|number| (number, Block::whole(AlignedBuf::zeroed(BLOCK_BYTES)).freeze())).collect()
     }
 
     fn unit(stored: usize) -> Option<PackedUnit> {

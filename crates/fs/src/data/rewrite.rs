@@ -100,7 +100,7 @@ pub(super) async fn take_up_extent(
     let mut state = inode.state.lock();
     // Nothing newer came meanwhile: the lease forbids it.
     let copies =
-        read.into_iter().map(|(block, contents)| (block, Block::Owned(AlignedBuf::copy_from(&contents))));
+        read.into_iter().map(|(block, contents)| (block, Block::whole(AlignedBuf::copy_from(&contents))));
     state.data.dirty.restore(copies);
     state.data.add_reservation(room);
     fs.data.note_dirty(fs, inode, &mut state.data);

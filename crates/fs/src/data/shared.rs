@@ -1,7 +1,9 @@
 //! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
 
 use super::along::SmallDirty;
+use super::dirty::Block;
 use super::gauge::Gauge;
+use super::kept::Total;
 use super::preallocated::Room;
 use super::units::Units;
 use super::{DataState, writeback};
@@ -22,10 +24,8 @@ use super::join::join_all;
 const INODES_AT_ONCE: usize = 16;
 /// How often the background task looks for data that is old enough.
 const TICK: Duration = Duration::from_secs(1);
-/// Last blocks kept for small appends; 4 KiB each.
-const TAILS_MAX: usize = 1024;
-/// Most inodes that keep placed blocks, of 4 MiB each.
-const KEEPERS_MAX: usize = 16;
+/// What is left of the kept blocks when they were too many, in eighths.
+const KEPT_EIGHTHS: u64 = 7;
 
 /// Shared by all inodes.
 #[derive(Default)]
@@ -38,10 +38,10 @@ pub(crate) struct DataShared {
     /// Told when write-back of an inode has ended, dirty bytes went down, or there is one more inode to write back.
     progress: Event,
     stopping: AtomicBool,
-    /// Inodes that have, or had, a cached tail, oldest first; each once.
-    tails: Mutex<VecDeque<Weak<Inode>>>,
-    /// Inodes that keep placed blocks, oldest first.
+    /// Inodes that keep placed blocks, or did, oldest first.
     keepers: Mutex<VecDeque<Weak<Inode>>>,
+    /// How many they keep.
+    kept: Total,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
     /// Room for preallocated blocks.
@@ -163,40 +163,41 @@ impl DataShared {
         self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
     }
 
-    /// Counts an inode that got a cached tail; when there are too many, the oldest ones lose theirs.
-    pub(crate) fn note_tail(&self, inode: &Arc<Inode>) {
-        note(&self.tails, TAILS_MAX, inode, |data| {
-            data.tail = None;
-            data.tail_noted = false;
-        });
+    /// Blocks that are kept, of all files.
+    #[cfg(test)]
+    pub(crate) fn kept_blocks(&self) -> u64 {
+        self.kept.get()
     }
 
-    /// The same for one that keeps placed blocks.
-    pub(crate) fn note_keeper(&self, inode: &Arc<Inode>) {
-        note(&self.keepers, KEEPERS_MAX, inode, |data| data.kept.give_up());
+    /// Keeps blocks of a file that have been placed, if they are to be kept.
+    pub(crate) fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, blocks: &[(u64, Block)]) {
+        let max = fs.options.kept_bytes_max / super::BLOCK;
+        if inode.state.lock().data.kept.placed(blocks, &self.kept, max) {
+            self.keepers.lock().push_back(Arc::downgrade(inode));
+        }
+        // Files that are gone stay in the list until then.
+        let listed = self.keepers.lock().len() as u64;
+        if self.kept.get() < max && listed <= max {
+            return;
+        }
+        for _ in 0..listed {
+            if self.kept.get() <= max / 8 * KEPT_EIGHTHS && self.keepers.lock().len() as u64 <= max {
+                break;
+            }
+            self.forget_oldest();
+        }
     }
-}
 
-/// Adds an inode to a list of those that have something in memory, which the oldest lose if there are too many.
-fn note(
-    list: &Mutex<VecDeque<Weak<Inode>>>,
-    max: usize,
-    inode: &Arc<Inode>,
-    forget: impl Fn(&mut DataState),
-) {
-    let excess: Vec<Weak<Inode>> = {
-        let mut list = list.lock();
-        list.push_back(Arc::downgrade(inode));
-        let excess = list.len().saturating_sub(max);
-        list.drain(..excess).collect()
-    };
-    for oldest in excess.iter().filter_map(Weak::upgrade) {
-        // Whoever has the lease counts on it, and did not read the block: it would lose its beginning.
-        let Some(_lease) = oldest.lease.try_write() else {
-            list.lock().push_back(Arc::downgrade(&oldest));
-            continue;
-        };
-        forget(&mut oldest.state.lock().data);
+    /// Has the file that has kept blocks for longest forget them.
+    fn forget_oldest(&self) {
+        let oldest = self.keepers.lock().pop_front();
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            // Whoever has the lease counts on them, and did not read the block: it would lose its beginning.
+            match oldest.lease.try_write() {
+                Some(_lease) => oldest.state.lock().data.kept.give_up(),
+                None => self.keepers.lock().push_back(Arc::downgrade(&oldest)),
+            }
+        }
     }
 }
 

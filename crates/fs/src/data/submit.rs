@@ -10,7 +10,7 @@ use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{BLOCK, DataState, MemoryBlock, lookup, plan, unplaced};
+use super::{DataState, MemoryBlock, lookup, plan, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -19,7 +19,6 @@ use crate::types::FileType;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Canary, Reservation};
@@ -372,27 +371,16 @@ impl Started<'_> {
         let placed: u64 = self.placements.iter().map(|placement| placement.write.run().len_bytes()).sum();
         counters.submitted_bytes.add(placed);
         counters.blocks_in_log.add(self.logged.len() as u64);
+        if !in_item {
+            fs.data.keep(fs, self.inode, &self.taken);
+        }
         let mut state = self.inode.state.lock();
         let size = state.attr.size;
         let data = &mut state.data;
-        if !in_item {
-            self.taken.iter().for_each(|(number, block)| data.kept.placed(*number, block));
-        }
-        let tail = self.taken.pop().filter(|_| !self.placements.is_empty());
-        let new_tail = tail.and_then(|(number, block)| tail_of(number, &block, size));
-        if new_tail.is_some() {
-            data.tail = new_tail;
-        }
-        let added = data.tail.is_some() && !data.tail_noted;
-        data.tail_noted |= added;
         data.add_reservation(None);
         data.submitted = true;
         fs.data.account(data);
         state.attr.blocks = state.data.visible_units(size);
-        drop(state);
-        if added {
-            fs.data.note_tail(self.inode);
-        }
     }
 
     /// Not committed: the data is dirty as before and will be placed anew.
@@ -404,10 +392,4 @@ impl Started<'_> {
         // Write-back may have found the inode clean meanwhile and taken it off its list.
         fs.data.note_dirty(fs, self.inode, &mut state.data);
     }
-}
-
-/// The contents of the last block if more is likely to be appended to it, and if keeping them keeps nothing else.
-fn tail_of(number: u64, block: &Block, size: u64) -> Option<(u64, Bytes)> {
-    let partial = !size.is_multiple_of(BLOCK) && number == size / BLOCK;
-    (partial && block.as_slice().len() == BLOCK_BYTES && block.is_alone()).then(|| (number, block.to_bytes()))
 }

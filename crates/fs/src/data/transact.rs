@@ -205,7 +205,6 @@ impl FileChange<'_> {
                 state.attr.size = state.attr.size.max(size);
                 data.disk_size = data.next_disk_size(state.attr.size);
                 data.disk_mtime = now;
-                data.tail = None;
                 data.kept.clear();
                 state.attr.mtime = now;
                 state.attr.ctime = now;

@@ -143,7 +143,7 @@ fn beginning(bytes: &[u8], len: usize) -> Bytes {
 
 async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) -> Result<Edge, FsError> {
     let reservation = room_for_edge(fs, inode, block).await?;
-    let contents = Block::Owned(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
+    let contents = Block::whole(syncline_device::AlignedBuf::copy_from(bytes)).freeze();
     Ok(Edge::Rewrite { contents, reservation })
 }
 
@@ -277,7 +277,6 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
     let keep_end = if matches!(edge, Edge::Inline(_)) { 0 } else { size.div_ceil(BLOCK) };
     data.dirty.truncate(keep_end);
     data.in_flight.truncate(keep_end);
-    data.tail = None;
     let (block, at) = (size / BLOCK, (size % BLOCK) as usize);
     match edge {
         Edge::Rewrite { .. } => {
@@ -366,7 +365,7 @@ pub(crate) fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     let data = &mut state.data;
     data.dirty.truncate(0);
     data.in_flight.truncate(0);
-    data.tail = None;
+    data.kept.clear();
     data.errors.reported = data.errors.count;
     data.add_reservation(None);
     fs.data.account(data);

@@ -171,7 +171,7 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
         // Past the end there are none, but in a damaged image.
         if block < end {
             data.preallocated.take(&(block..block + 1));
-            data.dirty.insert(block, Block::Owned(contents).freeze());
+            data.dirty.insert(block, Block::whole(contents).freeze());
             data.dirty.set_logged(block);
         }
     }

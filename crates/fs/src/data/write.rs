@@ -165,9 +165,6 @@ impl WritePlan {
             bases.push((block, read::read_block(fs, inode, block).await?));
             fs.counters.blocks_read_for_write.add(1);
         }
-        if !bases.is_empty() && inode.state.lock().data.kept.want() {
-            fs.data.note_keeper(inode);
-        }
         Ok(bases)
     }
 }
@@ -210,14 +207,6 @@ fn apply(
             patch(&mut state.data, block, within.start, &rest[..within.len()], base);
             at += within.len() as u64;
         }
-    }
-    if state
-        .data
-        .tail
-        .as_ref()
-        .is_some_and(|(tail, _)| (plan.offset / BLOCK..=(plan.end - 1) / BLOCK).contains(tail))
-    {
-        state.data.tail = None;
     }
     let first = if plan.spill_inline { 0..1 } else { 0..0 };
     let blocks = plan.offset / BLOCK..plan.end.div_ceil(BLOCK);

@@ -298,10 +298,8 @@ impl Flight<'_> {
             self.fs.counters.stale_bytes.add(run.len_bytes());
             self.fs.store.abandon(&write, run);
         }
+        self.fs.data.keep(self.fs, self.inode, &landed);
         let mut state = self.inode.state.lock();
-        for (number, block) in &landed {
-            state.data.kept.placed(*number, block);
-        }
         self.fs.data.account(&mut state.data);
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())

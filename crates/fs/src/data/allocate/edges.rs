@@ -134,7 +134,7 @@ impl Edge {
         contents[..known.len()].copy_from_slice(&known);
         self.clear(&mut contents);
         let left = contents.iter().any(|&byte| byte != 0);
-        Ok(Some(left.then(|| Block::Owned(AlignedBuf::copy_from(&contents)).freeze())))
+        Ok(Some(left.then(|| Block::whole(AlignedBuf::copy_from(&contents)).freeze())))
     }
 
     fn clear(&self, contents: &mut [u8]) {

@@ -134,7 +134,7 @@ impl First {
         first.inline = InlineChange::Set(None);
         if removed.is_empty() {
             first.reservation = write::reserve(fs, 1).await?.unwrap_or_default();
-            first.moved = Some((to, Block::Owned(AlignedBuf::copy_from(&contents)).freeze()));
+            first.moved = Some((to, Block::whole(AlignedBuf::copy_from(&contents)).freeze()));
         }
         Ok(first)
     }
@@ -168,7 +168,6 @@ impl First {
             return Err(error);
         }
         let mut state = inode.state.lock();
-        state.data.tail = None;
         state.data.kept.clear();
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())

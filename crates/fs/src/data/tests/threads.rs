@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Clock;
-use crate::data::{shared, throttle};
+use crate::data::{BLOCK, shared, throttle};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,19 +39,19 @@ impl Clock for Interrupting {
 
 #[test]
 fn what_others_append_takes_nothing_from_an_append_under_way() {
-    const OTHERS: u64 = 1100;
+    const OTHERS: u64 = 200;
     let clock = Arc::new(Interrupting::default());
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = Options { clock: clock.clone(), kept_bytes_max: 100 * BLOCK, ..Options::default() };
     let mount = Arc::new(Mount::sized(256 << 20, options));
     let ino = mount.create("log");
     mount.write(ino, 0, &pattern(1, 5000));
-    mount.fsync(ino);
+    mount.fsync_placed(ino);
     let others = mount.clone();
     *clock.hook.lock() = Some(Box::new(move || {
         for index in 0..OTHERS {
             let other = others.create(&format!("other{index}"));
             others.write(other, 0, &pattern(2, 5000));
-            others.fsync(other);
+            others.fsync_placed(other);
         }
     }));
     mount.write(ino, 5000, &pattern(3, 100));
