@@ -119,7 +119,7 @@ impl Plan<'_> {
         Ok(rows)
     }
 
-    /// In which order, with their columns. Back again at every second turn: who is first of all may be slower by 6%.
+    /// In which order, with their columns. Back again at every second turn, so that nobody is always first.
     fn in_turn(&self, workload: &dyn Workload, turn: usize) -> Vec<(usize, &Contestant)> {
         let mut order: Vec<_> = self.contestants_of(workload).enumerate().collect();
         if turn % 2 == 1 {

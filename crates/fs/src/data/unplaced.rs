@@ -31,7 +31,7 @@ use syncline_store::{Ablation, Store, Transaction};
 const LOGGED_MAX: u64 = 4;
 /// Most blocks of a file that have no place; the sync that would have more places them all, in one write.
 const UNPLACED_MAX: u64 = 64;
-/// Most syncs at a time with which a file's first sync logs its blocks. It is the only one of most files: their blocks are written twice, and
+/// Most syncs at a time with which a file's first sync logs its blocks. It is the only one of most files: their blocks would be written twice if they live, and
 /// what that saves is a device write that the writes of the others are joined with, and a wait that they have anyway.
 const FEW_SYNCS: u64 = 4;
 /// Blocks that must be left: on a full image the tree has no room for contents, too.
