@@ -6,9 +6,10 @@
 use crate::inode::Inode;
 use crate::types::Ino;
 use event_listener::{Event, EventListener};
+use foldhash::HashMap;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,6 +52,7 @@ pub(crate) struct Loading<'a> {
     cache: &'a InodeCache,
     ino: Ino,
     event: Arc<Event>,
+    ended: bool,
 }
 
 impl InodeCache {
@@ -81,7 +83,7 @@ impl InodeCache {
             Entry::Vacant(slot) => {
                 let event = Arc::new(Event::new());
                 slot.insert(Slot::Loading(event.clone()));
-                Claim::Load(Loading { cache: self, ino, event })
+                Claim::Load(Loading { cache: self, ino, event, ended: false })
             }
         }
     }
@@ -99,7 +101,7 @@ impl InodeCache {
     pub(crate) fn make(&self, ino: Ino) -> Loading<'_> {
         let event = Arc::new(Event::new());
         self.shard(ino).lock().slots.insert(ino, Slot::Loading(event.clone()));
-        Loading { cache: self, ino, event }
+        Loading { cache: self, ino, event, ended: false }
     }
 
     /// Forgets a removed inode.
@@ -156,12 +158,11 @@ impl InodeCache {
 
 impl Loading<'_> {
     /// Puts the inode into the cache; false if it was made in the meantime, by somebody who has it in memory.
-    pub(crate) fn finish(self, inode: &Arc<Inode>) -> bool {
+    pub(crate) fn finish(mut self, inode: &Arc<Inode>) -> bool {
+        self.ended = true;
         let mut shard = self.cache.shard(self.ino).lock();
-        if !self.holds(&shard) {
-            return false;
-        }
-        shard.slots.insert(self.ino, Slot::Ready(inode.clone()));
+        let Some(slot) = self.slot(&mut shard) else { return false };
+        *slot = Slot::Ready(inode.clone());
         shard.clock.push_back(self.ino);
         self.cache.len.fetch_add(1, Ordering::Relaxed);
         if shard.clock.len() > self.cache.shard_max {
@@ -170,19 +171,21 @@ impl Loading<'_> {
         true
     }
 
-    /// True while the slot is this task's to fill.
-    fn holds(&self, shard: &Shard) -> bool {
-        matches!(shard.slots.get(&self.ino), Some(Slot::Loading(event)) if Arc::ptr_eq(event, &self.event))
+    /// The slot, while it is this task's to fill.
+    fn slot<'s>(&self, shard: &'s mut Shard) -> Option<&'s mut Slot> {
+        let mine = |slot: &&mut Slot| matches!(slot, Slot::Loading(event) if Arc::ptr_eq(event, &self.event));
+        shard.slots.get_mut(&self.ino).filter(mine)
     }
 }
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        let mut shard = self.cache.shard(self.ino).lock();
-        if self.holds(&shard) {
-            shard.slots.remove(&self.ino);
+        if !self.ended {
+            let mut shard = self.cache.shard(self.ino).lock();
+            if self.slot(&mut shard).is_some() {
+                shard.slots.remove(&self.ino);
+            }
         }
-        drop(shard);
         self.event.notify(usize::MAX);
     }
 }

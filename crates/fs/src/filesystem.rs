@@ -142,7 +142,8 @@ impl Filesystem {
                 }
                 Claim::Wait(loaded) => loaded.await,
                 Claim::Load(loading) => {
-                    let inode = self.load(ino).await?;
+                    // In memory of its own: whoever has the inode in memory carries no room for this along.
+                    let inode = Box::pin(self.load(ino)).await?;
                     if loading.finish(&inode) {
                         data::note_loaded(self, &inode);
                         return Ok(inode);

@@ -89,7 +89,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.health.writable()?;
         let started = Instant::now();
-        let result = self.freeze_and_write(state, clean, change).await;
+        // In memory of its own: nearly every operation may have to wait for a checkpoint, and hardly one ever does.
+        let result = Box::pin(self.freeze_and_write(state, clean, change)).await;
         match &result {
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);

@@ -182,9 +182,20 @@ impl Tree {
         started: Option<DeviceFuture<AlignedBuf>>,
         caching: Caching,
     ) -> Result<Node, TreeError> {
-        if let Some(node) = self.cached(place, caching) {
-            return node;
+        match self.cached(place, caching) {
+            Some(node) => node,
+            // In memory of its own, so that whoever finds everything here carries no room for a read along.
+            None => Box::pin(self.load_missing(place, started, caching)).await,
         }
+    }
+
+    /// The same of a node that the cache does not have.
+    async fn load_missing(
+        &self,
+        place: Place,
+        started: Option<DeviceFuture<AlignedBuf>>,
+        caching: Caching,
+    ) -> Result<Node, TreeError> {
         let addr = place.pointer.addr;
         let read = self.read(place, started);
         let cached = match caching {

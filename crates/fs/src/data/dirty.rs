@@ -252,7 +252,9 @@ impl BlockMap {
 
     /// Takes at most `max` blocks of a range out, frozen, in order.
     pub(crate) fn take(&mut self, first: u64, end: u64, max: u64) -> Vec<(u64, Block)> {
-        if first == 0 && end == u64::MAX && self.len() <= max {
+        let all =
+            self.next(0).is_none_or(|block| block >= first) && self.last().is_none_or(|block| block < end);
+        if all && self.len() <= max {
             self.logged.clear();
             return std::mem::take(&mut self.blocks)
                 .into_iter()

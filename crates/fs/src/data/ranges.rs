@@ -27,6 +27,9 @@ impl Ranges {
 
     /// The ranges that have a block in `range`, or touch it.
     pub(crate) fn around(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        if self.ends.is_empty() {
+            return Vec::new();
+        }
         let before = self.ends.range(..range.start).next_back().filter(|&(_, &end)| end >= range.start);
         let inside = self.ends.range(range.start..=range.end.max(range.start));
         before.into_iter().chain(inside).map(|(&start, &end)| start..end).collect()

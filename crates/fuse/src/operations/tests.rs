@@ -90,6 +90,17 @@ impl Drop for Bench {
     }
 }
 
+/// A request is served in memory of its own, allocated and filled each time. What hardly any request needs, such as a checkpoint or a read
+/// of a tree node, is boxed where it begins.
+#[test]
+fn serving_a_request_takes_little_memory() {
+    let bench = Bench::new();
+    let header = InHeader { len: IN_HEADER_BYTES as u32, ..InHeader::default() };
+    let request = Request::parse(header.as_bytes()).unwrap();
+    let bytes = size_of_val(&serve(&bench.session, &request));
+    assert!(bytes <= 4096, "{bytes} bytes for each request");
+}
+
 #[test]
 fn a_file_from_creation_to_removal() {
     let bench = Bench::new();
