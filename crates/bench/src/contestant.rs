@@ -80,6 +80,8 @@ impl Peer {
 pub const PARENT_POINTERS: &str = "parent-pointers";
 /// Begins the one option of mkfs among those of the mount.
 const NODE_SIZE: &str = "node-size=";
+/// Begins the path of another Syncline's program, which makes and mounts the image instead of this one.
+const PROGRAM: &str = "program=";
 /// Names the filesystem that keeps nothing.
 const NULL: &str = "null";
 
@@ -101,7 +103,7 @@ pub enum Variant {
     Plain,
     /// Without a mechanism, by the name that `mount -o ablate=` knows; or [`PARENT_POINTERS`].
     Without(String),
-    /// With an option of `mount -o`, or `node-size=SIZE`.
+    /// With an option of `mount -o`, `node-size=SIZE`, or `program=PATH`.
     With(String),
 }
 
@@ -139,8 +141,18 @@ impl Variant {
             Self::Without(name) if name != PARENT_POINTERS => {
                 vec!["-o".into(), format!("ablate={name}").into()]
             }
-            Self::With(option) if !option.starts_with(NODE_SIZE) => vec!["-o".into(), option.into()],
+            Self::With(option) if !option.starts_with(NODE_SIZE) && self.program().is_none() => {
+                vec!["-o".into(), option.into()]
+            }
             _ => Vec::new(),
+        }
+    }
+
+    /// The program that makes and mounts it, if it is another one.
+    pub fn program(&self) -> Option<&Path> {
+        match self {
+            Self::With(option) => option.strip_prefix(PROGRAM).map(Path::new),
+            _ => None,
         }
     }
 
@@ -187,7 +199,7 @@ mod tests {
 
     #[test]
     fn contestants_have_names_and_an_order() {
-        let options = ["direct_io=write".to_owned(), "node-size=64KiB".to_owned()];
+        let options = ["direct_io=write", "node-size=64KiB", "program=/old/syncline"].map(str::to_owned);
         let ablations = ["flush-elide".to_owned(), PARENT_POINTERS.to_owned()];
         let others = ["xfs", "ext4-fc", "null"].map(|name| name.parse().unwrap());
         let line_up = Contestant::line_up(&ablations, &options, &others);
@@ -200,6 +212,7 @@ mod tests {
                 "syncline -parent-pointers",
                 "syncline +direct_io=write",
                 "syncline +node-size=64KiB",
+                "syncline +program=/old/syncline",
                 "xfs",
                 "ext4-fc",
                 "null"
@@ -212,12 +225,13 @@ mod tests {
                 _ => None,
             })
             .collect();
-        let expected: [(&[&str], &[&str]); 5] = [
+        let expected: [(&[&str], &[&str]); 6] = [
             (&[], &[]),
             (&[], &["-o", "ablate=flush-elide"]),
             (&["--parent-pointers", "off"], &[]),
             (&[], &["-o", "direct_io=write"]),
             (&["--node-size", "64KiB"], &[]),
+            (&[], &[]),
         ];
         for ((mkfs, mount), (expected_mkfs, expected_mount)) in arguments.iter().zip(expected) {
             assert_eq!((&mkfs[..], &mount[..]), (&os(expected_mkfs)[..], &os(expected_mount)[..]));

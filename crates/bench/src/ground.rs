@@ -124,7 +124,7 @@ impl Ground {
     pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
         match contestant {
             Contestant::Syncline(variant) => {
-                let mut mkfs = Command::new(&self.program);
+                let mut mkfs = Command::new(variant.program().unwrap_or(&self.program));
                 mkfs.arg("mkfs").arg("--force").args(variant.mkfs_options()).arg(self.device());
                 run_program(&mut mkfs)?;
             }

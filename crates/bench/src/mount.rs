@@ -89,6 +89,7 @@ impl Mounted {
             Contestant::Syncline(variant) => {
                 // What makes a variant is the last word.
                 let options = [options, &variant.mount_options()].concat();
+                let program = variant.program().unwrap_or(program);
                 Self::syncline(program, source, directory, &options)
             }
             Contestant::Peer(peer) => Self::kernel(*peer, source, directory),

@@ -75,6 +75,32 @@ fn k5_is_measured_and_reported() {
 }
 
 #[test]
+fn another_program_is_measured_beside_it() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let [other, called, json] = ["other", "called", "figures.json"].map(|name| place.path().join(name));
+    let script = format!(
+        "#!/bin/sh\necho \"$1\" >> {}\nexec {} \"$@\"\n",
+        called.display(),
+        env!("CARGO_BIN_EXE_syncline")
+    );
+    fs::write(&other, script).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    let option = format!("program={}", other.display());
+    run(tiny(&place, &["--also", &option, "--json", json.to_str().unwrap()])).ok();
+    assert!(is_tidy(&place));
+    let called = fs::read_to_string(called).unwrap();
+    let commands: Vec<_> = called.lines().collect();
+    // Once in the rehearsal, then for each number of jobs.
+    assert_eq!(commands, ["mkfs", "mount", "umount"].repeat(commands.len() / 3));
+    assert!(commands.len() >= 9, "{called}");
+    let json: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let second = &json["workloads"][0]["contestants"][1];
+    assert_eq!(second["name"], format!("syncline +{option}"));
+    assert!(second["value"]["median"].as_f64().unwrap() > 0.0, "{second}");
+}
+
+#[test]
 fn the_null_filesystem_is_measured_beside_it() {
     skip_if!(no_fuse());
     let place = Place::new();
@@ -196,6 +222,9 @@ fn what_cannot_be_measured_is_told_at_once() {
         run(tiny(&place, &options)).fails(2, &[told]);
         assert!(is_tidy(&place));
     }
+    let place = Place::new();
+    run(tiny(&place, &["--also", "program=/no/such/program"])).fails(1, &["/no/such/program"]);
+    assert!(is_tidy(&place));
     let mut command = program();
     command.args(["bench", "k5", "--report", "/no/such/folder/page.html"]);
     run(command).fails(1, &["/no/such/folder"]);

@@ -60,7 +60,8 @@ pub struct Args {
     /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
-    /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring, direct_io=write), or node-size=SIZE
+    /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring, direct_io=write), node-size=SIZE, or program=PATH
+    /// (the program of another Syncline, all but micro)
     #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
     also: Vec<String>,
     /// How requests come from the kernel to Syncline and null. Default auto
