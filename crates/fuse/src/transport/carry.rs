@@ -118,6 +118,18 @@ mod tests {
     }
 
     #[test]
+    fn a_guarded_handler_takes_no_more_memory() {
+        let handler = async {
+            let kept = [1; 1000];
+            futures_lite::future::yield_now().await;
+            Reply::error(kept[0])
+        };
+        let bytes = size_of_val(&handler);
+        assert!(bytes >= 4000, "{bytes}");
+        assert_eq!(size_of_val(&guarded(handler)), bytes);
+    }
+
+    #[test]
     fn what_is_under_way_is_bounded() {
         let load = Rc::<Load>::default();
         let mut entered: Vec<_> = (0..REQUESTS_MAX - 1).map(|_| load.enter(10)).collect();
