@@ -1,7 +1,7 @@
 //! Inodes in memory, and how often the kernel refers to each.
 //!
-//! An inode leaves the cache only while nobody holds an `Arc` of it, and whoever reads or makes one takes its slot first, so
-//! that there is never more than one in memory and what an absent inode's items say is all there is to know about it.
+//! An inode leaves the cache only while nobody holds an `Arc` of it, and whoever reads or makes one takes on the duty to do so
+//! first, so that there is never more than one in memory and what an absent inode's items say is all there is to know about it.
 
 use crate::inode::Inode;
 use crate::types::Ino;
@@ -20,28 +20,29 @@ const EVICTION_STEPS: usize = 4;
 /// The inodes in memory.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
+    /// For each shard, told when one of its inodes has been read or made, or given up. Few wait at once; an event for each
+    /// would have to be allocated with each new inode.
+    loaded: Vec<Event>,
     shard_max: usize,
     len: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Shard {
-    slots: HashMap<Ino, Slot>,
+    inodes: HashMap<Ino, Arc<Inode>>,
+    /// Those that a task reads or makes, each with the number of that duty; the others wait for it. Few at a time.
+    loading: Vec<(Ino, u64)>,
+    /// Duties given out by now.
+    loads: u64,
     /// Order in which inodes are looked at for eviction; each cached inode is in it once.
     clock: VecDeque<Ino>,
-}
-
-enum Slot {
-    /// One task reads or makes the inode; the others wait for it.
-    Loading(Arc<Event>),
-    Ready(Arc<Inode>),
 }
 
 /// What to do about an inode that is wanted.
 pub(crate) enum Claim<'a> {
     /// Here it is.
     Hit(Arc<Inode>),
-    /// Somebody reads it: wait, then ask again.
+    /// Somebody reads it, or makes it: wait, then ask again.
     Wait(EventListener),
     /// It is up to the caller to read it.
     Load(Loading<'a>),
@@ -51,7 +52,7 @@ pub(crate) enum Claim<'a> {
 pub(crate) struct Loading<'a> {
     cache: &'a InodeCache,
     ino: Ino,
-    event: Arc<Event>,
+    load: u64,
     ended: bool,
 }
 
@@ -59,6 +60,7 @@ impl InodeCache {
     pub(crate) fn new(inodes_max: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            loaded: (0..SHARDS).map(|_| Event::new()).collect(),
             shard_max: inodes_max.div_ceil(SHARDS).max(1),
             len: AtomicUsize::new(0),
         }
@@ -68,47 +70,42 @@ impl InodeCache {
         &self.shards[ino as usize % SHARDS]
     }
 
+    fn loaded(&self, ino: Ino) -> &Event {
+        &self.loaded[ino as usize % SHARDS]
+    }
+
     /// The inode, or how to get it.
     pub(crate) fn claim(&self, ino: Ino) -> Claim<'_> {
         let mut shard = self.shard(ino).lock();
-        match shard.slots.entry(ino) {
-            Entry::Occupied(slot) => match slot.get() {
-                Slot::Ready(inode) => {
-                    inode.referenced.store(true, Ordering::Relaxed);
-                    Claim::Hit(inode.clone())
-                }
-                // The listener is made under the shard's lock, so the loader's notification can't be missed.
-                Slot::Loading(event) => Claim::Wait(event.listen()),
-            },
-            Entry::Vacant(slot) => {
-                let event = Arc::new(Event::new());
-                slot.insert(Slot::Loading(event.clone()));
-                Claim::Load(Loading { cache: self, ino, event, ended: false })
-            }
+        if let Some(inode) = shard.inodes.get(&ino) {
+            inode.referenced.store(true, Ordering::Relaxed);
+            return Claim::Hit(inode.clone());
         }
+        if shard.loading.iter().any(|&(loading, _)| loading == ino) {
+            // The listener is made under the shard's lock, so the loader's notification can't be missed.
+            return Claim::Wait(self.loaded(ino).listen());
+        }
+        let load = shard.begin(ino);
+        Claim::Load(Loading { cache: self, ino, load, ended: false })
     }
 
     /// The inode if it is in memory.
     pub(crate) fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
-        match self.shard(ino).lock().slots.get(&ino) {
-            Some(Slot::Ready(inode)) => Some(inode.clone()),
-            _ => None,
-        }
+        self.shard(ino).lock().inodes.get(&ino).cloned()
     }
 
-    /// Takes the slot of an inode before the transaction that makes it: its name can be found, and its item be read, as soon as
-    /// that is committed. Whoever tried to read it when there was nothing yet tries again.
+    /// Begins before the transaction that makes an inode: its name can be found, and its item be read, as soon as that is
+    /// committed. Whoever tried to read it when there was nothing yet tries again.
     pub(crate) fn make(&self, ino: Ino) -> Loading<'_> {
-        let event = Arc::new(Event::new());
-        self.shard(ino).lock().slots.insert(ino, Slot::Loading(event.clone()));
-        Loading { cache: self, ino, event, ended: false }
+        let mut shard = self.shard(ino).lock();
+        shard.loading.retain(|&(loading, _)| loading != ino);
+        let load = shard.begin(ino);
+        Loading { cache: self, ino, load, ended: false }
     }
 
     /// Forgets a removed inode.
     pub(crate) fn remove(&self, ino: Ino) {
-        let mut shard = self.shard(ino).lock();
-        if let Some(Slot::Ready(_)) = shard.slots.get(&ino) {
-            shard.slots.remove(&ino);
+        if self.shard(ino).lock().inodes.remove(&ino).is_some() {
             self.len.fetch_sub(1, Ordering::Relaxed);
             // Its place in the clock is taken away when the hand comes by.
         }
@@ -118,16 +115,16 @@ impl InodeCache {
     fn evict(&self, shard: &mut Shard) {
         for _ in 0..EVICTION_STEPS {
             let Some(ino) = shard.clock.pop_front() else { return };
-            let Some(Slot::Ready(inode)) = shard.slots.get(&ino) else { continue };
+            let Some(inode) = shard.inodes.get(&ino) else { continue };
             let recent = inode.referenced.swap(false, Ordering::Relaxed);
-            // All new references come from the slot, whose shard is locked: a count of one stays one.
+            // All new references come from the shard, which is locked: a count of one stays one.
             if recent || Arc::strong_count(inode) > 1 || !inode.is_idle() {
                 shard.clock.push_back(ino);
                 continue;
             }
-            shard.slots.remove(&ino);
+            shard.inodes.remove(&ino);
             self.len.fetch_sub(1, Ordering::Relaxed);
-            if shard.slots.len() <= self.shard_max {
+            if shard.inodes.len() <= self.shard_max {
                 return;
             }
         }
@@ -142,17 +139,26 @@ impl InodeCache {
     pub(crate) fn matching(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            for slot in shard.lock().slots.values() {
-                if let Slot::Ready(inode) = slot
-                    && wanted(inode)
-                {
-                    found.push(inode.clone());
-                }
-            }
+            found.extend(shard.lock().inodes.values().filter(|inode| wanted(inode)).cloned());
         }
         // The order of a hash map is another one in each process; that of what follows from it must not be.
         found.sort_unstable_by_key(|inode| inode.ino);
         found
+    }
+}
+
+impl Shard {
+    /// Gives out the duty to read or to make an inode.
+    fn begin(&mut self, ino: Ino) -> u64 {
+        self.loads += 1;
+        self.loading.push((ino, self.loads));
+        self.loads
+    }
+
+    /// Takes the duty back; false if somebody has made the inode since.
+    fn end(&mut self, ino: Ino, load: u64) -> bool {
+        let mine = self.loading.iter().position(|&duty| duty == (ino, load));
+        mine.map(|index| self.loading.swap_remove(index)).is_some()
     }
 }
 
@@ -161,8 +167,10 @@ impl Loading<'_> {
     pub(crate) fn finish(mut self, inode: &Arc<Inode>) -> bool {
         self.ended = true;
         let mut shard = self.cache.shard(self.ino).lock();
-        let Some(slot) = self.slot(&mut shard) else { return false };
-        *slot = Slot::Ready(inode.clone());
+        if !shard.end(self.ino, self.load) {
+            return false;
+        }
+        shard.inodes.insert(self.ino, inode.clone());
         shard.clock.push_back(self.ino);
         self.cache.len.fetch_add(1, Ordering::Relaxed);
         if shard.clock.len() > self.cache.shard_max {
@@ -170,23 +178,14 @@ impl Loading<'_> {
         }
         true
     }
-
-    /// The slot, while it is this task's to fill.
-    fn slot<'s>(&self, shard: &'s mut Shard) -> Option<&'s mut Slot> {
-        let mine = |slot: &&mut Slot| matches!(slot, Slot::Loading(event) if Arc::ptr_eq(event, &self.event));
-        shard.slots.get_mut(&self.ino).filter(mine)
-    }
 }
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let mut shard = self.cache.shard(self.ino).lock();
-            if self.slot(&mut shard).is_some() {
-                shard.slots.remove(&self.ino);
-            }
+            self.cache.shard(self.ino).lock().end(self.ino, self.load);
         }
-        self.event.notify(usize::MAX);
+        self.cache.loaded(self.ino).notify(usize::MAX);
     }
 }
 
@@ -234,5 +233,86 @@ impl References {
     /// Inodes that are referred to.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::{InodeState, Meta};
+    use crate::types::{Attributes, FileType, Timestamp};
+    use syncline_device::block_on;
+
+    fn inode(ino: Ino) -> Arc<Inode> {
+        let now = Timestamp { seconds: 0, nanoseconds: 0 };
+        let attr = Attributes {
+            ino,
+            file_type: FileType::Regular,
+            permissions: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        };
+        Inode::new(InodeState::new(attr, Meta::default()))
+    }
+
+    fn to_load(cache: &InodeCache, ino: Ino) -> Loading<'_> {
+        match cache.claim(ino) {
+            Claim::Load(loading) => loading,
+            _ => panic!("somebody has it or loads it"),
+        }
+    }
+
+    fn to_wait_for(cache: &InodeCache, ino: Ino) -> EventListener {
+        match cache.claim(ino) {
+            Claim::Wait(listener) => listener,
+            _ => panic!("nobody loads it"),
+        }
+    }
+
+    #[test]
+    fn one_task_loads_an_inode_and_the_others_wait() {
+        let cache = InodeCache::new(1000);
+        let given_up = to_load(&cache, 5);
+        let waiting = to_wait_for(&cache, 5);
+        // One of the same shard is nobody's business.
+        let other = to_load(&cache, 5 + SHARDS as Ino);
+        drop(given_up);
+        block_on(waiting);
+        let loading = to_load(&cache, 5);
+        let waiting = to_wait_for(&cache, 5);
+        let loaded = inode(5);
+        assert!(loading.finish(&loaded) && other.finish(&inode(5 + SHARDS as Ino)));
+        block_on(waiting);
+        assert!(matches!(cache.claim(5), Claim::Hit(found) if Arc::ptr_eq(&found, &loaded)));
+        assert_eq!(cache.len(), 2);
+    }
+
+    #[test]
+    fn who_read_nothing_gives_way_to_who_makes_it() {
+        let cache = InodeCache::new(1000);
+        let early = to_load(&cache, 5);
+        let making = cache.make(5);
+        assert!(!early.finish(&inode(5)));
+        let waiting = to_wait_for(&cache, 5);
+        let made = inode(5);
+        assert!(making.finish(&made));
+        block_on(waiting);
+        assert!(matches!(cache.claim(5), Claim::Hit(found) if Arc::ptr_eq(&found, &made)));
+        // Giving up late takes nothing away from the maker either.
+        let early = to_load(&cache, 6);
+        let making = cache.make(6);
+        drop(early);
+        drop(to_wait_for(&cache, 6));
+        drop(making);
+        drop(to_load(&cache, 6));
+        assert_eq!(cache.len(), 1);
     }
 }

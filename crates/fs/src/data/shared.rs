@@ -171,6 +171,9 @@ impl DataShared {
 
     /// Keeps blocks of a file that have been placed, if they are to be kept.
     pub(crate) fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, blocks: &[(u64, Block)]) {
+        if !blocks.iter().any(|(_, block)| block.is_in_parts()) {
+            return;
+        }
         let max = fs.options.kept_bytes_max / super::BLOCK;
         if inode.state.lock().data.kept.placed(blocks, &self.kept, max) {
             self.keepers.lock().push_back(Arc::downgrade(inode));
