@@ -162,31 +162,27 @@ impl Filesystem {
         Ok(Some((search, list)))
     }
 
-    /// Permissions and lists of what is made in a directory: by its default list if it has one, else by the umask. The caller
-    /// holds the directory's lease.
-    pub(crate) async fn with_acls_of(
-        &self,
-        new: NewInode,
-        dir: &Arc<Inode>,
-    ) -> Result<(NewInode, Lists), FsError> {
+    /// Gives what is made in a directory its permissions, by the directory's default list if it has one, else by the umask, and
+    /// returns its own lists. The caller holds the directory's lease.
+    pub(crate) async fn inherit_acls(&self, new: &mut NewInode, dir: &Arc<Inode>) -> Result<Lists, FsError> {
         let NewMode { permissions, umask } = new.mode;
         if new.file_type == FileType::Symlink {
-            return Ok((new, Lists::new()));
+            return Ok(Lists::new());
         }
         let Some((_, default)) = self.find_acl(dir, DEFAULT).await? else {
-            let mode = (permissions & !(umask & RWX)).into();
-            return Ok((NewInode { mode, ..new }, Lists::new()));
+            new.mode = (permissions & !(umask & RWX)).into();
+            return Ok(Lists::new());
         };
         let mut lists = Lists::new();
         if new.file_type == FileType::Directory {
             lists.push((DEFAULT, default.encode()));
         }
         let access = default.for_new(permissions);
-        let mode = (permissions & !RWX | access.mode()).into();
+        new.mode = (permissions & !RWX | access.mode()).into();
         if !access.is_minimal() {
             lists.push((ACCESS, access.encode()));
         }
-        Ok((NewInode { mode, ..new }, lists))
+        Ok(lists)
     }
 
     /// Puts the lists of a new inode into its first transaction.

@@ -4,10 +4,9 @@ use crate::FsError;
 use crate::change::{Changes, lease_all};
 use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
-use crate::flags::{require_changeable, require_growable};
+use crate::flags::{handed_down, require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
-use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
 
 /// Most names that an inode can have, and most subdirectories of a directory less two.
@@ -87,7 +86,7 @@ impl Filesystem {
         caller: Caller,
         parent: Ino,
         name: &[u8],
-        new: NewInode,
+        mut new: NewInode,
         mut transaction: Transaction,
     ) -> Result<Attributes, FsError> {
         check_name(name)?;
@@ -103,13 +102,13 @@ impl Filesystem {
         self.admit_inode(&dir).await?;
         let offset = search.free()?;
         let file_type = new.file_type;
-        let (new, lists) = self.with_acls_of(new, &dir).await?;
+        let lists = self.inherit_acls(&mut new, &dir).await?;
         let now = self.now();
-        let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, now);
+        let mut state = new.inherit(&dir).state(ino, parent, caller, now);
 
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
-        changes.count(self.inherit_quota(&dir, &mut state));
+        changes.count(self.inherit_quota(&mut state));
         let change = changes.of(&dir);
         change.add_entry(now);
         if file_type == FileType::Directory {
@@ -193,13 +192,16 @@ impl NewInode {
         Self { file_type: FileType::Directory, mode, rdev: 0, size: 0, meta: Meta::default() }
     }
 
-    /// What a setgid directory hands down: its group, and to directories setgid itself.
-    pub(crate) fn inherit(self, dir: &Arc<Inode>) -> Inheriting {
+    /// What a directory hands down: some of its flags, its quota, and if it is setgid its group, to directories setgid itself.
+    pub(crate) fn inherit(mut self, dir: &Inode) -> Inheriting {
         let state = dir.state.lock();
+        self.meta.flags |= handed_down(state.meta.flags, self.file_type);
+        self.meta.quota = state.meta.quota;
         let setgid = state.attr.permissions & SETGID != 0;
-        let handed_down = if setgid && self.file_type == FileType::Directory { SETGID } else { 0 };
-        let mode = NewMode { permissions: self.mode.permissions | handed_down, ..self.mode };
-        Inheriting { gid: setgid.then_some(state.attr.gid), new: Self { mode, ..self } }
+        if setgid && self.file_type == FileType::Directory {
+            self.mode.permissions |= SETGID;
+        }
+        Inheriting { gid: setgid.then_some(state.attr.gid), new: self }
     }
 
     fn state(self, ino: Ino, parent: Ino, caller: Caller, now: Timestamp) -> InodeState {

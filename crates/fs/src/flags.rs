@@ -5,11 +5,9 @@
 
 use crate::FsError;
 use crate::change::Changes;
-use crate::create::NewInode;
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, Meta};
+use crate::inode::Inode;
 use crate::types::{FileFlags, FileType, Ino};
-use std::sync::Arc;
 use syncline_format::items::extent::Algorithm;
 use syncline_format::items::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_LZ4, FLAG_NO_ACCESS_TIME, FLAG_NO_DUMP, FLAG_ZSTD, compression_of,
@@ -121,17 +119,12 @@ pub(crate) fn require_writable(inode: &Inode, offset: u64) -> Result<(), FsError
     refuse(flags & FLAG_IMMUTABLE != 0 || (flags & FLAG_APPEND != 0 && offset < state.attr.size))
 }
 
-impl NewInode {
-    /// What a directory's flags hand down to what is made in it.
-    pub(crate) fn with_flags_of(self, dir: &Arc<Inode>) -> Self {
-        let inherited = match self.file_type {
-            FileType::Symlink => 0,
-            FileType::Regular | FileType::Directory => {
-                let inherited = FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD;
-                dir.state.lock().meta.flags & inherited
-            }
-            _ => dir.state.lock().meta.flags & (FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP),
-        };
-        Self { meta: Meta { flags: self.meta.flags | inherited, ..self.meta }, ..self }
-    }
+/// Of a directory's flags, those that it hands down to what is made in it.
+pub(crate) fn handed_down(flags: u32, to: FileType) -> u32 {
+    let all = match to {
+        FileType::Symlink => 0,
+        FileType::Regular | FileType::Directory => FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD,
+        _ => FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP,
+    };
+    flags & all
 }

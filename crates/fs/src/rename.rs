@@ -321,13 +321,12 @@ impl Filesystem {
             size: 0,
             meta: Meta::default(),
         };
-        let new = new.with_flags_of(from);
         let ino = self.store.new_object();
         let mut state = new.inherit(from).state(ino, from.ino, owner, self.now());
         let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
         put_entry(transaction, from.ino, entry, request.name);
         self.put_first_parent(&mut state.meta, transaction, ino, (from.ino, request.name));
-        let counted = self.inherit_quota(from, &mut state);
+        let counted = self.inherit_quota(&mut state);
         state.put(transaction);
         transaction.count_objects(1);
         (state, counted)

@@ -24,7 +24,7 @@ impl Filesystem {
         self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.read().await;
-        let new = NewInode {
+        let mut new = NewInode {
             file_type: FileType::Regular,
             mode: permissions.into(),
             rdev: 0,
@@ -34,12 +34,12 @@ impl Filesystem {
         let ino = self.store.new_object();
         require_growable(&dir)?;
         self.admit_inode(&dir).await?;
-        let (new, lists) = self.with_acls_of(new, &dir).await?;
-        let mut state = new.with_flags_of(&dir).inherit(&dir).state(ino, parent, caller, self.now());
+        let lists = self.inherit_acls(&mut new, &dir).await?;
+        let mut state = new.inherit(&dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;
-        let counted = self.inherit_quota(&dir, &mut state);
+        let counted = self.inherit_quota(&mut state);
 
         let mut transaction = Transaction::new();
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);

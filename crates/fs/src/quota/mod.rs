@@ -234,9 +234,9 @@ impl Filesystem {
         self.quotas.existing(number)
     }
 
-    /// Has a new inode count where its directory does, and says what its creation does to the usage.
-    pub(crate) fn inherit_quota(&self, dir: &Inode, state: &mut InodeState) -> Delta {
-        let number = self.quota_of(dir);
+    /// Has a new inode count where its directory does, whose quota's number it has, and says what its creation does to the usage.
+    pub(crate) fn inherit_quota(&self, state: &mut InodeState) -> Delta {
+        let number = self.quotas.existing(state.meta.quota);
         state.count_in(number);
         Delta { number, inodes: 1, ..Delta::default() }
     }
