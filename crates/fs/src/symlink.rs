@@ -30,13 +30,13 @@ impl Filesystem {
         let mut transaction = Transaction::new();
         let mut meta = Meta::default();
         let bytes = Bytes::copy_from_slice(target);
-        meta.target = Some(if target.len() <= self.limits.inline_bytes {
+        meta.target = Some(Box::new(if target.len() <= self.limits.inline_bytes {
             LinkTarget::Here(bytes)
         } else {
             let chunks = meta.new_chunks(target.len());
             self.put_chunks(&mut transaction, ino, chunks, &bytes);
             LinkTarget::Chunks(chunks)
-        });
+        }));
         let size = target.len() as u64;
         let new = NewInode { file_type: FileType::Symlink, mode: 0o777.into(), rdev: 0, size, meta };
         self.create_as(ino, caller, parent, name, new, transaction).await
@@ -47,7 +47,7 @@ impl Filesystem {
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.read().await;
         let target = inode.state.lock().meta.target.clone();
-        let target = match target {
+        let target = match target.map(|target| *target) {
             None => return Err(FsError::Invalid("not a symbolic link")),
             Some(LinkTarget::Here(bytes)) => bytes,
             Some(LinkTarget::Chunks(chunks)) => self.read_chunks(ino, chunks).await?,

@@ -80,9 +80,9 @@ impl Filesystem {
         match place {
             Place::Inode(_) => {
                 // By name: another change of the same transaction may have moved it.
-                let mut xattrs = Vec::clone(&meta.xattrs);
+                let mut xattrs = meta.xattrs.to_vec();
                 xattrs.retain(|(small, _)| small != name);
-                meta.xattrs = Arc::new(xattrs);
+                meta.xattrs = xattrs.into();
             }
             Place::Item(offset, _) => {
                 transaction.delete(Key::new(ino, Kind::Xattr, *offset));
@@ -110,9 +110,9 @@ impl Filesystem {
         meta.xattr_list_bytes = meta.xattr_list_bytes.saturating_add(name.len() as u32 + 1);
         let taken: usize = meta.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
         if taken + xattr_section_bytes(name, value) <= self.limits.xattr_bytes {
-            let mut xattrs = Vec::clone(&meta.xattrs);
+            let mut xattrs = meta.xattrs.to_vec();
             xattrs.push((Bytes::copy_from_slice(name), value.clone()));
-            meta.xattrs = Arc::new(xattrs);
+            meta.xattrs = xattrs.into();
             return;
         }
         let room = self.limits.value_bytes - Xattr::OVERHEAD_BYTES - name.len();

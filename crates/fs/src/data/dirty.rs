@@ -1,7 +1,8 @@
 //! File blocks that exist in memory and not yet, or not yet safely, on the device.
 
+use super::numbers::Numbers;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
@@ -98,7 +99,7 @@ impl Block {
 pub(crate) struct BlockMap {
     blocks: BTreeMap<u64, Block>,
     /// Of these, the ones whose contents the log has, whole. Few, mostly none.
-    logged: BTreeSet<u64>,
+    logged: Numbers,
 }
 
 impl BlockMap {
@@ -119,28 +120,28 @@ impl BlockMap {
     }
 
     pub(crate) fn insert(&mut self, block: u64, contents: Block) {
-        self.logged.remove(&block);
+        self.logged.remove(block);
         self.blocks.insert(block, contents);
     }
 
     pub(crate) fn remove(&mut self, block: u64) -> Option<Block> {
-        self.logged.remove(&block);
+        self.logged.remove(block);
         self.blocks.remove(&block)
     }
 
     /// How many of the blocks the log does not have.
     pub(crate) fn unlogged(&self) -> u64 {
-        self.len() - self.logged.len() as u64
+        self.len() - self.logged.len()
     }
 
     /// The first block at or after `block` that the log does not have.
     pub(crate) fn next_unlogged(&self, block: u64) -> Option<u64> {
-        self.numbers(block..).find(|block| !self.logged.contains(block))
+        self.numbers(block..).find(|&block| !self.logged.contains(block))
     }
 
     #[cfg(test)]
     pub(crate) fn is_logged(&self, block: u64) -> bool {
-        self.logged.contains(&block)
+        self.logged.contains(block)
     }
 
     /// Notes that the log has a block, which is frozen and here.
@@ -164,9 +165,7 @@ impl BlockMap {
 
     /// The log does not have these after all.
     pub(crate) fn unlog(&mut self, blocks: impl Iterator<Item = u64>) {
-        blocks.for_each(|block| {
-            self.logged.remove(&block);
-        });
+        blocks.for_each(|block| self.logged.remove(block));
     }
 
     /// The first block at or after `block`.
@@ -197,12 +196,12 @@ impl BlockMap {
     /// Forgets everything from `block` on.
     pub(crate) fn truncate(&mut self, block: u64) {
         drop(self.blocks.split_off(&block));
-        drop(self.logged.split_off(&block));
+        self.logged.truncate(block);
     }
 
     /// Changes bytes of a block, which starts from `base` (zeros where there is none) if it is not here yet.
     pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
-        self.logged.remove(&block);
+        self.logged.remove(block);
         let contents = self.blocks.entry(block).or_insert_with(|| {
             let buf = match base {
                 Some(base) => AlignedBuf::copy_from(base),
@@ -215,7 +214,7 @@ impl BlockMap {
 
     /// Makes the bytes of a block from `at` on zero, if the block is here.
     pub(crate) fn zero_from(&mut self, block: u64, at: usize) {
-        self.logged.remove(&block);
+        self.logged.remove(block);
         if let Some(contents) = self.blocks.get_mut(&block) {
             contents.make_mut()[at..].fill(0);
         }

@@ -27,65 +27,81 @@ impl Total {
     }
 }
 
-/// The blocks of a file that are kept.
+/// The blocks of a file that are kept. Most files keep none.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct Kept(Option<Box<Counted>>);
+
+/// In the list of those that keep blocks.
+struct Counted {
     blocks: BTreeMap<u64, Bytes>,
-    /// In the list of those that keep blocks, and counted there.
-    total: Option<Total>,
+    total: Total,
 }
 
 impl Kept {
     /// Forgets all, and is in no list any more.
     pub(crate) fn give_up(&mut self) {
-        self.clear();
-        *self = Self::default();
+        self.0 = None;
     }
 
     pub(crate) fn get(&self, block: u64) -> Option<&Bytes> {
-        self.blocks.get(&block)
+        self.0.as_ref()?.blocks.get(&block)
     }
 
     /// Frozen blocks have been placed, and are kept if they are to be, up to `max` of all files. One that shares its memory with others is not: it would
     /// keep them, too. True if the file is to be put into the list of those that keep blocks.
     pub(crate) fn placed(&mut self, blocks: &[(u64, Block)], total: &Total, max: u64) -> bool {
-        let before = self.blocks.len();
-        let listed = self.total.is_some();
+        let listed = self.0.is_some();
         for (number, block) in blocks {
             if block.is_in_parts() && block.is_alone() && total.get() < max {
-                let counted = self.total.get_or_insert_with(|| total.clone());
-                if self.blocks.insert(*number, block.to_bytes()).is_none() {
-                    counted.0.fetch_add(1, Ordering::Relaxed);
-                }
+                let new = || Box::new(Counted { blocks: BTreeMap::new(), total: total.clone() });
+                self.0.get_or_insert_with(new).insert(*number, block.to_bytes());
             }
         }
-        !listed && self.blocks.len() > before
+        !listed && self.0.is_some()
     }
 
     /// These are not as they were.
     pub(crate) fn remove(&mut self, blocks: &Range<u64>) {
-        if !self.blocks.is_empty() && !blocks.is_empty() {
-            let gone: Vec<u64> = self.blocks.range(blocks.clone()).map(|(&block, _)| block).collect();
-            gone.iter().for_each(|block| drop(self.blocks.remove(block)));
-            self.uncount(gone.len());
+        if let Some(counted) = &mut self.0
+            && !blocks.is_empty()
+        {
+            counted.remove(blocks);
         }
     }
 
     /// None is as it was.
     pub(crate) fn clear(&mut self) {
+        if let Some(counted) = &mut self.0 {
+            counted.clear();
+        }
+    }
+}
+
+impl Counted {
+    fn insert(&mut self, number: u64, contents: Bytes) {
+        if self.blocks.insert(number, contents).is_none() {
+            self.total.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&mut self, blocks: &Range<u64>) {
+        let gone: Vec<u64> = self.blocks.range(blocks.clone()).map(|(&block, _)| block).collect();
+        gone.iter().for_each(|block| drop(self.blocks.remove(block)));
+        self.uncount(gone.len());
+    }
+
+    fn clear(&mut self) {
         let before = self.blocks.len();
         self.blocks.clear();
         self.uncount(before);
     }
 
     fn uncount(&self, blocks: usize) {
-        if let Some(total) = &self.total {
-            total.0.fetch_sub(blocks as u64, Ordering::Relaxed);
-        }
+        self.total.0.fetch_sub(blocks as u64, Ordering::Relaxed);
     }
 }
 
-impl Drop for Kept {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.clear();
     }

@@ -15,10 +15,12 @@ mod api;
 mod charge;
 mod defragment;
 mod dirty;
+mod failures;
 mod gauge;
 mod join;
 mod kept;
 mod lookup;
+mod numbers;
 mod pack;
 mod place;
 mod plan;
@@ -53,12 +55,12 @@ pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
 pub(crate) use truncate::{drop_dirty, remove_all, truncate};
 pub(crate) use unplaced::{Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded};
 
-use crate::FsError;
 use crate::inode::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
 use charge::Charge;
 use dirty::BlockMap;
+use failures::Failures;
 use kept::Kept;
 use preallocated::Preallocated;
 use std::sync::Arc;
@@ -105,7 +107,7 @@ pub(crate) struct DataState {
     recalled: Option<u64>,
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
-    errors: WriteErrors,
+    failures: Failures,
     /// A sync or a rename has submitted data of it before, since it came into the cache.
     submitted: bool,
     /// Units in a row that compression did not make smaller.
@@ -118,16 +120,6 @@ pub(crate) struct DataState {
     accounted: u64,
     /// Held by whoever submits this inode's data.
     pub(crate) writeback: Arc<async_lock::Mutex<()>>,
-}
-
-/// Failures of background write-back that an fsync has yet to report.
-#[derive(Default)]
-struct WriteErrors {
-    /// Failures so far.
-    count: u64,
-    /// Failures that some fsync has reported.
-    reported: u64,
-    last: Option<FsError>,
 }
 
 impl DataState {
@@ -158,7 +150,7 @@ impl DataState {
             floor: 0,
             recalled: None,
             data_op: last_op,
-            errors: WriteErrors::default(),
+            failures: Failures::default(),
             unshrunk: 0,
             queued: false,
             small_noted: false,
@@ -192,7 +184,7 @@ impl DataState {
 
     /// True when the cache may forget this inode: nothing dirty that is not logged, nothing in flight, no error to remember.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_unlogged() && self.errors.count == self.errors.reported
+        !self.has_unlogged() && !self.failures.any()
     }
 
     /// True when writes were not yet submitted, or not yet named.

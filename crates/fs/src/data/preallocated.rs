@@ -22,10 +22,14 @@ use syncline_store::{Reservation, Store, Transaction};
 
 /// Items read at a time.
 const ITEMS_EACH: usize = 1024;
+static NO_RANGES: Ranges = Ranges::NONE;
 
-/// The preallocated blocks of a file.
+/// The preallocated blocks of a file. Most files never had any.
 #[derive(Default)]
-pub(crate) struct Preallocated {
+pub(crate) struct Preallocated(Option<Box<Blocks>>);
+
+#[derive(Default)]
+struct Blocks {
     /// As logged.
     ranges: Ranges,
     /// Of those, the blocks whose room a dirty block has taken.
@@ -51,45 +55,82 @@ impl Change {
 
 impl Preallocated {
     pub(crate) fn blocks(&self) -> u64 {
-        self.ranges.blocks()
+        self.ranges().blocks()
     }
 
     /// Blocks whose room dirty ones have taken.
     pub(crate) fn taken_blocks(&self) -> u64 {
-        self.taken.blocks()
+        self.0.as_ref().map_or(0, |blocks| blocks.taken.blocks())
     }
 
     pub(crate) fn ranges(&self) -> &Ranges {
-        &self.ranges
+        self.0.as_ref().map_or(&NO_RANGES, |blocks| &blocks.ranges)
     }
 
     /// True when the first block has room.
     pub(crate) fn has_first(&self) -> bool {
-        !self.ranges.within(&(0..1)).is_empty()
+        !self.ranges().within(&(0..1)).is_empty()
     }
 
     /// Of blocks that become dirty, those that have room to take.
     pub(crate) fn untaken(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
-        if self.ranges.is_empty() {
-            return Vec::new();
-        }
-        self.ranges.within(blocks).iter().flat_map(|part| self.taken.gaps(part)).collect()
+        self.0.as_ref().map_or(Vec::new(), |mine| mine.untaken(blocks))
     }
 
     /// Notes that dirty blocks take the room of these; how many it was of.
     pub(crate) fn take(&mut self, blocks: &Range<u64>) -> u64 {
+        self.0.as_mut().map_or(0, |mine| mine.take(blocks))
+    }
+
+    /// Clears blocks, then adds others.
+    pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
+        if self.ranges().is_empty() && added.is_empty() {
+            return Change::default();
+        }
+        self.0.get_or_insert_default().change(cleared, added)
+    }
+
+    /// Takes a change back that was not committed.
+    pub(crate) fn undo(&mut self, change: Change) {
+        if let Some(blocks) = &mut self.0 {
+            blocks.undo(change);
+        }
+    }
+
+    /// Puts a change into a transaction.
+    pub(crate) fn put(&self, ino: Ino, change: &Change, transaction: &mut Transaction) {
+        for (&file_block, &item) in &change.items {
+            let key = Key::new(ino, Kind::Preallocation, file_block);
+            match item {
+                Some(blocks) => transaction.put(key, Preallocation { file_block, blocks }.encode()),
+                None => transaction.delete(key),
+            }
+        }
+        if change.is_empty() {
+            return;
+        }
+        let sum = Key::new(0, Kind::Preallocation, ino);
+        match self.blocks() {
+            0 => transaction.delete(sum),
+            blocks => transaction.put(sum, encode_sum(blocks)),
+        }
+    }
+}
+
+impl Blocks {
+    fn untaken(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+        self.ranges.within(blocks).iter().flat_map(|part| self.taken.gaps(part)).collect()
+    }
+
+    fn take(&mut self, blocks: &Range<u64>) -> u64 {
         let untaken = self.untaken(blocks);
         let number = count(&untaken);
         untaken.into_iter().for_each(|part| self.taken.insert(part));
         number
     }
 
-    /// Clears blocks, then adds others.
-    pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
+    fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
         let mut change = Change::default();
-        if self.ranges.is_empty() && added.is_empty() {
-            return change;
-        }
         for range in cleared {
             self.note(
                 range,
@@ -135,30 +176,10 @@ impl Preallocated {
         }
     }
 
-    /// Takes a change back that was not committed.
-    pub(crate) fn undo(&mut self, change: Change) {
+    fn undo(&mut self, change: Change) {
         change.added.iter().for_each(|range| self.ranges.remove(range));
         change.gone.into_iter().for_each(|range| self.ranges.insert(range));
         change.gone_taken.into_iter().for_each(|range| self.taken.insert(range));
-    }
-
-    /// Puts a change into a transaction.
-    pub(crate) fn put(&self, ino: Ino, change: &Change, transaction: &mut Transaction) {
-        for (&file_block, &item) in &change.items {
-            let key = Key::new(ino, Kind::Preallocation, file_block);
-            match item {
-                Some(blocks) => transaction.put(key, Preallocation { file_block, blocks }.encode()),
-                None => transaction.delete(key),
-            }
-        }
-        if change.is_empty() {
-            return;
-        }
-        let sum = Key::new(0, Kind::Preallocation, ino);
-        match self.blocks() {
-            0 => transaction.delete(sum),
-            blocks => transaction.put(sum, encode_sum(blocks)),
-        }
     }
 }
 
@@ -231,10 +252,10 @@ impl Room {
 
     /// The preallocated blocks of an inode that is loaded.
     pub(crate) async fn of(&self, store: &Store, ino: Ino) -> Result<Preallocated, FsError> {
-        let mut preallocated = Preallocated::default();
         if !self.inner.lock().files.contains_key(&ino) {
-            return Ok(preallocated);
+            return Ok(Preallocated::default());
         }
+        let mut blocks = Box::<Blocks>::default();
         let (mut from, to) =
             (Key::new(ino, Kind::Preallocation, 0), Key::new(ino, Kind::Preallocation, u64::MAX));
         loop {
@@ -243,15 +264,15 @@ impl Room {
                 let item = Preallocation::decode(key.offset, value)
                     .map_err(|detail| FsError::Corrupt { ino, detail })?;
                 let range = item.file_block..item.end();
-                if !preallocated.ranges.around(&range).is_empty() {
+                if !blocks.ranges.around(&range).is_empty() {
                     let detail = FormatError::Field { structure: "preallocation", field: "overlap" };
                     return Err(FsError::Corrupt { ino, detail });
                 }
-                preallocated.ranges.insert(range);
+                blocks.ranges.insert(range);
             }
             match chunk.items.last().and_then(|(key, _)| key.next()) {
                 Some(next) if !chunk.complete && next <= to => from = next,
-                _ => return Ok(preallocated),
+                _ => return Ok(Preallocated(Some(blocks))),
             }
         }
     }

@@ -12,6 +12,9 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
+    /// Of no blocks.
+    pub(crate) const NONE: Self = Self { ends: BTreeMap::new(), blocks: 0 };
+
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -1,7 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
-use super::{WriteErrors, along, shared, why};
+use super::{along, shared, why};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
@@ -49,10 +49,10 @@ async fn fsync_noting(
         counters.fsyncs.add(1)
     }
     // As of now: what fails later is for those who come later.
-    let unreported = inode.state.lock().data.errors.unreported();
+    let unreported = inode.state.lock().data.failures.unreported();
     let result = submit_and_sync(fs, inode, entry, data_only, draft).await;
     let Some((count, error)) = unreported else { return result };
-    inode.state.lock().data.errors.report(count);
+    inode.state.lock().data.failures.report(count);
     result.and(Err(error))
 }
 
@@ -144,7 +144,7 @@ async fn sync_many_noting(
     fs.counters.fsyncs.add(files.len() as u64);
     note_why(fs, inodes, entry, false, draft);
     let unreported: Vec<_> =
-        files.values().map(|inode| (*inode, inode.state.lock().data.errors.unreported())).collect();
+        files.values().map(|inode| (*inode, inode.state.lock().data.failures.unreported())).collect();
     let mut result = submit_many(fs, &files.values().copied().collect::<Vec<_>>(), draft.submitted()).await;
     if result.is_ok() {
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
@@ -154,7 +154,7 @@ async fn sync_many_noting(
         if let Some((count, error)) = error {
             let mut state = inode.state.lock();
             if uid == 0 || uid == state.attr.uid {
-                state.data.errors.report(count);
+                state.data.failures.report(count);
             }
             drop(state);
             result = result.and(Err(error));
@@ -242,16 +242,4 @@ pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     let result = written.and(checkpointed.map_err(FsError::from));
     draft.end(fs, &result);
     result
-}
-
-impl WriteErrors {
-    /// A failure that no fsync has reported, and the count of failures it stands for.
-    fn unreported(&self) -> Option<(u64, FsError)> {
-        if self.count > self.reported { self.last.clone().map(|error| (self.count, error)) } else { None }
-    }
-
-    /// An fsync reports the failures up to `count`.
-    fn report(&mut self, count: u64) {
-        self.reported = self.reported.max(count);
-    }
 }

@@ -366,7 +366,7 @@ pub(crate) fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     data.dirty.truncate(0);
     data.in_flight.truncate(0);
     data.kept.clear();
-    data.errors.reported = data.errors.count;
+    data.failures.forget();
     data.add_reservation(None);
     fs.data.account(data);
     // Nothing is left to be submitted: a late submission finds the file as it was logged.

@@ -11,6 +11,7 @@
 //! the file's inline data, of a file in a quota, or of one with preallocated room is placed as ever.
 
 use super::dirty::Block;
+use super::numbers::Numbers;
 use super::submit::Aim;
 use super::writeback;
 use crate::FsError;
@@ -18,7 +19,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::types::Ino;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
@@ -42,7 +43,7 @@ const ITEMS_EACH: usize = 1024;
 /// The blocks of a file that have items.
 #[derive(Default)]
 pub(crate) struct Unplaced {
-    blocks: BTreeSet<u64>,
+    blocks: Numbers,
     /// The inode item says that there may be some.
     marked: bool,
 }
@@ -57,7 +58,7 @@ pub(crate) struct Change {
 impl Unplaced {
     /// Of an inode item that was read.
     pub(crate) fn marked(marked: bool) -> Self {
-        Self { blocks: BTreeSet::new(), marked }
+        Self { marked, ..Self::default() }
     }
 
     /// True if the inode item must say that there may be some.
@@ -66,12 +67,12 @@ impl Unplaced {
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
-        self.blocks.contains(&block)
+        self.blocks.contains(block)
     }
 
     #[cfg(test)]
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.blocks.iter().copied()
+        self.blocks.within(0..u64::MAX)
     }
 
     /// Clears blocks, then adds others.
@@ -79,9 +80,9 @@ impl Unplaced {
         let mut change = Change::default();
         if !self.blocks.is_empty() {
             for range in cleared.iter().filter(|range| !range.is_empty()) {
-                change.gone.extend(self.blocks.range(range.clone()));
+                change.gone.extend(self.blocks.within(range.clone()));
             }
-            self.blocks.retain(|block| !change.gone.contains(block));
+            change.gone.iter().for_each(|&block| self.blocks.remove(block));
         }
         change
             .added
@@ -92,8 +93,10 @@ impl Unplaced {
 
     /// Takes a change back that was not committed.
     pub(crate) fn undo(&mut self, change: Change) {
-        self.blocks.retain(|block| !change.added.contains(block));
-        self.blocks.extend(change.gone);
+        change.added.into_iter().for_each(|block| self.blocks.remove(block));
+        for block in change.gone {
+            self.blocks.insert(block);
+        }
     }
 
     /// A change was committed: what comes next may say that there are none.
@@ -139,7 +142,7 @@ pub(super) fn is_wanted(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
         return false;
     }
     let more = data.dirty.unlogged();
-    let few = more <= LOGGED_MAX && data.unplaced.blocks.len() as u64 + more <= UNPLACED_MAX;
+    let few = more <= LOGGED_MAX && data.unplaced.blocks.len() + more <= UNPLACED_MAX;
     few && fs.store.is_roomy(ROOM)
 }
 

@@ -35,9 +35,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     if let Err(error) = &result {
         fs.counters.writeback_errors.add(1);
         tracing::error!(ino = inode.ino, %error, "write-back failed");
-        let mut state = inode.state.lock();
-        state.data.errors.count += 1;
-        state.data.errors.last = Some(error.clone());
+        inode.state.lock().data.failures.add(error.clone());
     }
     result
 }
