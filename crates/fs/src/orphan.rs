@@ -176,7 +176,6 @@ impl Filesystem {
     async fn remove_inode(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let ino = inode.ino;
         if inode.file_type == FileType::Regular {
-            data::drop_dirty(self, inode);
             data::remove_all(self, inode).await?;
         }
         let (unplaced, xattrs, chunks, parents) = {

@@ -5,9 +5,13 @@ use crate::judge::{require_written, values_of};
 use crate::life::World;
 use crate::setup::{Mount, make, require_clean};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fs::types::{FileType, Ino, ROOT};
+
+/// Longest that what has no name and no user may stay. Far more than its removal takes on the slowest machine.
+const REMOVAL_MAX: Duration = Duration::from_secs(30);
 
 /// All bytes of a file.
 pub fn contents_of(fs: &Filesystem, ino: Ino) -> Result<Vec<u8>, String> {
@@ -79,7 +83,8 @@ pub fn judge(world: World) {
         }
         require_sound_names(&world, mount)
     };
-    world.judged(require(&world.mount));
+    let objects = world.judged(require(&world.mount));
+    require_removed(&world.mount.fs, objects, &moment);
     let figures = quotas(&world.mount.fs);
     let (device, spawn) = world.mount.close();
     require_clean(device.clone(), &spawn, &moment);
@@ -104,6 +109,19 @@ pub fn judge(world: World) {
         (1, empty.blocks_used),
         "{moment}: not all room is free again"
     );
+}
+
+/// Fails unless what has no name goes, now that nobody uses it: not only the end of the mount takes it away.
+fn require_removed(fs: &Filesystem, objects: u64, moment: &str) {
+    let begun = Instant::now();
+    while fs.statfs().objects != objects {
+        assert!(
+            begun.elapsed() < REMOVAL_MAX,
+            "{moment}: {} objects, {objects} of them have names",
+            fs.statfs().objects
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// What quotas say, without what waits.

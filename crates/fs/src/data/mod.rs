@@ -52,7 +52,7 @@ pub use rewrite::Rewritten;
 pub(crate) use shared::{DataShared, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
-pub(crate) use truncate::{drop_dirty, remove_all, truncate};
+pub(crate) use truncate::{remove_all, truncate};
 pub(crate) use unplaced::{Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded};
 
 use crate::inode::DiskView;

@@ -359,8 +359,9 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     delete_from(fs, inode, 0, false).await
 }
 
-/// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left.
-pub(crate) fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
+/// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left. The lease is held for
+/// writing: a submission that is under way says in its transaction what size and contents it saw.
+fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     let mut state = inode.state.lock();
     let data = &mut state.data;
     data.dirty.truncate(0);

@@ -173,6 +173,23 @@ fn only_what_began_without_a_name_can_be_named_again() {
     assert_eq!(mount.names(ROOT), [""; 0]);
 }
 
+/// A submission that is under way has looked at size and contents, and its transaction says what it saw.
+#[test]
+fn a_removal_waits_for_the_lease_before_it_takes_data_away() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    block_on(mount.fs.write(file, 0, Bytes::from(vec![1; 100]), false)).unwrap();
+    block_on(mount.fs.unlink(ROOT, b"file")).unwrap();
+    let inode = block_on(mount.fs.inode(file)).unwrap();
+    let lease = block_on(inode.lease.write());
+    mount.fs.forget(file, 1);
+    block_on(mount.fs.wait_for_orphans_leased());
+    assert_eq!(inode.state.lock().attr.size, 100);
+    drop(lease);
+    mount.settle();
+    assert_eq!(items(&mount, file), 0);
+}
+
 /// Says of an inode that it has no names, as damage might.
 fn without_links(mount: Mount, ino: Ino, mark: bool) -> Mount {
     let store = mount.fs.store();
