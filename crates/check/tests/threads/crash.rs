@@ -17,14 +17,18 @@ const CUTS: usize = 6;
 pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
     let recording = &world.mount.recording;
     let end = recording.position();
-    // Half of them at the very moment at which something was promised.
+    // Half of them at the very moment at which something was promised: of what no flush covers, nothing survives these.
     let promises = world.ledger.positions();
-    let mut positions: Vec<usize> = promises.choose_multiple(random, CUTS / 2).copied().collect();
-    positions.resize_with(CUTS, || random.random_range(begun..=end));
-    positions.sort_unstable();
+    let mut cuts: Vec<(usize, bool)> =
+        promises.choose_multiple(random, CUTS / 2).map(|&position| (position, true)).collect();
+    cuts.resize_with(CUTS, || (random.random_range(begun..=end), false));
+    cuts.sort_unstable();
     let mut images = CrashImages::new(&world.mount.base, recording.events(), world.setup.seed);
-    for &position in &positions {
-        let image = images.at(position, random.random());
+    for &(position, promised) in &cuts {
+        let image = match promised {
+            true => images.cut(position).image(&[]),
+            false => images.at(position, random.random()),
+        };
         let moment = format!("seed {}, a power cut at event {position} of {end}", world.setup.seed);
         let spawn = world.mount.spawn.clone();
         require_clean(image.snapshot(), &spawn, &moment);
@@ -35,7 +39,7 @@ pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
         let (image, spawn) = after.close();
         require_clean(image, &spawn, &moment);
     }
-    positions.len()
+    cuts.len()
 }
 
 /// Fails unless what was promised before `position` is there, and nothing that never was.
