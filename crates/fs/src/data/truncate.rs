@@ -346,8 +346,14 @@ async fn delete_from(
 /// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty data. Takes the lease
 /// itself. Afterwards the inode item still exists, with size 0 or whatever else is true of it.
 pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    {
+        // Ahead of the admission, which may want the room that this gives back.
+        let _lease = fs.lease_of_orphan(inode).await;
+        drop_dirty(fs, inode);
+    }
     fs.store.admit(Admission::Shrink).await?;
     let _lease = fs.lease_of_orphan(inode).await;
+    // What a write-back that failed meanwhile has made dirty again.
     drop_dirty(fs, inode);
     let nothing = {
         let state = inode.state.lock();
