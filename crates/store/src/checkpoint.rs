@@ -127,6 +127,7 @@ impl Store {
         change: Option<TableChange>,
     ) -> Result<(), StoreError> {
         let mut frozen = self.freeze();
+        self.give_way();
         let (mut started, mut table) = (Vec::new(), change.map(NewTable::new));
         let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {
             Ok(written) => written,
@@ -140,6 +141,7 @@ impl Store {
                 return Err(error);
             }
         };
+        self.give_way();
         let slot = 1 - state.slot;
         if let Err(error) = write_slot(&self.tracker, slot, &written.superblock).await {
             // It may be on the device or not: what it refers to must stay, and so must what the old one refers to.
@@ -149,6 +151,7 @@ impl Store {
             return Err(error);
         }
         state.slot = slot;
+        self.give_way();
         self.adopt(state, frozen, written, table);
         Ok(())
     }

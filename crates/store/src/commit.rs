@@ -70,6 +70,7 @@ impl Store {
             _ => transaction,
         };
         let Transaction { changes, named, freed, writes, objects_delta } = transaction;
+        self.give_way();
         let mut state = self.commit.lock();
         // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
         self.health.writable()?;
@@ -102,6 +103,7 @@ impl Store {
         let pending_full = state.is_full(&self.options);
         let log_bytes = (state.pending.payload_bytes() - pending_before) as u64;
         drop(state);
+        self.give_way();
         if memtable_full {
             self.ask_for_checkpoint();
         } else if pending_full {

@@ -263,6 +263,7 @@ impl Store {
         if !self.breaks(Canary::LateJoiner) {
             self.group.close();
         }
+        self.give_way();
         let sealed = self.seal_to_flush();
         let (seq, through) = match sealed {
             Ok((seq, through)) => (Ok(seq), through),
@@ -280,7 +281,9 @@ impl Store {
         let written = Instant::now();
         drive.written = Some(written);
         let (seq, tickets) = (seq?, tickets?);
+        self.give_way();
         let flushed = self.flush(tickets, through).await;
+        self.give_way();
         let ended = Instant::now();
         drive.flushed = Some(ended);
         let flushed = flushed?;

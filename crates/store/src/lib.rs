@@ -16,6 +16,7 @@ mod error;
 mod features;
 mod figures;
 mod format;
+mod give_way;
 mod group;
 mod grow;
 mod health;
@@ -47,6 +48,8 @@ pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;
 pub use figures::{CacheCounters, Distribution, Distributions};
 pub use format::{FormatOptions, format};
+#[doc(hidden)]
+pub use give_way::GiveWay;
 pub use inflight::DataWrite;
 pub use inspect::Reachable;
 pub use options::StoreOptions;

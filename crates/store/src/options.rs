@@ -1,6 +1,6 @@
 //! What can be chosen when a store is opened.
 
-use crate::{Ablations, Canary};
+use crate::{Ablations, Canary, GiveWay};
 use std::time::Duration;
 use syncline_format::Epoch;
 
@@ -31,6 +31,9 @@ pub struct StoreOptions {
     /// A deliberately broken rule, for tests of the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
+    /// Lets others go first between two steps, for tests.
+    #[doc(hidden)]
+    pub give_way: GiveWay,
     /// The log epoch (rule R3). Random unless a simulation, whose runs can be repeated, names one never used before.
     #[doc(hidden)]
     pub epoch: Option<Epoch>,
@@ -50,6 +53,7 @@ impl Default for StoreOptions {
             discard: false,
             ablations: Ablations::default(),
             canary: None,
+            give_way: GiveWay::default(),
             epoch: None,
         }
     }

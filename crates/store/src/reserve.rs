@@ -248,6 +248,7 @@ impl Store {
 
     /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
+        self.give_way();
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
         self.counters.data_bytes.fetch_add(run.len_bytes(), Ordering::Relaxed);
         self.inflight.start(&self.tracker, run, bufs)

@@ -177,7 +177,7 @@ impl Store {
 
     /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.
     pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
-        let mut retired = Vec::new();
+        let (mut durable, mut unnamed) = (Vec::new(), Vec::new());
         let mut log = self.log.lock();
         log.durable_seq = log.durable_seq.max(seq);
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
@@ -186,10 +186,14 @@ impl Store {
             // First: whoever finds an operation durable finds what made it so.
             self.durable_mark.lock().advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
             self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
-            retired.extend(sealed.data);
+            // Under the lock: the checkpoint after which these blocks may be used anew comes here, too, before it releases them.
+            unnamed.extend(sealed.data.iter().flat_map(|data| self.inflight.retire(data)));
+            durable.push(sealed);
         }
         drop(log);
-        retired.iter().for_each(|data| self.retire(data));
+        self.give_way();
+        unnamed.into_iter().for_each(|part| self.space.give_back(part));
+        drop(durable);
         self.drained.notify(usize::MAX);
     }
 

@@ -2,10 +2,14 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use syncline_device::{AlignedBuf, Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::Key;
-use syncline_store::{Admission, FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
+use syncline_store::{
+    Admission, DataWrite, FormatOptions, GiveWay, OpSeq, Store, StoreError, StoreOptions, Transaction, format,
+};
 
 const SIZE: u64 = 64 << 20;
 
@@ -115,9 +119,13 @@ fn check(store: &Store, model: &BTreeMap<Key, Bytes>) {
     assert!(found.iter().map(|(k, v)| (k, v)).eq(model.iter()));
 }
 
-fn write(store: &Arc<Store>, fill: u8, blocks: u64) -> (syncline_store::DataWrite, Transaction) {
+fn write(store: &Arc<Store>, fill: u8, blocks: u64) -> (DataWrite, Transaction) {
+    write_near(store, fill, blocks, None)
+}
+
+fn write_near(store: &Arc<Store>, fill: u8, blocks: u64, near: Option<u64>) -> (DataWrite, Transaction) {
     let mut reservation = block_on(store.reserve(blocks)).unwrap();
-    let run = store.allocate(&mut reservation, blocks, None).unwrap();
+    let run = store.allocate(&mut reservation, blocks, near).unwrap();
     assert_eq!(run.blocks, blocks);
     let data = AlignedBuf::copy_from(&vec![fill; run.len_bytes() as usize]).into_bytes();
     let write = store.write_data(run, vec![data]);
@@ -143,6 +151,47 @@ fn data_and_its_batch_share_one_flush_and_reads_are_checked() {
     let wrong = vec![0; 16];
     assert!(matches!(block_on(store.read_data(data.run(), &wrong)), Err(StoreError::Corrupt { .. })));
     assert_eq!(store.counters().checksum_errors, 1);
+}
+
+/// Who makes data durable lets go of its buffers before anybody can use the blocks for something else, however long that takes.
+#[test]
+fn blocks_that_were_written_anew_are_not_read_from_the_memory_of_what_was_there_before() {
+    let (spawn, armed) = (spawn(), Arc::new(AtomicBool::new(false)));
+    let (reached, come) = channel();
+    let (go, going) = channel();
+    let going = Mutex::new(going);
+    let give_way = {
+        let armed = armed.clone();
+        GiveWay::calling(move |place| {
+            if place.file().ends_with("seal.rs") && armed.swap(false, Ordering::SeqCst) {
+                reached.send(()).unwrap();
+                going.lock().unwrap().recv().unwrap();
+            }
+        })
+    };
+    let options = StoreOptions { give_way, ..StoreOptions::default() };
+    let store = block_on(Store::open(formatted(&spawn), options, spawn.clone())).unwrap().0;
+    let (first, mut transaction) = write_near(&store, 1, 4, None);
+    let (second, _) = write_near(&store, 2, 4, Some(first.run().end()));
+    assert_eq!(second.run().start, first.run().end());
+    transaction.name_data(&second, second.run());
+    let op = store.commit(transaction).unwrap();
+    armed.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| block_on(store.sync(op)).unwrap());
+        come.recv().unwrap();
+        let mut transaction = Transaction::new();
+        [&first, &second].iter().for_each(|write| transaction.free(write.run()));
+        store.commit(transaction).unwrap();
+        block_on(store.checkpoint()).unwrap();
+        let (anew, transaction) = write_near(&store, 3, 8, Some(first.run().start));
+        assert_eq!(anew.run().start, first.run().start);
+        store.commit(transaction).unwrap();
+        let read = block_on(store.read_data(second.run(), &anew.checksums()[4..])).unwrap();
+        let fill = read[0];
+        go.send(()).unwrap();
+        assert_eq!(fill, 3);
+    });
 }
 
 #[test]
