@@ -122,7 +122,9 @@ impl Filesystem {
         let attributes = state.attr;
         let making = self.inodes.make(ino);
         state.name_op = changes.commit(self, transaction)?;
+        self.store.give_way();
         making.finish(&Inode::new(state));
+        self.store.give_way();
         self.references.add(ino);
         self.counters.created.add(1);
         Ok(attributes)

@@ -144,7 +144,9 @@ impl Filesystem {
                 Claim::Load(loading) => {
                     // In memory of its own: whoever has the inode in memory carries no room for this along.
                     let inode = Box::pin(self.load(ino)).await?;
+                    self.store.give_way();
                     if loading.finish(&inode) {
+                        self.store.give_way();
                         data::note_loaded(self, &inode);
                         return Ok(inode);
                     }

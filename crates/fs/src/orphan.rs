@@ -86,6 +86,7 @@ impl Filesystem {
     /// Has an inode without names removed if it has neither handles nor references. Whoever takes the last of them away
     /// calls this after doing so, so that one of them at least sees that nothing is left.
     pub(crate) fn remove_if_unused(&self, inode: &Arc<Inode>) {
+        self.store.give_way();
         let unused = {
             let state = inode.state.lock();
             state.attr.nlink == 0 && state.opens == 0 && !state.removing
@@ -161,6 +162,7 @@ impl Filesystem {
             }
             state.removing = true;
         }
+        self.store.give_way();
         let removed = self.remove_inode(&inode).await;
         if removed.is_err() {
             let mut state = inode.state.lock();
@@ -206,6 +208,7 @@ impl Filesystem {
             Delta { number: state.meta.quota, units, inodes: -1, gone: ino, ..Delta::default() }
         };
         self.quotas.commit(&self.store, transaction, &[counted])?;
+        self.store.give_way();
         self.inodes.remove(ino);
         self.counters.orphans_removed.add(1);
         Ok(())

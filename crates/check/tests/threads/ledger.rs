@@ -38,6 +38,11 @@ impl Ledger {
         acknowledged.push(Acknowledged { position: world.mount.recording.position(), ..promise });
     }
 
+    /// All that was acknowledged.
+    pub fn all(&self) -> Vec<Acknowledged> {
+        self.acknowledged.lock().clone()
+    }
+
     /// Positions of the record at which something was acknowledged.
     pub fn positions(&self) -> Vec<usize> {
         self.acknowledged.lock().iter().map(|acknowledged| acknowledged.position).collect()

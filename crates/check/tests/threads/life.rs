@@ -32,7 +32,7 @@ pub struct World {
     pub directories: Vec<OwnedDirectory>,
     pub ledger: Ledger,
     writes: AtomicU64,
-    watchdog: Watchdog,
+    pub watchdog: Watchdog,
 }
 
 impl World {
@@ -68,7 +68,7 @@ impl World {
 
     /// Notes what a thread begins to do.
     pub fn note(&self, thread: u64, what: impl FnOnce() -> String) {
-        self.watchdog.note(thread, what());
+        self.watchdog.note(thread, self.mount.recording.position(), what());
     }
 
     /// What an operation gave, or nothing if it was refused in one of these ways.

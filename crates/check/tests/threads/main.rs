@@ -15,6 +15,7 @@
 
 mod crash;
 mod directories;
+mod dossier;
 mod end;
 mod files;
 mod judge;

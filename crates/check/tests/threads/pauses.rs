@@ -1,5 +1,5 @@
 //! Time for others: a clock that takes it where operations look at it, just before they commit, and a device whose
-//! operations end on other threads, late and out of order.
+//! operations end on other threads, late and out of order. And between two steps of the program, where it would hardly be taken.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use syncline_device::{AlignedBuf, Completion, Device, MemoryDevice};
 use syncline_fs::Clock;
 use syncline_fs::types::Timestamp;
+use syncline_store::GiveWay;
 
 /// Numbers by chance, to any thread.
 struct Chance(AtomicU64);
@@ -16,9 +17,33 @@ struct Chance(AtomicU64);
 impl Chance {
     fn next(&self) -> u64 {
         let at = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let mixed = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 31)
+        mixed(at)
     }
+}
+
+fn mixed(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 31)
+}
+
+/// Of the places at which the program may give way, one in so many does so often, and for longer than what others do meanwhile takes.
+/// The seed says which: where all did, none would be the one that is late.
+const SLOW_PLACES: u64 = 6;
+
+/// Gives way for a moment now and then, and at some places often.
+pub fn giving_way(seed: u64) -> GiveWay {
+    let chance = Chance(AtomicU64::new(seed));
+    GiveWay::calling(move |place| {
+        let name =
+            place.file().bytes().fold(u64::from(place.line()), |name, byte| mixed(name + u64::from(byte)));
+        let slow = mixed(name ^ seed).is_multiple_of(SLOW_PLACES);
+        match chance.next() % 64 {
+            0..24 if slow => std::thread::sleep(Duration::from_micros(50 + chance.next() % 300)),
+            24 => std::thread::sleep(Duration::from_micros(chance.next() % 100)),
+            25..28 => std::thread::yield_now(),
+            _ => {}
+        }
+    })
 }
 
 /// A clock that goes on by a microsecond whenever somebody looks at it.

@@ -1,6 +1,6 @@
 //! What a seed chooses of a filesystem, and how it is made, opened and closed.
 
-use crate::pauses::{LateDevice, PausingClock};
+use crate::pauses::{LateDevice, PausingClock, giving_way};
 use rand::Rng;
 use std::future::Future;
 use std::pin::Pin;
@@ -33,6 +33,8 @@ pub struct Setup {
     pub discard: bool,
     /// Checkpoints and write-back all the time.
     pub busy: bool,
+    /// Steps of the program that follow each other closely don't.
+    pub gives_way: bool,
     /// A rule that is broken on purpose.
     pub canary: Option<Canary>,
 }
@@ -54,6 +56,7 @@ impl Setup {
             pauses: random.random(),
             discard: random.random_range(0..4) == 0,
             busy: random.random_range(0..4) > 0,
+            gives_way: random.random(),
             canary: None,
         }
     }
@@ -119,6 +122,9 @@ impl Mount {
             cached_inodes_max: setup.cached_inodes_max,
             ..Options::default()
         };
+        if setup.gives_way {
+            store_options.give_way = giving_way(setup.seed);
+        }
         if setup.busy {
             store_options = StoreOptions {
                 node_cache_bytes: 256 << 10,

@@ -11,6 +11,8 @@ const OPERATION_MAX: Duration = Duration::from_secs(120);
 /// What the threads are doing.
 pub struct Watchdog {
     doing: Vec<Mutex<Option<(Instant, String)>>>,
+    /// What each began to do, and how many events the device had seen then.
+    done: Mutex<Vec<(usize, u64, String)>>,
     ended: AtomicBool,
     failed: AtomicBool,
 }
@@ -18,12 +20,18 @@ pub struct Watchdog {
 impl Watchdog {
     pub fn over(threads: u64) -> Self {
         let doing = (0..threads).map(|_| Mutex::new(None)).collect();
-        Self { doing, ended: AtomicBool::new(false), failed: AtomicBool::new(false) }
+        Self { doing, done: Mutex::default(), ended: AtomicBool::new(false), failed: AtomicBool::new(false) }
     }
 
-    /// Notes what a thread begins to do.
-    pub fn note(&self, thread: u64, what: String) {
+    /// Notes what a thread begins to do, when the device has seen so many events.
+    pub fn note(&self, thread: u64, position: usize, what: String) {
+        self.done.lock().expect("no panic under it").push((position, thread, what.clone()));
         *self.doing[thread as usize].lock().expect("no panic under it") = Some((Instant::now(), what));
+    }
+
+    /// Each operation with the number of events before it, and its thread.
+    pub fn done(&self) -> Vec<(usize, u64, String)> {
+        self.done.lock().expect("no panic under it").clone()
     }
 
     /// Marks the end of all threads; [`Watchdog::watch`] returns.

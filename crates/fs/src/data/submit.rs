@@ -81,6 +81,7 @@ pub(crate) async fn submit_once(
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
+    fs.store.give_way();
     loop {
         fs.store.admit(Admission::Shrink).await?;
         let lease = inode.lease.write().await;
@@ -233,7 +234,9 @@ fn finish(
 ) -> Result<(), FsError> {
     let changes =
         started.iter_mut().map(|file| std::mem::replace(&mut file.change, unchanged(file.inode))).collect();
+    fs.store.give_way();
     let result = transact::commit_noting(fs, changes, shares, note);
+    fs.store.give_way();
     for file in &mut started {
         match result {
             Ok(_) => {

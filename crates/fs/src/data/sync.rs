@@ -64,6 +64,7 @@ async fn submit_and_sync(
     draft: &mut Draft,
 ) -> Result<(), FsError> {
     submit_noting(fs, inode, draft.submitted()).await?;
+    fs.store.give_way();
     let target = if data_only && fs.store.breaks(Canary::OverlookName) {
         inode.state.lock().data.data_op
     } else {

@@ -222,6 +222,7 @@ async fn shrink(
         place::abandon(fs, &placements);
         return Err(error);
     }
+    fs.store.give_way();
     forget_from(fs, inode, size, &edge, first.complete);
     if !first.complete {
         delete_from(fs, inode, keep_end, false).await?;

@@ -270,6 +270,7 @@ impl Flight<'_> {
         }
         let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
         let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
+        self.fs.store.give_way();
         let short = all && {
             let state = self.inode.state.lock();
             state.data.disk_size < state.data.floor.min(state.attr.size)
@@ -290,6 +291,7 @@ impl Flight<'_> {
                 return Err(error);
             }
         }
+        self.fs.store.give_way();
         self.placements.drain(..unit);
         self.fs.counters.writeback_bytes.add(written);
         for (write, run) in stale {

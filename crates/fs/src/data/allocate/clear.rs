@@ -202,6 +202,7 @@ fn commit(
         let mut state = inode.state.lock();
         cleared.iter().flat_map(|range| state.data.dirty.take(range.start, range.end, u64::MAX)).collect()
     };
+    fs.store.give_way();
     let result = transact::commit(fs, vec![change], shares);
     let mut state = inode.state.lock();
     if result.is_err() {
