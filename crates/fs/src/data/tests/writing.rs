@@ -246,6 +246,30 @@ fn room_is_waited_for_until_the_kernel_forgets_what_is_unlinked() {
     });
 }
 
+/// On a full image with a snapshot, which keeps what is removed, a removal may be refused for lack of room: not for lack of that which
+/// waits in what it removes.
+#[test]
+fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
+    let mount = Mount::sized(24 << 20, options());
+    let kept = mount.create("kept");
+    mount.write(kept, 0, &pattern(1, 100_000));
+    block_on(mount.fs.create_snapshot("kept")).unwrap();
+    let ino = mount.create("waits");
+    mount.write(ino, 0, &pattern(4, 1 << 20));
+    block_on(mount.fs.unlink(ROOT, b"waits")).unwrap();
+    let store = mount.fs.store();
+    block_on(store.checkpoint()).unwrap();
+    // So much more than there is that nothing may draw on the reserve, but less than waits.
+    let _held = store.reserve_again(store.available_blocks() + 228);
+    let refused = block_on(store.admit(syncline_store::Admission::Shrink));
+    assert!(matches!(refused, Err(syncline_store::StoreError::NoSpace)), "{refused:?}");
+    mount.fs.forget(ino, 1);
+    while !mount.fs.orphans_settled() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(matches!(block_on(mount.fs.getattr(ino)), Err(FsError::Stale)));
+}
+
 #[test]
 fn a_truncation_works_on_a_full_image() {
     let mount = Mount::sized(24 << 20, options());
