@@ -12,6 +12,9 @@ use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_log::{Chain, Pending, PendingCounts, Stamp};
 use syncline_space::Class;
 
+/// To give so many bytes back to the system takes some 50 µs, and 64 MiB a few milliseconds.
+const FORGOTTEN_LATER_BYTES: u64 = 1 << 20;
+
 /// A batch that is not known to be durable, with everything needed to write it and its data again.
 pub(crate) struct Sealed {
     pub(crate) seq: u64,
@@ -193,8 +196,15 @@ impl Store {
         drop(log);
         self.give_way();
         unnamed.into_iter().for_each(|part| self.space.give_back(part));
-        drop(durable);
+        self.forget(durable);
         self.drained.notify(usize::MAX);
+    }
+
+    /// Gives the memory of durable batches back; much of it elsewhere, while those who waited for them go on.
+    fn forget(&self, durable: Vec<Sealed>) {
+        if durable.iter().map(|sealed| sealed.bytes).sum::<u64>() >= FORGOTTEN_LATER_BYTES {
+            self.spawn.spawn(Box::pin(async move { drop(durable) }));
+        }
     }
 
     /// Lets go of the buffers of a write that is durable or of no use, and gives back what of it was never named.
