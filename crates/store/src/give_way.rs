@@ -1,4 +1,4 @@
-//! Moments at which a test lets others go first: between two steps, where whoever waits for neither a lock nor a lease could come.
+//! Moments at which a test lets others go first: between two steps that follow each other so closely that hardly anybody comes between.
 
 use crate::Store;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Power cuts at any moment of a life, and what comes back after them.
 
 use crate::directories::list;
-use crate::dossier;
+use crate::dossier::Dossier;
 use crate::end::{contents_of, require_sound_names};
 use crate::judge::values_of;
 use crate::life::World;
@@ -32,15 +32,14 @@ pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
         };
         let moment = format!("seed {}, a power cut at event {position} of {end}", world.setup.seed);
         let spawn = world.mount.spawn.clone();
-        let left = image.snapshot();
+        let _dossier = Dossier { world, image: image.snapshot() };
         require_clean(image.snapshot(), &spawn, &moment);
         let after = Mount::open(
             Setup { late: false, pauses: false, gives_way: false, canary: None, ..world.setup },
             image,
             spawn,
         );
-        require_survived(world, &after, position)
-            .unwrap_or_else(|what| panic!("{moment}: {what}; {}", dossier::keep(world, &left)));
+        require_survived(world, &after, position).unwrap_or_else(|what| panic!("{moment}: {what}"));
         require_sound_names(world, &after).map(drop).unwrap_or_else(|what| panic!("{moment}: {what}"));
         let (image, spawn) = after.close();
         require_clean(image, &spawn, &moment);

@@ -3,30 +3,39 @@
 use crate::life::World;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use syncline_device::MemoryDevice;
 use syncline_sim::Event;
 
-/// Keeps it beside other temporary files; where.
-pub fn keep(world: &World, image: &MemoryDevice) -> String {
-    let name = format!("syncline-threads-{}-{}", world.setup.seed, std::process::id());
-    let base = std::env::temp_dir().join(name);
-    let (image_path, text_path) = (base.with_extension("img"), base.with_extension("txt"));
-    match write(world, image, &image_path, &text_path) {
-        Ok(()) => format!("see {} and {}", image_path.display(), text_path.display()),
-        Err(error) => format!("{}: {error}", base.display()),
+/// Keeps it, beside other temporary files, if a judge does not let it pass.
+pub struct Dossier<'a> {
+    pub world: &'a World,
+    /// What the power cut left.
+    pub image: Arc<MemoryDevice>,
+}
+
+impl Drop for Dossier<'_> {
+    fn drop(&mut self) {
+        // Of a rule that is broken on purpose nobody wants to know more.
+        if std::thread::panicking() && self.world.setup.canary.is_none() {
+            match self.keep() {
+                Ok(path) => eprintln!("see {}.img and {0}.txt", path.display()),
+                Err(error) => eprintln!("the image can't be kept: {error}"),
+            }
+        }
     }
 }
 
-fn write(
-    world: &World,
-    image: &MemoryDevice,
-    image_path: &PathBuf,
-    text_path: &PathBuf,
-) -> std::io::Result<()> {
-    std::fs::write(image_path, image.image())?;
-    let mut text = String::new();
-    tell(world, &mut text).expect("a string takes all");
-    std::fs::write(text_path, text)
+impl Dossier<'_> {
+    fn keep(&self) -> std::io::Result<PathBuf> {
+        let name = format!("syncline-threads-{}-{}", self.world.setup.seed, std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(path.with_extension("img"), self.image.image())?;
+        let mut text = String::new();
+        tell(self.world, &mut text).expect("a string takes all");
+        std::fs::write(path.with_extension("txt"), text)?;
+        Ok(path)
+    }
 }
 
 fn tell(world: &World, text: &mut String) -> fmt::Result {

@@ -33,7 +33,7 @@ pub struct Setup {
     pub discard: bool,
     /// Checkpoints and write-back all the time.
     pub busy: bool,
-    /// Steps of the program that follow each other closely don't.
+    /// The program pauses between steps that follow each other closely.
     pub gives_way: bool,
     /// A rule that is broken on purpose.
     pub canary: Option<Canary>,
