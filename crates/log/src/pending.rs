@@ -162,9 +162,9 @@ impl Pending {
     pub fn append(&mut self, later: Pending) {
         let shift = self.buffer.len() - HEADER_BYTES;
         self.buffer.extend_from_slice(&later.buffer[HEADER_BYTES..]);
-        for (key, put) in later.puts {
-            self.puts.insert(key, Put { at: put.at + shift, ..put });
-        }
+        // Only what is the newest of its key may be replaced in place, and what was put here may have been removed later.
+        self.puts =
+            later.puts.into_iter().map(|(key, put)| (key, Put { at: put.at + shift, ..put })).collect();
         self.objects_delta += later.objects_delta;
         self.named_blocks += later.named_blocks;
         self.counts = self.counts.plus(later.counts);
@@ -230,6 +230,19 @@ mod tests {
         pending.delete(key(0));
         pending.put(key(0), b"two");
         assert_eq!(records(&pending), [Record::Delete(key(0)), Record::Put(key(0), b"two")]);
+    }
+
+    #[test]
+    fn what_was_removed_in_between_is_not_replaced_in_place() {
+        let (mut pending, mut later) = (Pending::default(), Pending::default());
+        pending.put(key(0), b"one");
+        later.delete(key(0));
+        pending.append(later);
+        pending.put(key(0), b"two");
+        let newest = [Record::Put(key(0), b"one"), Record::Delete(key(0)), Record::Put(key(0), b"two")];
+        assert_eq!(records(&pending), newest);
+        pending.put(key(0), b"six");
+        assert_eq!(records(&pending).len(), 3, "which is then replaced as ever");
     }
 
     #[test]
