@@ -26,7 +26,11 @@ soak seconds="600":
 
 # Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
 threads seconds="600":
-    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture threads_for_a_long_time
+
+# A few operations on a file, stopped between their steps while others go on and sync, for so many seconds
+meetings seconds="600":
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture meetings_for_a_long_time
 
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":

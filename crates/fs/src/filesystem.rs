@@ -158,6 +158,7 @@ impl Filesystem {
     async fn load(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.counters.inode_loads.add(1);
         let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
+        self.store.give_way();
         let mut state = InodeState::decode(ino, &value, self.limits, self.store.last_op())
             .map_err(|detail| FsError::Corrupt { ino, detail })?;
         state.count_in(self.quotas.existing(state.meta.quota));

@@ -70,6 +70,7 @@ impl Filesystem {
             // Before the leases, which the submission takes itself. What is written from here on came after the rename
             // began, and P3 does not speak of it.
             self.submit_before_rename(&concerned, flags).await?;
+            self.store.give_way();
             let held = self.hold(&concerned).await;
             if !self.confirmed(&concerned, request).await? {
                 continue;

@@ -10,6 +10,7 @@ impl Filesystem {
         if !self.store.breaks(Canary::SnapshotWithoutData) {
             self.write_back().await?;
         }
+        self.store.give_way();
         let now = self.now();
         let seconds = u64::try_from(now.seconds).unwrap_or(0);
         let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));

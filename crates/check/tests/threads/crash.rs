@@ -5,7 +5,7 @@ use crate::dossier::Dossier;
 use crate::end::{contents_of, require_sound_names};
 use crate::judge::values_of;
 use crate::life::World;
-use crate::setup::{Mount, Setup, require_clean};
+use crate::setup::{GivesWay, Mount, Setup, require_clean};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -16,14 +16,30 @@ const CUTS: usize = 6;
 
 /// Looks at images of power cuts after position `begun`; how many.
 pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
-    let recording = &world.mount.recording;
-    let end = recording.position();
+    let end = world.mount.recording.position();
     // Half of them at the very moment at which something was promised: of what no flush covers, nothing survives these.
     let promises = world.ledger.positions();
     let mut cuts: Vec<(usize, bool)> =
         promises.choose_multiple(random, CUTS / 2).map(|&position| (position, true)).collect();
     cuts.resize_with(CUTS, || (random.random_range(begun..=end), false));
+    judge_cuts(world, cuts, random)
+}
+
+/// Looks at images of power cuts at the moments at which something was promised, and of one at another after `begun`; how many.
+pub fn judge_promises(world: &World, begun: usize, random: &mut StdRng) -> usize {
+    let end = world.mount.recording.position();
+    let mut cuts: Vec<(usize, bool)> =
+        world.ledger.positions().into_iter().map(|position| (position, true)).collect();
+    cuts.push((random.random_range(begun..=end), false));
+    judge_cuts(world, cuts, random)
+}
+
+/// Looks at an image of each power cut: either nothing survives that no flush covers, or some of it.
+fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) -> usize {
+    let recording = &world.mount.recording;
+    let end = recording.position();
     cuts.sort_unstable();
+    cuts.dedup();
     let mut images = CrashImages::new(&world.mount.base, recording.events(), world.setup.seed);
     for &(position, promised) in &cuts {
         let image = match promised {
@@ -35,7 +51,7 @@ pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
         let _dossier = Dossier { world, image: image.snapshot() };
         require_clean(image.snapshot(), &spawn, &moment);
         let after = Mount::open(
-            Setup { late: false, pauses: false, gives_way: false, canary: None, ..world.setup },
+            Setup { late: false, pauses: false, gives_way: GivesWay::Never, canary: None, ..world.setup },
             image,
             spawn,
         );

@@ -2,6 +2,7 @@
 
 use crate::directories::{self, OwnedDirectory};
 use crate::ledger::Ledger;
+use crate::meetings::HANDS;
 use crate::owner::{self, OwnedFile};
 use crate::setup::{Mount, Setup, Spread, make};
 use crate::watchdog::{Guard, Watchdog};
@@ -36,7 +37,7 @@ pub struct World {
 }
 
 impl World {
-    fn new(setup: Setup, spawn: Arc<dyn Spawn>) -> Self {
+    pub fn new(setup: Setup, spawn: Arc<dyn Spawn>) -> Self {
         let mount = Mount::open(setup, make(setup, &spawn), spawn);
         let fs = &mount.fs;
         let made = |name: &str| {
@@ -57,7 +58,7 @@ impl World {
         let owned: Vec<_> = (0..setup.threads * OWNED_EACH).map(own).collect();
         block_on(fs.syncfs()).expect("a sound device");
         let (ledger, writes) = (Ledger::default(), AtomicU64::new(1));
-        let watchdog = Watchdog::over(setup.threads);
+        let watchdog = Watchdog::over(setup.threads.max(HANDS));
         Self { setup, mount, shared, keep, owned, directories, ledger, writes, watchdog }
     }
 

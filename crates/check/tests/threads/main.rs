@@ -1,7 +1,9 @@
-//! Real threads at one filesystem: what the crash laboratory, whose tasks share one thread, can't meet.
+//! Real threads at one filesystem: what the crash laboratory, whose tasks share one thread, can't meet. There are two searches:
+//! lives, in which many threads do anything at the same time, and meetings, in which a few operations on a file are stopped between
+//! two of their steps while others go on.
 //!
-//! Every life is made from a seed: options, and what each of its threads does. The seed does not decide how the threads
-//! meet, so a life that failed may pass when it is lived again. Invariants:
+//! Every life, or meeting, is made from a seed: options, and what each of its threads does. The seed does not decide how the threads
+//! of a life meet, and how those of a meeting wait for one another, so what failed may pass the next time. Invariants:
 //!
 //! 1. An operation gives what it should or an errno that it may give, whoever else is at work; none hangs.
 //! 2. What is read was written there: each 32 bytes of data say to which file, to which place in it and by which write; a
@@ -21,15 +23,18 @@ mod files;
 mod judge;
 mod ledger;
 mod life;
+mod meetings;
 mod names;
 mod owner;
 mod pauses;
 mod records;
 mod setup;
+mod stops;
 mod watchdog;
 mod whole;
 
-use setup::Setup;
+use meetings::Figures;
+use setup::{Setup, Spread};
 use std::time::{Duration, Instant};
 use syncline_store::Canary;
 
@@ -58,6 +63,40 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn threads_at_the_same_files_see_what_was_written_and_keep_what_was_synced() {
     live(1, Duration::from_secs(6), STEPS);
+}
+
+/// Has operations meet, from this seed on, until the time is over.
+fn meet(first_seed: u64, time: Duration) {
+    let (begun, spawn) = (Instant::now(), Spread::start());
+    let mut figures = Figures::default();
+    while begun.elapsed() < time {
+        figures += meetings::meet(first_seed + figures.meetings, &spawn, None);
+    }
+    println!("from seed {first_seed} on: {figures}, {} s", begun.elapsed().as_secs());
+}
+
+#[test]
+fn what_a_sync_promises_survives_whatever_else_is_under_way() {
+    meet(1, Duration::from_secs(6));
+}
+
+/// For `SYNCLINE_THREADS_SECONDS`, from seed `SYNCLINE_THREADS_SEED` on.
+#[test]
+#[ignore = "a long run"]
+fn meetings_for_a_long_time() {
+    let time = Duration::from_secs(number("SYNCLINE_THREADS_SECONDS").unwrap_or(60));
+    meet(number("SYNCLINE_THREADS_SEED").unwrap_or(1000), time);
+}
+
+/// Rules whose breach a sync at the wrong moment brings to light are found within some hundred meetings.
+#[test]
+fn broken_rules_of_syncs_are_found() {
+    for canary in [Canary::OverlookWriteback, Canary::RenameWithoutData, Canary::SnapshotWithoutData] {
+        let meet = |seed| meetings::meet(seed, &Spread::start(), Some(canary));
+        let found = (1..1000).find(|&seed| std::panic::catch_unwind(|| meet(seed)).is_err());
+        println!("{canary:?}: found in meeting {found:?}");
+        assert!(found.is_some(), "{canary:?} was not found");
+    }
 }
 
 /// The judges see what they are there for: rules that are broken on purpose are found within a few lives.

@@ -133,30 +133,27 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
         (0..world.owned.len()).filter(|&index| world.owned[index].owner == thread).collect();
     let index = own[random.random_range(0..own.len())];
     let file = &world.owned[index];
-    let (fs, ino) = (&world.mount.fs, file.ino);
-    let present = file.history.present();
-    let len = present.values.len();
-    let write = world.next_write();
-    let value = |_| Value { ino, write };
     match random.random_range(0..20) {
+        0..13 => some_change(world, thread, index, &own, random),
+        13 => {
+            let algorithm = [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)][random.random_range(0..3)];
+            compress(world, thread, file.ino, algorithm, random.random());
+        }
+        14 | 15 => look(world, thread, file),
+        _ => sync(world, thread, file.ino, random.random()),
+    }
+}
+
+/// A random change of a file, perhaps with contents of another of the owner's `own`.
+pub fn some_change(world: &World, thread: u64, index: usize, own: &[usize], random: &mut StdRng) {
+    let file = &world.owned[index];
+    let len = file.history.present().values.len();
+    match random.random_range(0..13) {
         0..8 => {
             let places = some_places(random, len);
-            let bytes = bytes(&places, |_| Value { ino, write });
             let append = random.random_range(0..4) == 0;
             let places = if append { len..(len + places.len()).min(RECORDS_MAX) } else { places };
-            if places.is_empty() {
-                return;
-            }
-            world.note(thread, || format!("writes {places:?} of {ino}, append {append}"));
-            let bytes = if append { self::bytes(&places, value) } else { bytes };
-            change(world, file, present.with(places.clone(), value, false), || {
-                if append {
-                    let at = block_on(fs.append(ino, bytes, false))?;
-                    assert_eq!(at, (len as u64) * RECORD_BYTES, "an append went elsewhere");
-                    return Ok(());
-                }
-                block_on(fs.write(ino, places.start as u64 * RECORD_BYTES, bytes, false))
-            });
+            write(world, thread, file, places, append);
         }
         8 | 9 => {
             let size = match random.random_range(0..4) {
@@ -165,40 +162,80 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
                 2 => random.random_range(0..=len),
                 _ => random.random_range(0..=len) / BLOCK * BLOCK,
             };
-            let mut values = present.values.to_vec();
-            values.resize(size, Value::default());
-            world.note(thread, || format!("truncates {ino} from {len} to {size} records"));
-            change(world, file, State::new(values, false), || {
-                let set =
-                    SetAttributes { size: Some(size as u64 * RECORD_BYTES), ..SetAttributes::default() };
-                block_on(fs.setattr(crate::life::CALLER, ino, set)).map(drop)
-            });
+            truncate(world, thread, file, size);
         }
-        10 | 11 => allocate(world, thread, file, random),
-        12 => copy(world, thread, file, &own, random),
-        13 => {
-            let algorithm = [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)][random.random_range(0..3)];
-            world.note(thread, || format!("compression of {ino}: {algorithm:?}"));
-            world.expect(block_on(fs.set_compression(ino, algorithm)), &[]);
-            if random.random() {
-                world.expect(block_on(fs.rewrite(ino, 0)), &[]);
-            }
+        10 | 11 => {
+            let keep_size = random.random();
+            let what = match random.random_range(0..4) {
+                0 => Allocation::Preallocate { keep_size },
+                1 => Allocation::ZeroRange { keep_size },
+                2 => Allocation::UnshareRange { keep_size },
+                _ => Allocation::PunchHole,
+            };
+            allocate(world, thread, file, what, some_places(random, len));
         }
-        14 | 15 => {
-            world.note(thread, || format!("reads all of {ino}"));
-            let found = read(world, ino, 0, RECORDS_MAX as u64 * RECORD_BYTES);
-            let values = world.judged(values_of(ino, 0, &found));
-            world.judged(file.require_read(file.history.returned(), 0, RECORDS_MAX, &values));
-        }
-        _ => {
-            let data_only = random.random();
-            world.note(thread, || format!("syncs {ino}, data only {data_only}"));
-            let promise = Ledger::promise(world, &[ino], data_only);
-            if world.expect(block_on(fs.fsync(ino, data_only)), &[]).is_some() {
-                world.ledger.record(world, promise);
-            }
-        }
+        _ => copy(world, thread, file, &world.owned[own[random.random_range(0..own.len())]], random),
     }
+}
+
+/// Writes these places, or appends as many records to the file, which ends where they begin.
+fn write(world: &World, thread: u64, file: &OwnedFile, places: Range<usize>, append: bool) {
+    if places.is_empty() {
+        return;
+    }
+    let (fs, ino) = (&world.mount.fs, file.ino);
+    let present = file.history.present();
+    let value = Value { ino, write: world.next_write() };
+    world.note(thread, || format!("writes {places:?} of {ino}, append {append}"));
+    let bytes = bytes(&places, value);
+    change(world, file, present.with(places.clone(), |_| value, false), || {
+        if append {
+            let at = block_on(fs.append(ino, bytes, false))?;
+            assert_eq!(at, places.start as u64 * RECORD_BYTES, "an append went elsewhere");
+            return Ok(());
+        }
+        block_on(fs.write(ino, places.start as u64 * RECORD_BYTES, bytes, false))
+    });
+}
+
+fn truncate(world: &World, thread: u64, file: &OwnedFile, size: usize) {
+    let (fs, ino) = (&world.mount.fs, file.ino);
+    let mut values = file.history.present().values.to_vec();
+    let len = values.len();
+    values.resize(size, Value::default());
+    world.note(thread, || format!("truncates {ino} from {len} to {size} records"));
+    change(world, file, State::new(values, false), || {
+        let set = SetAttributes { size: Some(size as u64 * RECORD_BYTES), ..SetAttributes::default() };
+        block_on(fs.setattr(crate::life::CALLER, ino, set)).map(drop)
+    });
+}
+
+/// Has what is written from now on compressed, or not, and perhaps what was written before.
+pub fn compress(world: &World, thread: u64, ino: Ino, algorithm: Option<Algorithm>, rewrite: bool) {
+    let fs = &world.mount.fs;
+    world.note(thread, || format!("compression of {ino}: {algorithm:?}"));
+    world.expect(block_on(fs.set_compression(ino, algorithm)), &[]);
+    if rewrite {
+        world.expect(block_on(fs.rewrite(ino, 0)), &[]);
+    }
+}
+
+/// Reads all of a file.
+pub fn look(world: &World, thread: u64, file: &OwnedFile) {
+    let ino = file.ino;
+    world.note(thread, || format!("reads all of {ino}"));
+    let returned = file.history.returned();
+    let found = read(world, ino, 0, RECORDS_MAX as u64 * RECORD_BYTES);
+    let values = world.judged(values_of(ino, 0, &found));
+    world.judged(file.require_read(returned, 0, RECORDS_MAX, &values));
+}
+
+/// Syncs a file.
+pub fn sync(world: &World, thread: u64, ino: Ino, data_only: bool) {
+    world.note(thread, || format!("syncs {ino}, data only {data_only}"));
+    let promise = Ledger::promise(world, &[ino], data_only);
+    world.must(block_on(world.mount.fs.fsync(ino, data_only)));
+    world.ledger.record(world, promise);
 }
 
 /// A change of a file by its owner: refused without any effect, or done.
@@ -227,31 +264,25 @@ fn some_places(random: &mut StdRng, len: usize) -> Range<usize> {
     }
 }
 
-fn bytes(places: &Range<usize>, value: impl Fn(usize) -> Value) -> Bytes {
-    let records =
-        places.clone().flat_map(|place| bytes_of(Record { value: value(place), place: place as u64 }));
+fn bytes(places: &Range<usize>, value: Value) -> Bytes {
+    let records = places.clone().flat_map(|place| bytes_of(Record { value, place: place as u64 }));
     records.collect::<Vec<u8>>().into()
 }
 
-fn allocate(world: &World, thread: u64, file: &OwnedFile, random: &mut StdRng) {
+fn allocate(world: &World, thread: u64, file: &OwnedFile, what: Allocation, places: Range<usize>) {
     let (fs, ino) = (&world.mount.fs, file.ino);
-    let present = file.history.present();
-    let len = present.values.len();
-    let places = some_places(random, len);
-    let keep_size = random.random();
-    let what = match random.random_range(0..4) {
-        0 => Allocation::Preallocate { keep_size },
-        1 => Allocation::ZeroRange { keep_size },
-        2 => Allocation::UnshareRange { keep_size },
-        _ => Allocation::PunchHole,
+    let mut values = file.history.present().values.to_vec();
+    let len = values.len();
+    let grows = match what {
+        Allocation::Preallocate { keep_size }
+        | Allocation::ZeroRange { keep_size }
+        | Allocation::UnshareRange { keep_size } => !keep_size,
+        _ => false,
     };
-    let clears = matches!(what, Allocation::ZeroRange { .. } | Allocation::PunchHole);
-    let grows = !keep_size && what != Allocation::PunchHole;
-    let mut values = present.values.to_vec();
-    if grows && values.len() < places.end {
+    if grows && len < places.end {
         values.resize(places.end, Value::default());
     }
-    if clears {
+    if matches!(what, Allocation::ZeroRange { .. } | Allocation::PunchHole) {
         let end = places.end.min(values.len());
         values[places.start.min(end)..end].fill(Value::default());
     }
@@ -261,8 +292,7 @@ fn allocate(world: &World, thread: u64, file: &OwnedFile, random: &mut StdRng) {
 }
 
 /// Copies whole blocks from another of the owner's files to the same place of this.
-fn copy(world: &World, thread: u64, file: &OwnedFile, own: &[usize], random: &mut StdRng) {
-    let source = &world.owned[own[random.random_range(0..own.len())]];
+fn copy(world: &World, thread: u64, file: &OwnedFile, source: &OwnedFile, random: &mut StdRng) {
     let from = source.history.present().values;
     let present = file.history.present();
     let start = random.random_range(0..4) * BLOCK;

@@ -1,6 +1,7 @@
 //! What a seed chooses of a filesystem, and how it is made, opened and closed.
 
 use crate::pauses::{LateDevice, PausingClock, giving_way};
+use crate::stops::Background as Stops;
 use rand::Rng;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, bl
 use syncline_fs::types::Timestamp;
 use syncline_fs::{Filesystem, Options};
 use syncline_sim::RecordingDevice;
-use syncline_store::{Canary, FormatOptions, Store, StoreOptions, format};
+use syncline_store::{Canary, FormatOptions, GiveWay, Store, StoreOptions, format};
 
 pub const SIZE_BYTES: u64 = 64 << 20;
 
@@ -33,10 +34,22 @@ pub struct Setup {
     pub discard: bool,
     /// Checkpoints and write-back all the time.
     pub busy: bool,
-    /// The program pauses between steps that follow each other closely.
-    pub gives_way: bool,
+    /// Write-back begins as soon as anything is dirty.
+    pub eager: bool,
+    /// Whether the program lets others go first between steps that follow each other closely.
+    pub gives_way: GivesWay,
     /// A rule that is broken on purpose.
     pub canary: Option<Canary>,
+}
+
+/// When the program lets others go first where it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GivesWay {
+    Never,
+    /// Now and then, for a moment.
+    ByChance,
+    /// Where an operation is to be stopped.
+    WhereStopped,
 }
 
 impl Setup {
@@ -56,7 +69,8 @@ impl Setup {
             pauses: random.random(),
             discard: random.random_range(0..4) == 0,
             busy: random.random_range(0..4) > 0,
-            gives_way: random.random(),
+            eager: random.random_range(0..4) == 0,
+            gives_way: [GivesWay::Never, GivesWay::ByChance][random.random_range(0..2)],
             canary: None,
         }
     }
@@ -93,6 +107,8 @@ pub struct Mount {
     /// What the device held when the recording began.
     pub base: Arc<MemoryDevice>,
     pub spawn: Arc<dyn Spawn>,
+    /// Where what goes on in the background is to be stopped.
+    pub stops: Stops,
 }
 
 /// An empty filesystem on a device.
@@ -111,7 +127,7 @@ pub fn make(setup: Setup, spawn: &Arc<dyn Spawn>) -> Arc<MemoryDevice> {
 
 impl Mount {
     pub fn open(setup: Setup, device: Arc<MemoryDevice>, spawn: Arc<dyn Spawn>) -> Self {
-        let base = device.snapshot();
+        let (base, stops) = (device.snapshot(), Stops::default());
         let below: Arc<dyn Device> =
             if setup.late { LateDevice::new(device.clone(), setup.seed) } else { device.clone() };
         let recording = RecordingDevice::new(below);
@@ -122,9 +138,11 @@ impl Mount {
             cached_inodes_max: setup.cached_inodes_max,
             ..Options::default()
         };
-        if setup.gives_way {
-            store_options.give_way = giving_way(setup.seed);
-        }
+        store_options.give_way = match setup.gives_way {
+            GivesWay::Never => GiveWay::default(),
+            GivesWay::ByChance => giving_way(setup.seed),
+            GivesWay::WhereStopped => stops.stopping(),
+        };
         if setup.busy {
             store_options = StoreOptions {
                 node_cache_bytes: 256 << 10,
@@ -139,10 +157,13 @@ impl Mount {
             options.writeback_start_bytes = 128 << 10;
             options.dirty_bytes_max = 1 << 20;
         }
+        if setup.eager {
+            options.writeback_start_bytes = 1;
+        }
         let opened = block_on(Store::open(recording.clone(), store_options, spawn.clone()));
         let (store, _) = opened.expect("the store opens");
         let fs = block_on(Filesystem::open(store, spawn.clone(), options)).expect("the filesystem opens");
-        Self { fs, device, recording, base, spawn }
+        Self { fs, device, recording, base, spawn, stops }
     }
 
     /// Closes it, which waits for all that goes on in the background.

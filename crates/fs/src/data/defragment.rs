@@ -108,6 +108,7 @@ impl Filesystem {
         let contents = read(self, &row.extents).await?;
         let mut copy = room.write(&row.extents, contents);
         copy.wait().await?;
+        self.store.give_way();
         self.store.admit(Admission::Shrink).await?;
         if copy.name(&inode, &row.extents).await? {
             done.moved_bytes = blocks * BLOCK;

@@ -44,6 +44,7 @@ pub(crate) async fn read(
         }
         segments(&state.data, offset, end)
     };
+    fs.store.give_way();
     let mut pieces = Vec::with_capacity(segments.len());
     for segment in segments {
         match segment {

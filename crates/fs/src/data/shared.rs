@@ -264,6 +264,7 @@ async fn write_back_all(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), Fs
 
 async fn finish_after(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let _finish = Finish { fs, inode };
+    fs.store.give_way();
     writeback::write_back(fs, inode).await
 }
 
@@ -280,6 +281,7 @@ struct Finish<'a> {
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
+        self.fs.store.give_way();
         self.fs.data.finish(self.fs, self.inode);
     }
 }

@@ -53,6 +53,7 @@ pub(crate) async fn submit_noting(
     if fs.store.breaks(Canary::OverlookWriteback) && inode.state.lock().data.dirty.is_empty() {
         return Ok(());
     }
+    fs.store.give_way();
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {

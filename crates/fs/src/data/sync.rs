@@ -77,6 +77,7 @@ async fn submit_and_sync(
 async fn sync_along(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<(), FsError> {
     if !fs.store.is_durable(target) {
         along::submit_along(fs).await;
+        fs.store.give_way();
     }
     sync_to(fs, target, draft).await
 }
@@ -231,9 +232,11 @@ pub(crate) async fn write_back(fs: &Filesystem) -> Result<(), FsError> {
 /// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
 pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     let dirty = fs.data.all_dirty();
+    fs.store.give_way();
     let mut draft = Draft::begin(Call::Syncfs, Inodes::of(dirty.iter().map(|inode| inode.ino)));
     note_why(fs, &dirty, fs.store.last_op(), false, &mut draft);
     let written = shared::write_back_all_of(fs, &dirty).await;
+    fs.store.give_way();
     draft.end_submit();
     let (generation, target) = (fs.store.superblock().generation, fs.store.last_op());
     let checkpointed = fs.store.checkpoint().await;

@@ -50,6 +50,7 @@ pub(crate) async fn truncate(
         return grow(fs, inode, new_size, now, kill_privileges).await;
     }
     let edge = prepare_edge(fs, inode, new_size).await?;
+    fs.store.give_way();
     fs.drop_privileges(inode, kill_privileges).await?;
     shrink(fs, inode, new_size, now, edge).await
 }

@@ -88,7 +88,9 @@ async fn write_leased(
     let reservation = reserve(fs, plan.new_blocks.saturating_sub(plan.preallocated)).await?;
     let bases = plan.read_bases(fs, inode).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
+    fs.store.give_way();
     apply(fs, inode, &plan, data, &bases, reservation, accepted);
+    fs.store.give_way();
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
 }

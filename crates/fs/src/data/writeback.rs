@@ -52,6 +52,7 @@ async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsEr
             let small = state.attr.size <= fs.limits.inline_bytes as u64;
             (0, submit::begin(&mut state), small)
         };
+        fs.store.give_way();
         if small || end == 0 {
             return submit_small(fs, inode).await;
         }

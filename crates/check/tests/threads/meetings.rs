@@ -1,0 +1,255 @@
+//! Operations on one file that meet: one is stopped between two of its steps, another is begun, perhaps stopped as well, and then a
+//! sync, which promises what had returned before it. Where it returns although others are stopped, the power fails.
+//!
+//! The search with threads meets each of these moments by luck, and cuts the power then by luck again.
+
+use crate::crash;
+use crate::ledger::Ledger;
+use crate::life::World;
+use crate::setup::{GivesWay, Setup, require_clean};
+use crate::stops::{Progress, Stop};
+use crate::{files, names, owner, whole};
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+use std::fmt;
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::thread::Scope;
+use std::time::Duration;
+use syncline_device::{Spawn, block_on};
+use syncline_fs::types::{Algorithm, RenameFlags};
+use syncline_store::Canary;
+
+/// Most that meet, with the sync.
+pub const HANDS: u64 = TURNS as u64;
+/// Fewer times than this, somebody begins or is let go.
+const TURNS: usize = 10;
+/// Places at one of which an operation is stopped, if it comes so far: to few of them sooner than to many.
+const PLACES: u32 = 12;
+/// How long an operation may take before it counts as waiting for those that are stopped.
+const PATIENCE: Duration = Duration::from_micros(700);
+
+/// What came of meetings.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    pub meetings: u64,
+    /// Operations that were stopped.
+    pub stopped: u64,
+    /// Operations that had to wait for such a one.
+    pub waited: u64,
+    /// Syncs that returned although another operation was stopped.
+    pub promised: u64,
+    /// Power cuts.
+    pub images: u64,
+}
+
+impl AddAssign for Figures {
+    fn add_assign(&mut self, more: Self) {
+        self.meetings += more.meetings;
+        self.stopped += more.stopped;
+        self.waited += more.waited;
+        self.promised += more.promised;
+        self.images += more.images;
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { meetings, stopped, waited, promised, images } = self;
+        write!(
+            f,
+            "{meetings} meetings, {stopped} operations stopped, {waited} waited, {promised} syncs returned meanwhile, {images} power cuts"
+        )
+    }
+}
+
+/// Has operations meet as the seed says, and `canary` broken.
+pub fn meet(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Figures {
+    let mut random = StdRng::seed_from_u64(seed);
+    let setup = Setup {
+        threads: 1,
+        late: false,
+        pauses: false,
+        busy: random.random_range(0..8) == 0,
+        eager: random.random_range(0..3) > 0,
+        gives_way: GivesWay::WhereStopped,
+        canary,
+        ..Setup::of(seed, &mut random)
+    };
+    let world = World::new(setup, spawn.clone());
+    let begun = world.mount.recording.position();
+    for _ in 0..random.random_range(0..4) {
+        match random.random_range(0..8) {
+            0..5 => change(&world, 0, &mut random),
+            5 => sync(&world, 0, &mut random),
+            _ => other(&world, 0, &mut random),
+        }
+    }
+    let mut figures = Figures { meetings: 1, ..Figures::default() };
+    std::thread::scope(|scope| {
+        let mut table = Table::laid(&world, &mut random);
+        for turn in (0..random.random_range(2..TURNS)).rev() {
+            let last = turn == 0;
+            if last || random.random_range(0..3) > 0 || !table.goes_on(&mut random) {
+                table.join(scope, last, &mut random, &mut figures);
+            }
+        }
+        table.leave(&mut random);
+    });
+    figures.images = crash::judge_promises(&world, begun, &mut random) as u64;
+    let (device, spawn) = world.mount.close();
+    if random.random_range(0..4) == 0 {
+        require_clean(device, &spawn, &format!("seed {seed}, in the end"));
+    }
+    figures
+}
+
+/// Those who meet.
+struct Table<'a> {
+    world: &'a World,
+    hands: Vec<Arc<Stop>>,
+    /// Who changes files, one at a time.
+    changing: Option<Arc<Stop>>,
+    /// What goes on in the background.
+    background: Arc<Stop>,
+}
+
+impl<'a> Table<'a> {
+    fn laid(world: &'a World, random: &mut StdRng) -> Self {
+        let background = Stop::after((random.random_range(0..3) > 0).then(|| some_place(random)));
+        world.mount.stops.stop(background.clone());
+        Self { world, hands: Vec::new(), changing: None, background }
+    }
+
+    fn stopped(&self) -> Vec<&Arc<Stop>> {
+        self.hands.iter().chain([&self.background]).filter(|stop| stop.is_stopped()).collect()
+    }
+
+    /// Lets one of those go on who are stopped, perhaps to be stopped again. False if there are none.
+    fn goes_on(&self, random: &mut StdRng) -> bool {
+        let stopped = self.stopped();
+        let Some(stop) = stopped.choose(random) else { return false };
+        stop.let_go(random.random::<bool>().then(|| some_place(random)));
+        stop.progress(PATIENCE);
+        true
+    }
+
+    /// Has somebody begin something; the last one syncs, and nothing stops that.
+    fn join<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, 'a>,
+        last: bool,
+        random: &mut StdRng,
+        figures: &mut Figures,
+    ) {
+        let others_are_stopped = !self.stopped().is_empty();
+        let may_change = self.changing.as_ref().is_none_or(|stop| stop.has_ended());
+        let changes = !last && may_change && random.random();
+        let stop = Stop::after((!last && random.random_range(0..3) > 0).then(|| some_place(random)));
+        let (world, hand, own) = (self.world, self.hands.len() as u64, stop.clone());
+        let mut chance = StdRng::seed_from_u64(random.random());
+        scope.spawn(move || {
+            own.during(|| match chance.random_range(0..3) {
+                _ if changes => change(world, hand, &mut chance),
+                0 if !last => other(world, hand, &mut chance),
+                _ => sync(world, hand, &mut chance),
+            });
+        });
+        let progress = stop.progress(PATIENCE);
+        world.note(hand, || progress.to_string());
+        match progress {
+            Progress::Stopped(_) => figures.stopped += 1,
+            Progress::Waits => figures.waited += 1,
+            Progress::Ended => figures.promised += u64::from(last && others_are_stopped),
+        }
+        if changes {
+            self.changing = Some(stop.clone());
+        }
+        self.hands.push(stop);
+        if world.setup.eager && !last {
+            // It may have been woken.
+            let progress = self.background.progress(PATIENCE / 4);
+            world.note(hand, || format!("in the background: {progress}"));
+        }
+    }
+
+    /// Lets everybody go, in any order, and waits for the end of it.
+    fn leave(mut self, random: &mut StdRng) {
+        let about = format!("{:?}", self.world.setup);
+        let hands = self.hands.clone();
+        self.hands.push(self.background);
+        self.hands.shuffle(random);
+        for stop in self.hands {
+            stop.let_go(None);
+            // Who waited for it comes to its end, perhaps before others are let go.
+            std::thread::sleep(PATIENCE / 4);
+        }
+        hands.iter().for_each(|stop| stop.wait(&about));
+    }
+}
+
+fn some_place(random: &mut StdRng) -> u32 {
+    random.random_range(0..PLACES).min(random.random_range(0..PLACES))
+}
+
+/// Mostly the same one.
+fn some_file(random: &mut StdRng) -> usize {
+    usize::from(random.random_range(0..8) == 0)
+}
+
+fn change(world: &World, hand: u64, random: &mut StdRng) {
+    owner::some_change(world, hand, some_file(random), &[0, 1], random);
+}
+
+/// What leaves the contents of files alone.
+fn other(world: &World, hand: u64, random: &mut StdRng) {
+    let file = &world.owned[some_file(random)];
+    match random.random_range(0..10) {
+        0 => owner::look(world, hand, file),
+        1 => {
+            let algorithm = [None, Some(Algorithm::Lz4)][random.random_range(0..2)];
+            owner::compress(world, hand, file.ino, algorithm, random.random());
+        }
+        2 => whole::step(world, hand, random),
+        3 => names::step(world, hand, random),
+        4 => files::step(world, hand, random),
+        _ => whole::poke(world, hand, random),
+    }
+}
+
+/// A sync of a file, in one of the ways in which there is one.
+fn sync(world: &World, hand: u64, random: &mut StdRng) {
+    let (fs, index) = (&world.mount.fs, some_file(random));
+    let ino = world.owned[index].ino;
+    let way = random.random_range(0..9);
+    if way < 4 {
+        return owner::sync(world, hand, ino, way % 2 == 0);
+    }
+    world.note(hand, || format!("syncs {ino} in way {way}"));
+    let promise = Ledger::promise(world, &[ino], false);
+    match way {
+        4 => world.must(block_on(fs.sync_many(&[ino], 0))),
+        5 => world.must(block_on(fs.syncfs())),
+        6 => drop(world.must(block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write()))))),
+        // The name is there, so what was written before it got it is, too; and so with what a barrier came before.
+        7 if !rename(world, index) => return,
+        7 => world.must(block_on(fs.fsync(world.keep, false))),
+        _ => {
+            world.must(block_on(fs.barrier(&[ino])));
+            world.must(block_on(fs.fsync(world.keep, false)));
+        }
+    }
+    world.ledger.record(world, promise);
+}
+
+/// Gives a file its other name; false if somebody else is about to.
+fn rename(world: &World, index: usize) -> bool {
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
+    [("a", "b"), ("b", "a")].into_iter().any(|(from, to)| {
+        let (from, to) = (format!("{index}{from}"), format!("{index}{to}"));
+        let fs = &world.mount.fs;
+        let renamed = fs.rename(world.keep, from.as_bytes(), world.keep, to.as_bytes(), flags);
+        world.expect(block_on(renamed), &[2, 17]).is_some()
+    })
+}
