@@ -1,10 +1,10 @@
 //! The one future behind every operation of this crate: a value that a completion puts there once.
 
-use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use syncline_sync::Mutex;
 
 enum State<T> {
     Waiting(Option<Waker>),

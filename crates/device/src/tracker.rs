@@ -24,12 +24,12 @@ use crate::{AlignedBuf, Device, DeviceError, DeviceExt, DeviceFuture, Operation}
 use bytes::Bytes;
 use counters::Counters;
 use ledger::{Fate, Ledger};
-use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use syncline_sync::atomic::{AtomicU64, Ordering};
+use syncline_sync::{Mutex, MutexGuard};
 
 /// Position of a completed write in the order of completions. A flush that was submitted when the newest ticket was
 /// `t` makes every ticket up to `t` durable (rule R4). The default, zero, stands for "nothing was written" and is
@@ -220,7 +220,7 @@ impl FlushTracker {
     }
 
     /// Joins those who wait for the next flush, and submits it if none is on its way.
-    fn gather(&self, mut state: parking_lot::MutexGuard<'_, State>, need: Need) -> Durability {
+    fn gather(&self, mut state: MutexGuard<'_, State>, need: Need) -> Durability {
         let cover = if state.gathered.is_empty() { FlushCover::Issued } else { FlushCover::Joined };
         if cover == FlushCover::Joined {
             self.shared.counters.flushes_joined.add(1);

@@ -5,13 +5,12 @@
 
 use crate::inode::Inode;
 use crate::types::Ino;
-use event_listener::{Event, EventListener};
 use foldhash::HashMap;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use syncline_sync::atomic::{AtomicUsize, Ordering};
+use syncline_sync::{Event, EventListener, Mutex};
 
 const SHARDS: usize = 64;
 /// Inodes looked at for each one that is added while the cache is full.

@@ -4,11 +4,11 @@ use crate::inode::{Inode, Meta, encode};
 use crate::quota::Delta;
 use crate::types::{Attributes, Ino, Timestamp};
 use crate::{FsError, filesystem::Filesystem};
-use async_lock::RwLockWriteGuard;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use syncline_format::items::inode::SIZE_MAX;
 use syncline_store::{OpSeq, Transaction};
+use syncline_sync::asynchronous::RwLockWriteGuard;
 
 /// One inode as a transaction will leave it. Its lease is held for writing.
 pub(crate) struct Change<'a> {

@@ -33,7 +33,7 @@ pub struct Filesystem {
     pub(crate) orphans: OrphanQueue,
     pub(crate) quotas: Quotas,
     /// Held while a directory changes its parent; taken before all leases of inodes.
-    pub(crate) rename_lease: async_lock::Mutex<()>,
+    pub(crate) rename_lease: syncline_sync::asynchronous::Mutex<()>,
     pub(crate) counters: Counters,
     /// Of the last syncs.
     pub(crate) receipts: Receipts,
@@ -94,7 +94,7 @@ impl Filesystem {
             references: References::new(),
             orphans: OrphanQueue::default(),
             quotas: Quotas::default(),
-            rename_lease: async_lock::Mutex::new(()),
+            rename_lease: syncline_sync::asynchronous::Mutex::new(()),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
             data: DataShared::default(),

@@ -6,7 +6,6 @@ use crate::parents::{ParentName, Parents};
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use syncline_format::items::inode::{
     FLAG_UNPLACED, InodeItem, MODE_PERMISSIONS, Target, Time, xattr_section_bytes,
 };
@@ -14,6 +13,7 @@ use syncline_format::items::parent::Parent;
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef};
 use syncline_format::{FormatError, Key, Kind};
 use syncline_store::{OpSeq, Transaction};
+use syncline_sync::atomic::AtomicBool;
 
 /// An inode in memory. Whoever holds an `Arc` of it keeps it from leaving the cache.
 pub(crate) struct Inode {
@@ -23,10 +23,10 @@ pub(crate) struct Inode {
     /// The inode's lease: directory changes, attribute changes and data changes (write, truncate, write-back commit,
     /// fsync's own submission) hold it for writing, reads for reading. May be held across awaits. Several leases are
     /// taken in the order of inode numbers, after the rename lease.
-    pub lease: async_lock::RwLock<()>,
+    pub lease: syncline_sync::asynchronous::RwLock<()>,
     /// Never held across an await. Changed only by holders of the lease for writing, but for `opens`, `data`'s
     /// bookkeeping of writes in flight, and the access time.
-    pub state: parking_lot::Mutex<InodeState>,
+    pub state: syncline_sync::Mutex<InodeState>,
     /// Second chance of the cache.
     pub(crate) referenced: AtomicBool,
 }
@@ -91,8 +91,8 @@ impl Inode {
         Arc::new(Self {
             ino: state.attr.ino,
             file_type: state.attr.file_type,
-            lease: async_lock::RwLock::new(()),
-            state: parking_lot::Mutex::new(state),
+            lease: syncline_sync::asynchronous::RwLock::new(()),
+            state: syncline_sync::Mutex::new(state),
             referenced: AtomicBool::new(true),
         })
     }

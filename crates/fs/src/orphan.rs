@@ -8,14 +8,13 @@ use crate::inode::{Inode, InodeState};
 use crate::patience::Patience;
 use crate::quota::Delta;
 use crate::types::{FileType, Ino, ROOT};
-use async_lock::RwLockWriteGuard;
 use bytes::Bytes;
-use event_listener::Event;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
 use syncline_store::{Admission, StoreError, Transaction};
+use syncline_sync::asynchronous::RwLockWriteGuard;
+use syncline_sync::{Event, Mutex};
 
 /// Items deleted in one transaction.
 const ITEMS_EACH: usize = 128;

@@ -12,9 +12,9 @@ use crate::parents::{NameIn, ParentsPlan};
 use crate::quota::Delta;
 use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
 use crate::unlink::require_empty;
-use async_lock::MutexGuard;
 use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};
+use syncline_sync::asynchronous::MutexGuard;
 
 /// Directories above one another that are followed before the image is taken to be damaged: a cycle has no end.
 const DEPTH_MAX: usize = 1 << 20;

@@ -5,7 +5,8 @@
 //! pin is two atomic operations on a cache line that few threads share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use syncline_sync::atomic::{AtomicUsize, Ordering};
+use syncline_sync::thread_number;
 
 const SHARDS: usize = 16;
 
@@ -38,7 +39,7 @@ pub(crate) struct Pins {
 impl Pins {
     /// A pin in the current slot.
     pub(crate) fn pin(&self) -> Pin {
-        let shard = &self.shards[shard_of_thread()];
+        let shard = &self.shards[thread_number() % SHARDS];
         loop {
             let slot = self.current.load(Ordering::SeqCst);
             shard.slots[slot].fetch_add(1, Ordering::SeqCst);
@@ -61,14 +62,6 @@ impl Pins {
         // No pin enters a slot left behind, so each shard stays empty once it is.
         self.shards.iter().all(|shard| shard.slots[slot].load(Ordering::SeqCst) == 0)
     }
-}
-
-fn shard_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-    }
-    SHARD.with(|shard| *shard)
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use crate::pages::PageTable;
 use crate::pending::Pending;
 use crate::pins::{Pin, Pins};
 use crate::policy::{Class, Placement};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
 use syncline_format::{BlockAddr, BlockRun, Geometry, SharedGeometry};
+use syncline_sync::{Mutex, MutexGuard};
 
 /// Runs made reusable under one lock, so that others get in between.
 const RUNS_PER_LOCK: usize = 1024;

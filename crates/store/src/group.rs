@@ -12,14 +12,13 @@ use crate::seal::Sealed;
 use crate::tickets::Tickets;
 use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, NO_FLUSH, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
-use event_listener::Event;
 use futures_lite::future::{or, poll_once};
-use parking_lot::Mutex;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
+use syncline_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use syncline_sync::{Event, Mutex, OnceLock};
 
 /// Failures in a row after which the log, or the tree, counts as unwritable.
 pub(crate) const FAILURES_MAX: u32 = 3;
@@ -63,7 +62,7 @@ pub(crate) struct GroupCommit {
     rewrite: AtomicBool,
     failures: AtomicU32,
     /// Held by whoever drives a batch by itself.
-    alone: async_lock::Mutex<()>,
+    alone: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl Default for GroupCommit {
@@ -74,7 +73,7 @@ impl Default for GroupCommit {
             batch_ns: AtomicU64::new(0),
             rewrite: AtomicBool::new(false),
             failures: AtomicU32::new(0),
-            alone: async_lock::Mutex::new(()),
+            alone: syncline_sync::asynchronous::Mutex::new(()),
         }
     }
 }

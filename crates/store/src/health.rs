@@ -1,9 +1,9 @@
 //! Whether the store may still be written: once it may not, it never may again in this process (promise P5).
 
 use crate::StoreError;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::Mutex;
+use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// The read-only latch.
 #[derive(Default)]

@@ -2,12 +2,12 @@
 
 use crate::StoreError;
 use bytes::{Bytes, BytesMut};
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{DeviceError, Durability, FlushTracker, Ticket, WriteHandle};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, block_checksums};
+use syncline_sync::atomic::{AtomicUsize, Ordering};
+use syncline_sync::{Mutex, RwLock};
 
 /// Data writes of this size or more go to the device at once: their checksums take 15 µs and more, which is worth a system call.
 const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;

@@ -13,17 +13,16 @@ use crate::snapshots::Table;
 use crate::trace::DurableMark;
 use crate::{Canary, Counters, Store, StoreError, StoreOptions};
 use bytes::Bytes;
-use event_listener::Event;
-use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, FormatError, Geometry, SharedGeometry};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
+use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_sync::{Event, Mutex, RwLock};
 use syncline_tree::Tree;
 
 /// Blocks written again at a time, so that a hostile image can't claim memory (1 MiB).
@@ -359,7 +358,7 @@ pub(crate) fn assemble(
         commit: Mutex::new(commit),
         group: Default::default(),
         inflight: Default::default(),
-        checkpoint: async_lock::Mutex::new(CheckpointState {
+        checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {
             slot: 0,
             epoch,
             failures: 0,

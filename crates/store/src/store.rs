@@ -10,14 +10,13 @@ use crate::seal::LogState;
 use crate::trace::DurableMark;
 use crate::trim::Discarding;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
-use event_listener::Event;
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, ObjectId, SharedGeometry};
 use syncline_space::{Space, SpaceCounters};
+use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_sync::{Event, Mutex, RwLock};
 use syncline_tree::Tree;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
@@ -36,7 +35,7 @@ pub struct Store {
     pub(crate) commit: Mutex<CommitState>,
     pub(crate) group: GroupCommit,
     pub(crate) inflight: Inflight,
-    pub(crate) checkpoint: async_lock::Mutex<CheckpointState>,
+    pub(crate) checkpoint: syncline_sync::asynchronous::Mutex<CheckpointState>,
     /// The superblock that recovery found or the newest checkpoint wrote.
     pub(crate) superblock: RwLock<Superblock>,
     pub(crate) health: Health,
@@ -59,7 +58,7 @@ pub struct Store {
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
     /// Held while the image becomes larger.
-    pub(crate) growing: async_lock::Mutex<()>,
+    pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl Store {

@@ -6,9 +6,9 @@
 use crate::{Canary, Store, StoreError};
 use std::ops::Range;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{DeviceError, DeviceExt};
 use syncline_format::{BLOCK_BYTES, BlockRun};
+use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// Most blocks that are kept from writers at a time: 16 MiB.
 const BATCH_BLOCKS: u64 = 4096;
@@ -19,7 +19,7 @@ const BATCH_DISCARDS: usize = 64;
 #[derive(Default)]
 pub(crate) struct Discarding {
     /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
-    pub(crate) batch: async_lock::Mutex<()>,
+    pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
     /// The device failed one; the background leaves it at that.
     given_up: AtomicBool,
 }

@@ -14,6 +14,7 @@ use syncline_format::superblock::TreeRoot;
 use syncline_format::{
     BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geometry, Key, SharedGeometry, crc,
 };
+use syncline_sync::yield_point;
 
 /// Reads and writes trees of one device; see the crate's documentation.
 pub struct Tree {
@@ -154,6 +155,7 @@ impl Tree {
 
     /// Drops the nodes that the cache holds of `run`. To be called before the blocks are used anew.
     pub fn forget(&self, run: BlockRun) {
+        yield_point();
         let inside = |addr: BlockAddr| addr >= run.start && addr - run.start < run.blocks;
         if run.blocks > self.cache.len() as u64 {
             self.cache.retain(|&addr, _| !inside(addr));
@@ -208,11 +210,13 @@ impl Tree {
         }
         // The cached node is not the one meant: what the device has decides.
         let fresh = self.read(place, None).await?;
+        yield_point();
         self.cache.insert(addr, fresh.clone());
         self.check_place(place, fresh.node)
     }
 
     fn cached(&self, place: Place, caching: Caching) -> Option<Result<Node, TreeError>> {
+        yield_point();
         let cached = match caching {
             Caching::Fill => self.cache.get(&place.pointer.addr)?,
             Caching::Peek => self.cache.peek(&place.pointer.addr)?,
@@ -282,6 +286,7 @@ impl Tree {
         let node = Node::decode(bytes, self.geometry.get(), addr, level)
             .map_err(|detail| TreeError::Corrupt { addr, detail })?;
         self.counters.written.fetch_add(1, Relaxed);
+        yield_point();
         self.cache.insert(addr, Cached { node, checksum });
         Ok(())
     }

@@ -2,10 +2,9 @@
 
 use super::Ticket;
 use crate::DeviceError;
-use event_listener::Event;
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use syncline_sync::{Event, Mutex};
 
 /// Runs once when a write ends.
 pub type WriteHook = Box<dyn FnOnce(&Result<Ticket, DeviceError>) + Send>;

@@ -9,10 +9,10 @@ use super::submit::{self, Aim, Submission};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_store::Ablation;
+use syncline_sync::Mutex;
 
 /// Most files that one fsync takes along: at most 128 KiB of log.
 const ALONG_MAX: usize = 64;

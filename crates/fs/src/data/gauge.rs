@@ -1,6 +1,6 @@
 //! A number that goes up and down, counted by all threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// Such a number.
 #[derive(Default)]

@@ -119,7 +119,7 @@ pub(crate) struct DataState {
     /// Bytes of this inode in the gauge of dirty bytes.
     accounted: u64,
     /// Held by whoever submits this inode's data.
-    pub(crate) writeback: Arc<async_lock::Mutex<()>>,
+    pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
 }
 
 impl DataState {

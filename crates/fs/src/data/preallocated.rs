@@ -11,14 +11,14 @@ use super::write;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_format::items::preallocation::{Preallocation, decode_sum, encode_sum};
 use syncline_format::{FormatError, Key, Kind};
 use syncline_store::{Reservation, Store, Transaction};
+use syncline_sync::Mutex;
+use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// Items read at a time.
 const ITEMS_EACH: usize = 1024;

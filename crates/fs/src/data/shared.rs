@@ -11,12 +11,11 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::{Ino, Timestamp};
-use event_listener::{Event, EventListener};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use syncline_sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::{Event, EventListener, Mutex};
 
 use super::join::join_all;
 
@@ -49,7 +48,7 @@ pub(crate) struct DataShared {
     /// Compressed units that were decoded lately.
     pub(crate) units: Units,
     /// Held while reference counts of shared blocks are read and changed.
-    pub(crate) shared_counts: async_lock::Mutex<()>,
+    pub(crate) shared_counts: syncline_sync::asynchronous::Mutex<()>,
 }
 
 #[derive(Default)]

@@ -65,7 +65,9 @@ pub(crate) async fn submit_noting(
 }
 
 /// Takes the `writeback`s of several inodes, which are in the order of their numbers.
-pub(crate) async fn hold_writebacks(files: &[&Arc<Inode>]) -> Vec<async_lock::MutexGuardArc<()>> {
+pub(crate) async fn hold_writebacks(
+    files: &[&Arc<Inode>],
+) -> Vec<syncline_sync::asynchronous::MutexGuardArc<()>> {
     let mut held = Vec::with_capacity(files.len());
     for inode in files {
         let writeback = inode.state.lock().data.writeback.clone();

@@ -19,7 +19,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::patience::Patience;
 use crate::types::Ino;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -28,6 +27,7 @@ use syncline_format::items::quota::Quota;
 use syncline_format::superblock::FEATURE_QUOTAS;
 use syncline_format::{Key, Kind};
 use syncline_store::{Canary, OpSeq, Store, Transaction};
+use syncline_sync::Mutex;
 
 /// Bytes of a unit in which blocks are counted.
 pub(crate) const UNIT_BYTES: u64 = 512;
@@ -45,7 +45,7 @@ pub(crate) struct Quotas {
     /// Held while a transaction that changes usage is committed. The last lock: whoever holds it takes none but the store's.
     trees: Mutex<BTreeMap<u64, Tree>>,
     /// Held by whoever sets or removes a quota.
-    pub(crate) changing: async_lock::Mutex<()>,
+    pub(crate) changing: syncline_sync::asynchronous::Mutex<()>,
 }
 
 #[derive(Clone, Copy)]

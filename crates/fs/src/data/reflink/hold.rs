@@ -7,12 +7,12 @@ use super::counts::{Counts, TooMany};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
-use async_lock::MutexGuard;
 use std::time::Instant;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::shared::{SharedRun, piece_start};
 use syncline_format::{BlockRun, Key, Kind};
 use syncline_store::{Ablation, Transaction};
+use syncline_sync::asynchronous::MutexGuard;
 
 /// Most items taken from the store at once.
 const SCAN_ITEMS: usize = 1024;

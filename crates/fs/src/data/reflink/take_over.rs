@@ -10,10 +10,10 @@ use crate::flags::require_writable;
 use crate::inode::Inode;
 use crate::quota::Held;
 use crate::receipt::Submitted;
-use async_lock::MutexGuardArc;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_store::Canary;
+use syncline_sync::asynchronous::MutexGuardArc;
 
 /// Most extents taken over in one transaction: some hundred kilobytes of log.
 const EXTENTS_MAX: usize = 1024;

@@ -1,0 +1,25 @@
+//! What the engine's threads meet at: locks, atomics, events, and cells that are set once.
+//!
+//! Ordinarily these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and nothing else. With the feature
+//! `shuttle`, which only the workspace in `schedules/` turns on, each operation on one of them is a moment at which a scheduler
+//! may let another thread go on, and what a thread waits for is known to that scheduler: one seed is one order of all of them.
+//!
+//! Counters that nobody decides by are not worth such a moment; they are those of `std` everywhere.
+
+#[cfg(not(feature = "shuttle"))]
+mod plain;
+#[cfg(feature = "shuttle")]
+mod scheduled;
+
+#[cfg(not(feature = "shuttle"))]
+pub use plain::{
+    Event, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, asynchronous, atomic,
+    thread_number, yield_point,
+};
+#[cfg(feature = "shuttle")]
+pub use scheduled::{
+    Event, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, asynchronous, atomic,
+    thread_number, yield_point,
+};
+
+pub use event_listener::EventListener;

@@ -1,0 +1,139 @@
+//! The types under a scheduler.
+//!
+//! Its executions have one thread, on which tasks take turns; they change only inside of the operations here. So what lies below
+//! (the list of an event's listeners, the state of an asynchronous lock) needs no types of the scheduler: it is changed in one
+//! go, and who waits for it waits by a waker, which the scheduler knows. Before each such change there is a moment for others.
+
+pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Atomic numbers.
+pub mod atomic {
+    pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
+
+/// A moment at which another thread may go on, where no operation of this crate is one.
+pub fn yield_point() {
+    shuttle::thread::yield_now();
+}
+
+/// A small number that the calling thread keeps, to spread threads over shards.
+pub fn thread_number() -> usize {
+    shuttle::current::get_current_task().map_or(0, usize::from)
+}
+
+/// Notifies listeners.
+#[derive(Default)]
+pub struct Event(event_listener::Event);
+
+impl Event {
+    /// Without listeners.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Listens from now on.
+    pub fn listen(&self) -> event_listener::EventListener {
+        yield_point();
+        self.0.listen()
+    }
+
+    /// Wakes listeners until so many have been.
+    pub fn notify(&self, count: usize) -> usize {
+        yield_point();
+        self.0.notify(count)
+    }
+}
+
+/// A cell that is set once.
+#[derive(Debug, Default)]
+pub struct OnceLock<T>(std::sync::OnceLock<T>);
+
+impl<T> OnceLock<T> {
+    /// Not set yet.
+    pub const fn new() -> Self {
+        Self(std::sync::OnceLock::new())
+    }
+
+    /// The value if it is set.
+    pub fn get(&self) -> Option<&T> {
+        yield_point();
+        self.0.get()
+    }
+
+    /// Sets it, or gives the value back.
+    ///
+    /// # Errors
+    /// It was set before.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        yield_point();
+        self.0.set(value)
+    }
+}
+
+/// Locks that are waited for without a thread, and may be held across an await.
+pub mod asynchronous {
+    use super::yield_point;
+    use std::sync::Arc;
+
+    pub use async_lock::{
+        MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+    };
+
+    /// One at a time.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(Arc<async_lock::Mutex<T>>);
+
+    impl<T> Mutex<T> {
+        /// Unlocked.
+        pub fn new(value: T) -> Self {
+            Self(Arc::new(async_lock::Mutex::new(value)))
+        }
+
+        /// Waits for it.
+        pub async fn lock(&self) -> MutexGuard<'_, T> {
+            yield_point();
+            self.0.lock().await
+        }
+
+        /// Waits for it, and keeps it alive.
+        pub async fn lock_arc(self: &Arc<Self>) -> MutexGuardArc<T> {
+            yield_point();
+            self.0.lock_arc().await
+        }
+
+        /// Takes it if nobody has it.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            yield_point();
+            self.0.try_lock()
+        }
+    }
+
+    /// Many who read, or one who writes.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(async_lock::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        /// Unlocked.
+        pub const fn new(value: T) -> Self {
+            Self(async_lock::RwLock::new(value))
+        }
+
+        /// Waits to read.
+        pub async fn read(&self) -> RwLockReadGuard<'_, T> {
+            yield_point();
+            self.0.read().await
+        }
+
+        /// Waits to write.
+        pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
+            yield_point();
+            self.0.write().await
+        }
+
+        /// Writes if nobody reads or writes.
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            yield_point();
+            self.0.try_write()
+        }
+    }
+}
