@@ -90,8 +90,11 @@ impl Object {
             planner.object(FindingKind::ObjectNumber, number, "no object can have this number → removed");
             return object;
         }
-        let is_inode = key.kind == Kind::Inode as u8 && key.offset == 0;
-        let item = if is_inode { InodeItem::decode(value).ok() } else { None };
+        let inode = Key::new(number, Kind::Inode, 0);
+        let is_inode = key == inode;
+        // Items of other kinds may come before it, where none belongs.
+        let own = if is_inode { Some(value.clone()) } else { planner.view.get(inode).await };
+        let item = own.as_ref().and_then(|own| InodeItem::decode(own).ok());
         object.nature = match &item {
             Some(item) if number != ROOT || (item.mode >> 12) as u8 == DIRECTORY => Nature::Whole,
             _ if number == ROOT => Nature::MadeUp(DIRECTORY),
@@ -112,7 +115,7 @@ impl Object {
                 object.facts.made_up = true;
                 object.facts.nlink = 1;
             }
-            (Nature::Remains, _) if !is_inode && !never_handed_out => {
+            (Nature::Remains, _) if own.is_none() && !never_handed_out => {
                 let text = "its inode item is lost, and with it what the rest is good for → removed";
                 planner.object(FindingKind::ItemWithoutInode, number, text);
             }
