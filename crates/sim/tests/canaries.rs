@@ -21,9 +21,9 @@ enum Engine {
 }
 
 /// Where a canary shows, and in how many seeds at most.
-fn place(canary: Canary) -> (Engine, bool, u64) {
+fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
     use Canary::*;
-    match canary {
+    Some(match canary {
         SkipFlush => (Engine::Store, false, 50),
         FlushEarly => (Engine::Store, false, 100),
         ThroughEarly => (Engine::Store, false, 100),
@@ -55,7 +55,9 @@ fn place(canary: Canary) -> (Engine, bool, u64) {
         SnapshotWithoutData => (Engine::Everything, false, 100),
         OverlookUsage => (Engine::Everything, false, 50),
         GrowEarly => (Engine::Growing, false, 100),
-    }
+        // Looked for elsewhere: these take time, threads, or an end of the device at one moment.
+        IdleSegment | UnboundedPending | LateRetry | SealAfterSuperblock => return None,
+    })
 }
 
 fn plan(canary: Canary, faults: bool) -> Plan {
@@ -91,7 +93,7 @@ fn each_is_found() {
     let wanted = |canary: &Canary| only.as_ref().is_none_or(|only| *only == canary.name());
     silently(|| {
         for canary in Canary::ALL.into_iter().filter(wanted) {
-            let (engine, faults, seeds) = place(canary);
+            let Some((engine, faults, seeds)) = place(canary) else { continue };
             match engine {
                 Engine::Store => look(&StoreSubject, canary, faults, seeds),
                 Engine::Fs => look(&FsSubject, canary, faults, seeds),

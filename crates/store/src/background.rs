@@ -2,12 +2,13 @@
 
 use crate::seal::{Cut, Then};
 use crate::trim::tend_discards;
-use crate::{OpSeq, Store, StoreError};
+use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_device::Spawn;
+use syncline_space::Class;
 
 /// How long nothing must have been sealed before a marker is written.
 const IDLE: Duration = Duration::from_millis(200);
@@ -27,28 +28,51 @@ impl Store {
         self.commit.lock().is_full(&self.options)
     }
 
-    /// Seals a long pending log, and flushes when much has been written without a flush. True if there is more to seal already.
-    async fn tend_log_once(&self) -> bool {
+    /// Seals a long pending log, and sees to it that what was written without a flush gets one. True if there is more to seal
+    /// already.
+    async fn tend_log_once(self: &Arc<Self>) -> bool {
         let sealed = self.log_is_full().then(|| self.seal());
         match &sealed {
             Some(Err(StoreError::NoSpace)) => self.ask_for_checkpoint(),
             Some(Err(error)) => tracing::error!("sealing in the background: {error}"),
             _ => {}
         }
-        let (unflushed, newest_op) = {
-            let log = self.log.lock();
-            (log.unflushed_bytes, log.sealed.back().map(|sealed| sealed.op_seq))
-        };
-        if unflushed >= self.options.unflushed_bytes
-            && let Some(op) = newest_op
-        {
-            self.counters.background_flushes.fetch_add(1, Ordering::Relaxed);
-            // A failure reaches those who call fsync; here it is counted and logged.
-            let _ = self.sync(OpSeq(op)).await;
+        match self.breaks(Canary::UnboundedPending) {
+            true => drop(self.flush_what_is_sealed().await),
+            false => self.start_flush_of_what_is_sealed(),
         }
         self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
         // What could not be sealed just now has to wait for a commit or a checkpoint.
         sealed.is_none_or(|sealed| sealed.is_ok()) && self.log_is_full()
+    }
+
+    /// Flushes beside the sealing: a flush may take as long as it likes, and meanwhile the pending log goes on becoming batches.
+    fn start_flush_of_what_is_sealed(self: &Arc<Self>) {
+        let due = self.log.lock().unflushed_bytes >= self.options.unflushed_bytes;
+        if !due || self.flushing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let store = self.clone();
+        self.spawn.spawn(Box::pin(async move {
+            let flushed = store.flush_what_is_sealed().await;
+            store.flushing.store(false, Ordering::Release);
+            if flushed {
+                // More may have been sealed meanwhile. After a failure the next tick tries again.
+                store.wake.notify(usize::MAX);
+            }
+        }));
+    }
+
+    /// Makes all sealed batches durable if they are many; whether it did.
+    async fn flush_what_is_sealed(&self) -> bool {
+        let (unflushed, newest_op) = {
+            let log = self.log.lock();
+            (log.unflushed_bytes, log.sealed.back().map(|sealed| sealed.op_seq))
+        };
+        let Some(op) = newest_op.filter(|_| unflushed >= self.options.unflushed_bytes) else { return false };
+        self.counters.background_flushes.fetch_add(1, Ordering::Relaxed);
+        // A failure reaches those who call fsync; here it is counted and logged.
+        self.sync(OpSeq(op)).await.is_ok()
     }
 
     /// When idle after an acknowledgement: an empty batch that calls the one before it durable, so that one rotten
@@ -61,12 +85,18 @@ impl Store {
             return;
         }
         let commit = self.commit.lock();
-        let Ok(None) = self.segment_for(&log, &Default::default()) else { return };
-        let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
-        if !commit.pending.is_empty() {
+        // A segment for a marker alone would be room taken for nothing: the next batch leads to one, and says the same.
+        let fits = log.chain.segment_wanted(0).is_none();
+        if !commit.pending.is_empty() || !(fits || self.breaks(Canary::IdleSegment)) {
             return;
         }
+        let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
         drop(commit);
+        if !fits {
+            let blocks = self.segment_blocks();
+            self.space.allocate(Class::Log, blocks, blocks, None);
+            return;
+        }
         self.counters.markers.fetch_add(1, Ordering::Relaxed);
         let cut = Cut { pending: Default::default(), data: Vec::new(), generation, op_seq, segment: None };
         log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;

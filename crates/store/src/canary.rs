@@ -74,11 +74,19 @@ pub enum Canary {
     OverlookUsage,
     /// Hand out what a growing image gets before a superblock tells of it.
     GrowEarly,
+    /// Let an idle log take a segment and forget it.
+    IdleSegment,
+    /// Let the pending log grow without bound while a flush is under way.
+    UnboundedPending,
+    /// Repeat a failed write although somebody else has done so since and its blocks may belong to others (breaks R2).
+    LateRetry,
+    /// Log again what a superblock may hold that could not be written for sure.
+    SealAfterSuperblock,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 35] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -110,6 +118,10 @@ impl Canary {
         Self::SnapshotWithoutData,
         Self::OverlookUsage,
         Self::GrowEarly,
+        Self::IdleSegment,
+        Self::UnboundedPending,
+        Self::LateRetry,
+        Self::SealAfterSuperblock,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -137,23 +137,32 @@ impl Store {
                     let _ = write.wait().await;
                 }
                 table.into_iter().for_each(|table| table.undo(&self.space));
-                self.fold_back(frozen);
+                self.fold_back(frozen, true);
                 return Err(error);
             }
         };
         self.give_way();
         let slot = 1 - state.slot;
         if let Err(error) = write_slot(&self.tracker, slot, &written.superblock).await {
-            // It may be on the device or not: what it refers to must stay, and so must what the old one refers to.
-            self.group.demand_rewrite();
-            self.turn_read_only(&format!("the superblock could not be written ({error})"));
-            self.fold_back(frozen);
+            self.superblock_uncertain(frozen, &error);
             return Err(error);
         }
         state.slot = slot;
         self.give_way();
         self.adopt(state, frozen, written, table);
         Ok(())
+    }
+
+    /// A superblock may be on the device or not: what it refers to must stay, and so must what the old one refers to.
+    ///
+    /// The log must lead on from either of them. From the new one, what its checkpoint froze without sealing it is in the tree
+    /// already; a batch with the same changes would name blocks that are in use. So the log stays stalled, and whoever syncs these
+    /// changes gets an error.
+    fn superblock_uncertain(&self, frozen: Frozen, error: &StoreError) {
+        self.group.demand_rewrite();
+        self.turn_read_only(&format!("the superblock could not be written ({error})"));
+        let may_seal = self.breaks(Canary::SealAfterSuperblock);
+        self.fold_back(frozen, may_seal);
     }
 
     /// Cuts memtable, pending log, space map and log position at one point.
@@ -188,6 +197,7 @@ impl Store {
         let memtable = Arc::new(std::mem::take(&mut layers.active));
         layers.frozen = Some(memtable.clone());
         drop(layers);
+        self.drained.notify(usize::MAX);
         Frozen {
             generation,
             memtable,
@@ -330,18 +340,19 @@ impl Store {
 
     /// A checkpoint that failed: its changes go back under the newer ones and belong to the next one.
     ///
-    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable.
-    fn fold_back(&self, frozen: Frozen) {
+    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable. What was not sealed
+    /// returns to the pending log if that `may_seal` it; else a stalled log stays stalled.
+    fn fold_back(&self, frozen: Frozen, may_seal: bool) {
         self.space.checkpoint_failed(frozen.space);
         if self.breaks(Canary::ReleaseAfterFailure) {
             self.space.superblock_durable(frozen.generation);
         }
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
-        log.stalled = false;
-        if let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
+        log.stalled &= !may_seal;
+        if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
             // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).
-            data.iter().for_each(|data| data.write().restart_if_ended(&self.tracker));
+            data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
             pending.append(commit.pending.take());
             commit.pending = pending;
             data.append(&mut commit.writes.take());
@@ -365,6 +376,7 @@ impl Store {
         let result = self.run_checkpoint(&mut state, true).await;
         if result.is_ok() {
             self.health.end_writing("it was unmounted");
+            self.drained.notify(usize::MAX);
         }
         result
     }

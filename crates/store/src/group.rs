@@ -339,7 +339,7 @@ impl Store {
             let log = self.log.lock();
             if self.group.rewrite.swap(false, Ordering::AcqRel) {
                 let all = log.sealed.iter().flat_map(Sealed::writes);
-                all.for_each(|write| write.restart_if_ended(&self.tracker));
+                all.for_each(|write| write.rewrite(&self.tracker, &self.space));
             }
             let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
             wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
@@ -356,10 +356,14 @@ impl Store {
 
     /// Waits until a write has completed, repeating it once if it failed.
     pub(crate) async fn completed(&self, write: &Write) -> Result<Ticket, DeviceError> {
-        match write.wait().await {
+        let attempt = write.attempt();
+        match attempt.wait().await {
             Err(error) => {
                 tracing::warn!("{error}; writing the same bytes there again");
-                write.restart_if_ended(&self.tracker);
+                match self.breaks(Canary::LateRetry) {
+                    true => write.restart_unguarded(&self.tracker),
+                    false => write.retry(&attempt, &self.tracker, &self.space),
+                }
                 write.wait().await
             }
             completed => completed,

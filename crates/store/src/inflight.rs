@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{DeviceError, Durability, FlushTracker, Ticket, WriteHandle};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, block_checksums};
+use syncline_space::Space;
 use syncline_sync::atomic::{AtomicUsize, Ordering};
 use syncline_sync::{Mutex, RwLock};
 
@@ -13,17 +14,27 @@ use syncline_sync::{Mutex, RwLock};
 const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// A write that can be repeated identically at the same address, the one rewrite in place there is (rule R5).
+///
+/// A repetition must never reach the device when the blocks have been freed and used anew (rule R2). Three things see to
+/// that: two attempts are never on their way at once; none begins after [`Write::close`], which comes before the blocks can be
+/// released; and an attempt that is still on its way then holds a pin, which keeps released blocks from being reused.
 pub(crate) struct Write {
     pub(crate) run: BlockRun,
     bufs: Vec<Bytes>,
-    handle: Mutex<WriteHandle>,
+    attempts: Mutex<Attempts>,
+}
+
+struct Attempts {
+    newest: WriteHandle,
+    /// Its blocks may be released from now on: it is not written again.
+    closed: bool,
 }
 
 impl Write {
     /// Starts it.
     pub(crate) fn start(tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> Arc<Self> {
-        let handle = Mutex::new(tracker.write(run.offset_bytes(), bufs.clone()));
-        Arc::new(Self { run, bufs, handle })
+        let newest = tracker.write(run.offset_bytes(), bufs.clone());
+        Arc::new(Self { run, bufs, attempts: Mutex::new(Attempts { newest, closed: false }) })
     }
 
     /// Starts it with a flush behind it, if the device does that in one request and is free to; then the second part waits
@@ -33,37 +44,62 @@ impl Write {
         run: BlockRun,
         bufs: Vec<Bytes>,
     ) -> (Arc<Self>, Option<Durability>) {
-        let (handle, durability) = tracker.write_through(run.offset_bytes(), bufs.clone());
-        (Arc::new(Self { run, bufs, handle: Mutex::new(handle) }), durability)
+        let (newest, durability) = tracker.write_through(run.offset_bytes(), bufs.clone());
+        (Arc::new(Self { run, bufs, attempts: Mutex::new(Attempts { newest, closed: false }) }), durability)
+    }
+
+    /// The newest attempt.
+    pub(crate) fn attempt(&self) -> WriteHandle {
+        self.attempts.lock().newest.clone()
     }
 
     /// True when the newest attempt has ended well.
     pub(crate) fn is_written(&self) -> bool {
-        matches!(self.handle.lock().outcome(), Some(Ok(_)))
+        matches!(self.attempt().outcome(), Some(Ok(_)))
     }
 
-    /// Starts it again with the same bytes, unless it is still on its way; the ticket of the earlier attempt no longer
-    /// counts.
-    ///
-    /// Two attempts are never on their way at once: the slower could reach the device when the blocks have long been
-    /// freed and used anew (rule R2). One that was on its way while a flush failed fails by itself, as poisoned.
-    pub(crate) fn restart_if_ended(&self, tracker: &FlushTracker) {
-        let mut handle = self.handle.lock();
-        if handle.outcome().is_some() {
-            *handle = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+    /// Writes the same bytes again because a flush failed; the ticket of the earlier attempt no longer counts. An attempt that is
+    /// still on its way is left alone: it fails by itself, as poisoned.
+    pub(crate) fn rewrite(&self, tracker: &FlushTracker, space: &Space) {
+        self.begin_again(tracker, space, |newest| newest.outcome().is_some());
+    }
+
+    /// Writes the same bytes again because `failed` did, unless somebody else has done so since.
+    pub(crate) fn retry(&self, failed: &WriteHandle, tracker: &FlushTracker, space: &Space) {
+        self.begin_again(tracker, space, |newest| newest.is_same(failed));
+    }
+
+    fn begin_again(&self, tracker: &FlushTracker, space: &Space, due: impl Fn(&WriteHandle) -> bool) {
+        let mut attempts = self.attempts.lock();
+        if attempts.closed || !due(&attempts.newest) {
+            return;
         }
+        let pin = space.pin();
+        attempts.newest = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+        attempts.newest.on_end(Box::new(move |_| drop(pin)));
+    }
+
+    /// For a canary: begins again whenever no attempt is on its way, whatever has become of the blocks.
+    pub(crate) fn restart_unguarded(&self, tracker: &FlushTracker) {
+        let mut attempts = self.attempts.lock();
+        if attempts.newest.outcome().is_some() {
+            attempts.newest = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+        }
+    }
+
+    /// No attempt begins from now on: what comes next may release the blocks.
+    pub(crate) fn close(&self) {
+        self.attempts.lock().closed = true;
     }
 
     /// Waits for the newest attempt to end.
     pub(crate) async fn wait(&self) -> Result<Ticket, DeviceError> {
-        let handle = self.handle.lock().clone();
-        handle.wait().await
+        self.attempt().wait().await
     }
 
     /// Runs `then` when the newest attempt has ended, at once if it has already.
     pub(crate) fn on_end(&self, then: Box<dyn FnOnce() + Send>) {
-        let handle = self.handle.lock().clone();
-        handle.on_end(Box::new(move |_| then()));
+        self.attempt().on_end(Box::new(move |_| then()));
     }
 
     /// The block at `index` of the run.

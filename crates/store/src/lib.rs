@@ -56,6 +56,8 @@ pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
 pub use recovery::RecoveryReport;
+#[doc(hidden)]
+pub use reserve::Backlog;
 pub use reserve::{Admission, Reservation};
 pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};

@@ -21,6 +21,8 @@ pub struct StoreOptions {
     pub log_bytes: u64,
     /// Pending log that is sealed in the background, in bytes. Default 1 MiB.
     pub seal_bytes: usize,
+    /// Pending log at which writers wait until it is sealed, in bytes. Default 16 MiB, at most 48 MiB.
+    pub pending_bytes: usize,
     /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
     /// writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
@@ -49,6 +51,7 @@ impl Default for StoreOptions {
             checkpoint_interval: Duration::from_secs(30),
             log_bytes: 256 << 20,
             seal_bytes: 1 << 20,
+            pending_bytes: 16 << 20,
             unflushed_bytes: 64 << 20,
             discard: false,
             ablations: Ablations::default(),

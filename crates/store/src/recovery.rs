@@ -376,6 +376,7 @@ pub(crate) fn assemble(
         checkpoint_due: AtomicBool::new(false),
         checkpoint_ended: Event::new(),
         drained: Event::new(),
+        flushing: AtomicBool::new(false),
         discarding: Default::default(),
         closing: AtomicBool::new(false),
         growing: Default::default(),

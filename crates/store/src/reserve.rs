@@ -1,10 +1,11 @@
 //! Room: what may still be promised, so that a checkpoint, a delete or a replay never fails for lack of it.
 
 use crate::memtable::Memtable;
-use crate::{Canary, DataWrite, Store, StoreError};
+use crate::{Ablation, Canary, DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_format::{BlockAddr, BlockRun};
 use syncline_space::Class;
 
@@ -60,6 +61,16 @@ impl Drop for Reservation {
     }
 }
 
+/// What is in memory because the device has not taken it yet.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Backlog {
+    /// Log and data that no flush has covered.
+    pub unflushed_bytes: u64,
+    /// Log that is not sealed.
+    pub pending_bytes: usize,
+}
+
 /// How often a writer that finds no room looks again after a checkpoint.
 const CHECKPOINTS_FOR_ROOM: u32 = 2;
 
@@ -89,7 +100,8 @@ impl Store {
         }
     }
 
-    /// Waits while memtables of twice the limit, or far more unflushed log and data than the background lets be, are in memory.
+    /// Waits while memtables of twice the limit, far more unflushed log and data than the background lets be, or a pending log
+    /// that nobody gets round to sealing are in memory. A device whose flush takes long makes writers slow by this, and nothing else.
     async fn throttle(&self) -> Result<(), StoreError> {
         loop {
             let ended = self.checkpoint_ended.listen();
@@ -102,7 +114,10 @@ impl Store {
         }
         loop {
             let drained = self.drained.listen();
-            if self.unflushed_bytes() < 4 * self.options.unflushed_bytes {
+            let backlog = self.backlog();
+            let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
+            let sealed = backlog.pending_bytes < self.pending_bytes_max();
+            if flushed && (sealed || self.breaks(Canary::UnboundedPending)) {
                 return Ok(());
             }
             self.health.writable()?;
@@ -111,10 +126,22 @@ impl Store {
         }
     }
 
-    /// Bytes of log and data in memory because no flush has covered them yet.
-    fn unflushed_bytes(&self) -> u64 {
+    /// Pending log at which writers wait until it is sealed.
+    fn pending_bytes_max(&self) -> usize {
+        // Where a measurement has little sealed in the background, half a batch is waited for.
+        let least = if self.ablates(Ablation::DirBulk) { PAYLOAD_BYTES_MAX / 4 * 3 } else { 0 };
+        self.options.pending_bytes.clamp(least, PAYLOAD_BYTES_MAX / 4 * 3)
+    }
+
+    /// For tests: what waits for the device.
+    #[doc(hidden)]
+    pub fn backlog(&self) -> Backlog {
         let log = self.log.lock();
-        log.unflushed_bytes + self.commit.lock().writes.bytes()
+        let commit = self.commit.lock();
+        Backlog {
+            unflushed_bytes: log.unflushed_bytes + commit.writes.bytes(),
+            pending_bytes: commit.pending.payload_bytes(),
+        }
     }
 
     /// Blocks that may still be promised; negative when the reserve is being drawn on.

@@ -10,7 +10,7 @@ use syncline_device::{Durability, Flushed};
 use syncline_format::BlockRun;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_log::{Chain, Pending, PendingCounts, Stamp};
-use syncline_space::Class;
+use syncline_space::{Class, Space};
 
 /// To give so many bytes back to the system takes some 50 µs, and 64 MiB a few milliseconds.
 const FORGOTTEN_LATER_BYTES: u64 = 1 << 20;
@@ -61,7 +61,31 @@ pub(crate) struct Cut {
     pub(crate) generation: u64,
     pub(crate) op_seq: u64,
     /// A new segment for it.
-    pub(crate) segment: Option<BlockRun>,
+    pub(crate) segment: Option<NewSegment>,
+}
+
+/// A segment that no batch leads to yet. It goes back to free space unless a batch takes it.
+pub(crate) struct NewSegment {
+    space: Arc<Space>,
+    run: Option<BlockRun>,
+}
+
+impl NewSegment {
+    fn allocate(space: &Arc<Space>, blocks: u64) -> Option<Self> {
+        let run = space.allocate(Class::Log, blocks, blocks, None)?;
+        Some(Self { space: space.clone(), run: Some(run) })
+    }
+
+    /// The log owns it from here on.
+    fn take(mut self) -> Option<BlockRun> {
+        self.run.take()
+    }
+}
+
+impl Drop for NewSegment {
+    fn drop(&mut self) {
+        self.run.take().into_iter().for_each(|run| self.space.give_back(run));
+    }
 }
 
 /// What comes after a batch.
@@ -107,33 +131,35 @@ impl Store {
         let op_seq = self.last_op.load(Ordering::Acquire);
         drop(commit);
         let cut = Cut { pending, data, generation, op_seq, segment };
-        Ok(self.seal_into(&mut log, cut, then))
+        let sealed = self.seal_into(&mut log, cut, then);
+        drop(log);
+        self.drained.notify(usize::MAX);
+        Ok(sealed)
     }
 
-    /// A new segment if the pending log does not fit the current one.
+    /// A new segment if the pending log does not fit the current one; `NoSpace` if only a checkpoint can take it.
     pub(crate) fn segment_for(
         &self,
         log: &LogState,
         pending: &Pending,
-    ) -> Result<Option<BlockRun>, StoreError> {
-        if log.stalled {
-            return Err(StoreError::NoSpace);
+    ) -> Result<Option<NewSegment>, StoreError> {
+        if self.breaks(Canary::UnboundedPending) && pending.payload_bytes() > PAYLOAD_BYTES_MAX {
+            return Err(StoreError::Unusable("the pending log is too long for a batch".into()));
         }
-        if pending.payload_bytes() > PAYLOAD_BYTES_MAX {
-            return Err(StoreError::Unusable("a log batch grew past 64 MiB: report this as a bug".into()));
+        // What is too long for a batch goes the way of what finds no room: into the tree, by a checkpoint.
+        if log.stalled || pending.payload_bytes() > PAYLOAD_BYTES_MAX {
+            return Err(StoreError::NoSpace);
         }
         match log.chain.segment_wanted(pending.payload_bytes()) {
             None => Ok(None),
-            Some(blocks) => {
-                let segment = self.space.allocate(Class::Log, blocks, blocks, None);
-                segment.map(Some).ok_or(StoreError::NoSpace)
-            }
+            Some(blocks) => NewSegment::allocate(&self.space, blocks).map(Some).ok_or(StoreError::NoSpace),
         }
     }
 
     /// Chains, encodes and submits; the batch's number, and who waits for the flush that went with it.
     pub(crate) fn seal_into(&self, log: &mut LogState, cut: Cut, then: Then) -> (u64, Option<Durability>) {
         let Cut { pending, data, generation, op_seq, segment } = cut;
+        let segment = segment.and_then(NewSegment::take);
         log.segments.extend(segment);
         let (pending, copies) = if self.ablates(Ablation::DirBulk) {
             pending.copied_item_by_item(self.geometry())
@@ -180,7 +206,7 @@ impl Store {
 
     /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.
     pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
-        let (mut durable, mut unnamed) = (Vec::new(), Vec::new());
+        let (mut durable, mut retired) = (Vec::new(), Vec::new());
         let mut log = self.log.lock();
         log.durable_seq = log.durable_seq.max(seq);
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
@@ -190,12 +216,13 @@ impl Store {
             self.durable_mark.lock().advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
             self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
             // Under the lock: the checkpoint after which these blocks may be used anew comes here, too, before it releases them.
-            unnamed.extend(sealed.data.iter().flat_map(|data| self.inflight.retire(data)));
+            sealed.writes().for_each(|write| write.close());
+            retired.extend(sealed.data.iter().map(|data| (data.clone(), self.inflight.retire(data))));
             durable.push(sealed);
         }
         drop(log);
         self.give_way();
-        unnamed.into_iter().for_each(|part| self.space.give_back(part));
+        retired.into_iter().for_each(|(data, unnamed)| self.give_back_when_ended(&data, unnamed));
         self.forget(durable);
         self.drained.notify(usize::MAX);
     }
@@ -209,6 +236,15 @@ impl Store {
 
     /// Lets go of the buffers of a write that is durable or of no use, and gives back what of it was never named.
     pub(crate) fn retire(&self, data: &DataWrite) {
-        self.inflight.retire(data).into_iter().for_each(|part| self.space.give_back(part));
+        data.write().close();
+        self.give_back_when_ended(data, self.inflight.retire(data));
+    }
+
+    /// Gives back blocks of a write that were never named, once no attempt can reach them any more (rule R2).
+    fn give_back_when_ended(&self, data: &DataWrite, unnamed: Vec<BlockRun>) {
+        if !unnamed.is_empty() {
+            let space = self.space.clone();
+            data.write().on_end(Box::new(move || unnamed.into_iter().for_each(|part| space.give_back(part))));
+        }
     }
 }

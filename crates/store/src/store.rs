@@ -55,6 +55,8 @@ pub struct Store {
     pub(crate) checkpoint_ended: Event,
     /// Told when sealed or pending bytes went down.
     pub(crate) drained: Event,
+    /// The background is flushing what is sealed.
+    pub(crate) flushing: AtomicBool,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
     /// Held while the image becomes larger.

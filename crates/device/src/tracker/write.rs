@@ -45,6 +45,11 @@ impl WriteHandle {
         }
     }
 
+    /// True when both refer to the same write.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The outcome if it is known already.
     pub fn outcome(&self) -> Option<Result<Ticket, DeviceError>> {
         self.0.state.lock().outcome.clone()

@@ -1,0 +1,49 @@
+//! An idle store takes no room, wherever its log ends.
+
+use crate::support::{background, image, key, open};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_device::{Spawn, block_on};
+use syncline_store::{Canary, StoreOptions, Transaction};
+
+/// Its short sleeps are over at once, so that a few milliseconds have the ticks of a long idle time.
+struct Hasty(Arc<dyn Spawn>);
+
+impl Spawn for Hasty {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.0.spawn(task);
+    }
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let short = duration < Duration::from_secs(1);
+        self.0.sleep(if short { Duration::from_millis(1) } else { duration })
+    }
+}
+
+/// Free blocks that were lost while nothing was done, at every place of a segment at which a log may end.
+fn lost_while_idle(canary: Option<Canary>) -> u64 {
+    let spawn: Arc<dyn Spawn> = Arc::new(Hasty(background()));
+    let device = image(64, &spawn);
+    let options =
+        StoreOptions { canary, checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() };
+    let store = open(device, options, &spawn);
+    let mut lost = 0;
+    for n in 0..300 {
+        let mut transaction = Transaction::new();
+        transaction.put(key(100 + n), "value");
+        let op = store.commit(transaction).unwrap();
+        block_on(store.sync(op)).unwrap();
+        let before = store.space().free;
+        std::thread::sleep(Duration::from_millis(8));
+        lost += before - store.space().free;
+    }
+    assert!(store.counters().markers > 0, "there were idle ticks");
+    lost
+}
+
+#[test]
+fn an_idle_store_takes_no_room() {
+    assert_eq!(lost_while_idle(None), 0);
+    assert!(lost_while_idle(Some(Canary::IdleSegment)) > 0, "the test sees it when it does");
+}

@@ -1,0 +1,7 @@
+//! What idle hours, slow flushes and failing writes do to a store.
+
+mod idle;
+mod late_retry;
+mod slow_flush;
+mod superblock;
+mod support;
