@@ -101,6 +101,7 @@ impl Filesystem {
             me: me.clone(),
             options,
         });
+        fs.store.set_relocation(Arc::new(data::Relocation(fs.me.clone())));
         fs.data.room.load(&fs.store).await?;
         fs.quotas.load(&fs).await?;
         // An image without a usable root is refused here, not by the first caller.

@@ -18,12 +18,17 @@ struct Rig {
     spawn: Arc<dyn Spawn>,
 }
 
+/// A device that fails three times in a row has failed.
+fn options() -> StoreOptions {
+    StoreOptions { patience: std::time::Duration::ZERO, ..StoreOptions::default() }
+}
+
 fn rig() -> Rig {
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
     let memory = MemoryDevice::new(32 << 20);
     block_on(format(memory.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
     let device = FaultDevice::new(memory.clone());
-    let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+    let (store, _) = block_on(Store::open(device.clone(), options(), spawn.clone())).unwrap();
     Rig { memory, device, store, spawn }
 }
 
@@ -41,7 +46,7 @@ impl Rig {
     /// Objects that are there when the power goes now. (What reached the memory device counts as persistent.)
     fn after_crash(&self) -> Vec<u64> {
         let image: Arc<dyn Device> = self.memory.snapshot();
-        let opened = block_on(Store::open(image, StoreOptions::default(), self.spawn.clone()));
+        let opened = block_on(Store::open(image, options(), self.spawn.clone()));
         let (store, _) = opened.unwrap();
         (100..110).filter(|object| block_on(store.get(key(*object))).unwrap().is_some()).collect()
     }
@@ -63,16 +68,31 @@ fn a_write_that_fails_once_is_repeated_at_once() {
 #[test]
 fn a_write_that_keeps_failing_fails_the_fsync_and_blocks_what_follows() {
     let rig = rig();
-    rig.device.add(Fault::next(Operation::Write, 2));
+    rig.device.add(Fault::next(Operation::Write, u64::MAX));
     let first = rig.put(100);
     rig.sync(first).unwrap_err();
     assert!(!rig.store.is_durable(first));
     assert_eq!(rig.after_crash(), [0; 0]);
     // The device is well again: a retry is real, and takes the later change with it (R5).
+    rig.device.mend();
     let second = rig.put(101);
     rig.sync(second).unwrap();
     assert!(rig.store.is_durable(first));
     assert_eq!(rig.after_crash(), [100, 101]);
+}
+
+/// Rule R5's other way.
+#[test]
+fn a_write_that_fails_twice_makes_the_log_go_on_elsewhere() {
+    let rig = rig();
+    rig.sync(rig.put(100)).unwrap();
+    let epoch = rig.store.superblock().epoch;
+    rig.device.add(Fault::next(Operation::Write, 2));
+    rig.sync(rig.put(101)).unwrap();
+    assert_ne!(rig.store.superblock().epoch, epoch);
+    assert_eq!(rig.store.counters().logs_left, 1);
+    rig.sync(rig.put(102)).unwrap();
+    assert_eq!(rig.after_crash(), [100, 101, 102]);
 }
 
 #[test]
@@ -102,7 +122,7 @@ fn a_log_that_cannot_be_written_turns_the_filesystem_read_only() {
     }
     assert!(matches!(rig.store.commit(Transaction::new()), Err(StoreError::ReadOnly { .. })));
     let reason = rig.store.read_only_reason().unwrap();
-    assert!(reason.contains("log could not be written") && reason.contains("mount again"), "{reason}");
+    assert!(reason.contains("could not be written") && reason.contains("mount again"), "{reason}");
     assert!(block_on(rig.store.get(key(101))).unwrap().is_some(), "still readable");
     assert_eq!(rig.after_crash(), [100]);
 }
@@ -112,8 +132,9 @@ fn a_checkpoint_that_fails_loses_nothing_and_the_next_one_takes_everything() {
     for operation in [Operation::Write, Operation::Flush] {
         let rig = rig();
         rig.sync(rig.put(100)).unwrap();
-        rig.device.add(Fault::next(operation, 1));
+        rig.device.add(Fault::next(operation, u64::MAX));
         block_on(rig.store.checkpoint()).unwrap_err();
+        rig.device.mend();
         assert_eq!(rig.after_crash(), [100], "{operation:?}");
         rig.put(101);
         block_on(rig.store.checkpoint()).unwrap();
@@ -169,7 +190,7 @@ fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
     for after in 0.. {
         let device = FaultDevice::seeded(rig.memory.snapshot(), after);
         device.add(Fault { effect: Effect::FlippedBit, after, ..Fault::next(Operation::Read, 1) });
-        let store = block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone()));
+        let store = block_on(Store::open(device.clone(), options(), rig.spawn.clone()));
         if device.injected() == 0 {
             break;
         }
@@ -200,7 +221,7 @@ fn bytes_read_wrong_during_recovery_end_no_log() {
             let memory = rig.memory.snapshot();
             let device = FaultDevice::seeded(memory.clone(), after);
             device.add(Fault { effect, after, ..Fault::next(Operation::Read, times) });
-            let opened = block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone()));
+            let opened = block_on(Store::open(device.clone(), options(), rig.spawn.clone()));
             failed += u64::from(opened.is_err());
             drop(opened);
             let again = Rig { memory, device, store: rig.store.clone(), spawn: rig.spawn.clone() };
@@ -218,8 +239,7 @@ fn wrong_bytes_are_an_error_never_an_answer() {
     }
     block_on(rig.store.close()).unwrap();
     let device = FaultDevice::new(rig.memory.snapshot());
-    let (store, _) =
-        block_on(Store::open(device.clone(), StoreOptions::default(), rig.spawn.clone())).unwrap();
+    let (store, _) = block_on(Store::open(device.clone(), options(), rig.spawn.clone())).unwrap();
     for effect in [Effect::FlippedBit, Effect::Zeros, Effect::Elsewhere] {
         device.add(Fault { effect, ..Fault::next(Operation::Read, u64::MAX) });
         assert!(matches!(block_on(store.get(key(100))), Err(StoreError::Corrupt { .. })), "{effect:?}");
@@ -237,7 +257,7 @@ fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
     let before = MemoryDevice::new(32 << 20);
     block_on(format(before.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
-    let (store, _) = block_on(Store::open(before.clone(), StoreOptions::default(), spawn.clone())).unwrap();
+    let (store, _) = block_on(Store::open(before.clone(), options(), spawn.clone())).unwrap();
     let put = |object| {
         let mut transaction = Transaction::new();
         transaction.put(key(object), "value");
@@ -265,9 +285,9 @@ fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
     device.add(Fault::next(Operation::Read, 1));
     // The power fails again as soon as recovery has written anything.
     device.add(Fault { after: 1, ..Fault::next(Operation::Write, u64::MAX) });
-    let opened = block_on(Store::open(device, StoreOptions::default(), spawn.clone()));
+    let opened = block_on(Store::open(device, options(), spawn.clone()));
     assert!(opened.is_err());
-    let (store, _) = block_on(Store::open(any.clone(), StoreOptions::default(), spawn)).unwrap();
+    let (store, _) = block_on(Store::open(any.clone(), options(), spawn)).unwrap();
     for object in [100, 102] {
         assert!(block_on(store.get(key(object))).unwrap().is_some());
     }

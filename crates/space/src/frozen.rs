@@ -1,7 +1,7 @@
 //! The named blocks as they were when a checkpoint began, with that checkpoint's own changes.
 
 use crate::bits::blocks_of;
-use crate::named::{Change, SharedPage, change_page, pages_of};
+use crate::named::{Change, SharedPage, change_page, names_any, pages_of};
 use crate::space::{Space, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,6 +73,17 @@ impl FrozenMap {
     /// Number of named blocks, the checkpoint's own included so far.
     pub fn used_blocks(&self) -> u64 {
         self.used
+    }
+
+    /// True when some block of `run` is named.
+    pub fn names_any(&self, run: BlockRun) -> bool {
+        let Some(run) = self.space.clip(run) else { return false };
+        let state = self.space.lock();
+        pages_of(run).any(|index| {
+            let now = || state.named.at_freeze(index);
+            let page = self.pages.get(&index).cloned().unwrap_or_else(now);
+            names_any(&page, index, run)
+        })
     }
 
     /// A node run that this checkpoint wrote.

@@ -27,6 +27,7 @@ mod pending;
 mod persist;
 mod pins;
 mod policy;
+mod quarantine;
 mod shrink;
 mod space;
 

@@ -79,6 +79,12 @@ pub(crate) fn change_page(
     }
 }
 
+/// True when a bit of `run` is set in bitmap page `index`.
+pub(crate) fn names_any(page: &SharedPage, index: u64, run: BlockRun) -> bool {
+    let (Some(page), Some(part)) = (page, clip(run, BlockRun::new(index * BITS, BITS))) else { return false };
+    words_of(part).any(|(word, mask)| page.words[(word % WORDS as u64) as usize] & mask != 0)
+}
+
 /// The bitmap pages that a run touches.
 pub(crate) fn pages_of(run: BlockRun) -> std::ops::RangeInclusive<u64> {
     run.start / BITS..=(run.end() - 1) / BITS

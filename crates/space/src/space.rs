@@ -10,6 +10,7 @@ use crate::pages::PageTable;
 use crate::pending::Pending;
 use crate::pins::{Pin, Pins};
 use crate::policy::{Class, Placement};
+use crate::quarantine::Quarantine;
 use std::sync::Arc;
 use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
 use syncline_format::{BlockAddr, BlockRun, Geometry, SharedGeometry};
@@ -17,6 +18,9 @@ use syncline_sync::{Mutex, MutexGuard};
 
 /// Runs made reusable under one lock, so that others get in between.
 const RUNS_PER_LOCK: usize = 1024;
+
+/// Of so many blocks one may be kept because the device did not take it.
+const QUARANTINE_SHARE: u64 = 64;
 
 /// How much space there is, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +60,7 @@ pub(crate) struct State {
     pub(crate) map_geometry: Geometry,
     /// Blocks from here on are not handed out, whatever becomes of them.
     pub(crate) fence: BlockAddr,
+    pub(crate) quarantine: Quarantine,
 }
 
 impl State {
@@ -67,9 +72,10 @@ impl State {
     }
 
     /// What of these runs may be handed out, now that nobody uses it.
-    fn in_front(&self, runs: &[BlockRun]) -> Vec<BlockRun> {
+    fn in_front(&mut self, runs: &[BlockRun]) -> Vec<BlockRun> {
         let front = BlockRun::new(0, self.fence);
-        runs.iter().filter_map(|run| clip(*run, front)).collect()
+        let open = runs.iter().filter_map(|run| clip(*run, front)).collect();
+        self.quarantine.withhold(open)
     }
 
     /// Counts what waits to be reusable, after the snapshots have changed.
@@ -110,6 +116,7 @@ impl Space {
             discards: Discards::default(),
             map_geometry: geometry,
             fence: BlockAddr::MAX,
+            quarantine: Quarantine::default(),
         };
         let geometry = SharedGeometry::new(geometry);
         Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
@@ -196,6 +203,26 @@ impl Space {
         let parts = state.named.unnamed_parts(run);
         parts.iter().for_each(|part| state.live.set(*part));
         state.wait(generation, parts);
+    }
+
+    /// Keeps blocks that the device did not take from being handed out while the image is open, unless far too many are.
+    pub fn quarantine(&self, run: BlockRun) {
+        let Some(run) = self.clip(run) else { return };
+        let max = self.geometry().total_blocks / QUARANTINE_SHARE;
+        let state = &mut *self.lock();
+        let freed = state.quarantine.add(run, max);
+        state.live.clear(&freed);
+    }
+
+    /// Blocks that are kept so and that nobody uses.
+    pub fn quarantined_blocks(&self) -> u64 {
+        self.lock().quarantine.withheld_blocks()
+    }
+
+    /// True when something committed names some block of `run`.
+    pub fn names_any(&self, run: BlockRun) -> bool {
+        let Some(run) = self.clip(run) else { return false };
+        blocks_of(&self.lock().named.unnamed_parts(run)) < run.blocks
     }
 
     /// Freezes the named blocks for the checkpoint of `generation`. Called under the store's commit lock; costs one

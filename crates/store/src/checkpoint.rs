@@ -5,7 +5,8 @@
 //! the old superblock and its log still tell everything; (4) flush; (5) the superblock goes to the slot that does not
 //! hold the newest durable one; (6) flush: from here on the new one counts; (7) what the old one needed is released.
 
-use crate::group::FAILURES_MAX;
+use crate::group::Failures;
+use crate::leave_log::NewLog;
 use crate::memtable::Memtable;
 use crate::seal::{Cut, Then};
 use crate::slots::write_slot;
@@ -15,7 +16,7 @@ use crate::trace::{DurableMark, NO_FLUSH};
 use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use syncline_device::{Flushed, WriteHandle};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
@@ -23,19 +24,32 @@ use syncline_log::Pending;
 use syncline_space::{Class, FrozenMap};
 use syncline_tree::Merged;
 
+/// Between two attempts at a superblock.
+const SUPERBLOCK_PAUSE: Duration = Duration::from_millis(250);
+
+/// What a checkpoint is for, beside the tree.
+struct Sort {
+    /// It is the last one before an unmount.
+    clean: bool,
+    /// It makes, removes or moves something of the table of snapshots.
+    change: Option<TableChange>,
+    /// It leaves the log for another.
+    leaves_log: bool,
+}
+
 /// What one checkpoint needs to know of the one before; its lock keeps two from being in flight.
 pub(crate) struct CheckpointState {
     /// The slot of the newest durable superblock.
     pub(crate) slot: usize,
     pub(crate) epoch: Epoch,
     /// Checkpoints in a row that the device failed.
-    pub(crate) failures: u32,
+    pub(crate) failures: Failures,
     /// The snapshots.
     pub(crate) table: Table,
 }
 
 /// The cut at which a checkpoint is taken.
-struct Frozen {
+pub(crate) struct Frozen {
     generation: u64,
     memtable: Arc<Memtable>,
     space: FrozenMap,
@@ -46,6 +60,20 @@ struct Frozen {
     objects: u64,
     next_object: u64,
     unsealed: Option<Unsealed>,
+    /// The log to come, if this checkpoint leaves the present one.
+    new_log: Option<NewLog>,
+}
+
+impl Frozen {
+    /// Data that what was not sealed names.
+    pub(crate) fn unsealed_data(&self) -> impl Iterator<Item = &DataWrite> {
+        self.unsealed.iter().flat_map(|unsealed| &unsealed.data)
+    }
+
+    /// True when some block of `run` is in use at the cut.
+    pub(crate) fn names_any(&self, run: BlockRun) -> bool {
+        self.space.names_any(run)
+    }
 }
 
 /// Pending changes that found no room in the log; the superblock alone will make them durable.
@@ -68,7 +96,15 @@ impl Store {
         if self.superblock.read().op_seq >= wanted.0 {
             return Ok(());
         }
-        self.run_checkpoint(&mut state, false).await
+        let result = self.run_checkpoint(&mut state, false).await;
+        drop(state);
+        match result {
+            // Whoever places data anew may come here for room, and must not wait for itself.
+            Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
+                Box::pin(self.leave_log()).await.map_err(|_| StoreError::Device(error))
+            }
+            result => result,
+        }
     }
 
     /// The same, even when nothing changed; `clean` marks the superblock as written by an unmount.
@@ -87,21 +123,39 @@ impl Store {
         clean: bool,
         change: Option<TableChange>,
     ) -> Result<(), StoreError> {
+        self.run_checkpoint_as(state, Sort { clean, change, leaves_log: false }).await
+    }
+
+    /// The same, beginning a new log: what could not be written of the present one is not needed any more.
+    pub(crate) async fn run_checkpoint_leaving_log(
+        &self,
+        state: &mut CheckpointState,
+    ) -> Result<(), StoreError> {
+        self.run_checkpoint_as(state, Sort { clean: false, change: None, leaves_log: true }).await
+    }
+
+    async fn run_checkpoint_as(&self, state: &mut CheckpointState, sort: Sort) -> Result<(), StoreError> {
         self.health.writable()?;
         let started = Instant::now();
         // In memory of its own: nearly every operation may have to wait for a checkpoint, and hardly one ever does.
-        let result = Box::pin(self.freeze_and_write(state, clean, change)).await;
+        let (clean, leaves_log, repeatable) = (sort.clean, sort.leaves_log, sort.change.is_none());
+        let mut result = Box::pin(self.freeze_and_write(state, sort)).await;
+        if repeatable && matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
+            // Another try writes to other blocks: those of the first are not released before a superblock is durable.
+            tracing::warn!("a checkpoint failed, and is tried again elsewhere");
+            let again = Sort { clean, change: None, leaves_log };
+            result = Box::pin(self.freeze_and_write(state, again)).await;
+        }
         match &result {
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.counters.checkpoint_latency.record(started.elapsed());
-                state.failures = 0;
+                state.failures.end();
             }
             Err(error) => {
                 tracing::error!("checkpoint failed: {error}");
                 // Room can still be made.
-                state.failures += u32::from(!matches!(error, StoreError::NoSpace));
-                if state.failures >= FAILURES_MAX {
+                if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
                     let next = match error {
                         StoreError::Device(_) => "mend the device and mount again to recover",
                         _ => "run 'syncline check --repair'",
@@ -120,13 +174,10 @@ impl Store {
         result
     }
 
-    async fn freeze_and_write(
-        &self,
-        state: &mut CheckpointState,
-        clean: bool,
-        change: Option<TableChange>,
-    ) -> Result<(), StoreError> {
-        let mut frozen = self.freeze();
+    async fn freeze_and_write(&self, state: &mut CheckpointState, sort: Sort) -> Result<(), StoreError> {
+        let Sort { clean, change, leaves_log } = sort;
+        let new_log = leaves_log.then(|| self.new_log()).transpose()?;
+        let mut frozen = self.freeze(new_log);
         self.give_way();
         let (mut started, mut table) = (Vec::new(), change.map(NewTable::new));
         let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {
@@ -143,7 +194,7 @@ impl Store {
         };
         self.give_way();
         let slot = 1 - state.slot;
-        if let Err(error) = write_slot(&self.tracker, slot, &written.superblock).await {
+        if let Err(error) = self.write_slot_patiently(slot, &written.superblock).await {
             self.superblock_uncertain(frozen, &error);
             return Err(error);
         }
@@ -151,6 +202,23 @@ impl Store {
         self.give_way();
         self.adopt(state, frozen, written, table);
         Ok(())
+    }
+
+    /// Writes a superblock, again and again while the device fails and patience lasts: the same bytes, to the slot that does not
+    /// hold the newest durable one.
+    async fn write_slot_patiently(&self, slot: usize, superblock: &Superblock) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        loop {
+            match write_slot(&self.tracker, slot, superblock).await {
+                Err(StoreError::Device(error)) if begun.elapsed() < self.options.patience => {
+                    tracing::warn!("{error}; writing the superblock again");
+                    // A flush may have failed, and taken with it what others wrote (rule R6).
+                    self.group.demand_rewrite();
+                    self.spawn.sleep(SUPERBLOCK_PAUSE).await;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// A superblock may be on the device or not: what it refers to must stay, and so must what the old one refers to.
@@ -166,12 +234,14 @@ impl Store {
     }
 
     /// Cuts memtable, pending log, space map and log position at one point.
-    fn freeze(&self) -> Frozen {
+    fn freeze(&self, mut new_log: Option<NewLog>) -> Frozen {
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         let generation = commit.generation;
         let op_seq = self.last_op.load(Ordering::Acquire);
         let mut unsealed = None;
+        // A log that is left takes nothing more.
+        log.stalled |= new_log.is_some();
         if !commit.pending.is_empty() {
             let pending = commit.pending.take();
             let data = commit.writes.take();
@@ -198,16 +268,21 @@ impl Store {
         layers.frozen = Some(memtable.clone());
         drop(layers);
         self.drained.notify(usize::MAX);
+        let end = log.chain.end();
+        if let Some(new) = &mut new_log {
+            (new.start.seq, new.start.prev) = (end.seq, end.prev);
+        }
         Frozen {
             generation,
             memtable,
             space: self.space.freeze(generation),
-            log: log.chain.end(),
+            log: new_log.as_ref().map_or(end, |new| new.start),
             seq: log.chain.newest_seq(),
             op_seq,
             objects: commit.objects,
             next_object: self.next_object.load(Ordering::Relaxed),
             unsealed,
+            new_log,
         }
     }
 
@@ -220,9 +295,14 @@ impl Store {
         clean: bool,
         table: &mut Option<NewTable>,
     ) -> Result<Written, StoreError> {
-        let mut tickets = self.settle(frozen.seq).await?;
-        for data in frozen.unsealed.iter().flat_map(|unsealed| &unsealed.data) {
-            tickets.add(self.completed(data.write()).await?, &self.tracker);
+        let mut tickets = Tickets::default();
+        if frozen.new_log.is_some() {
+            self.settle_without_log(frozen, &mut tickets).await?;
+        } else {
+            tickets = self.settle(frozen.seq).await?;
+            for data in frozen.unsealed_data() {
+                tickets.add(self.completed(data.write()).await?, &self.tracker);
+            }
         }
         let (root, tree_nodes) = self.layers_root();
         let merged = self.merge(root, frozen).await?;
@@ -238,7 +318,7 @@ impl Store {
             generation: frozen.generation,
             // That of the map that it points to.
             geometry: self.space.map_geometry(),
-            epoch: state.epoch,
+            epoch: frozen.new_log.as_ref().map_or(state.epoch, |new| new.epoch),
             tree: merged.root,
             space: persisted.root,
             log,
@@ -260,7 +340,9 @@ impl Store {
             true => NO_FLUSH,
             false => self.flush_before_superblock(tickets).await?,
         };
-        self.batches_durable(frozen.seq, flushed);
+        if frozen.new_log.is_none() {
+            self.batches_durable(frozen.seq, flushed);
+        }
         Ok(Written { superblock, tree_nodes })
     }
 
@@ -313,10 +395,20 @@ impl Store {
     }
 
     /// Step 7: the new superblock counts.
-    fn adopt(&self, state: &mut CheckpointState, frozen: Frozen, written: Written, table: Option<NewTable>) {
+    fn adopt(
+        &self,
+        state: &mut CheckpointState,
+        mut frozen: Frozen,
+        written: Written,
+        table: Option<NewTable>,
+    ) {
         if let Some(table) = table {
             let forget = self.breaks(Canary::ForgetSnapshot);
             state.table = table.adopt(&state.table, &self.space, &frozen.space, forget);
+        }
+        if let Some(new) = frozen.new_log.take() {
+            state.epoch = new.epoch;
+            self.enter_log(new, frozen.seq, frozen.op_seq, frozen.generation);
         }
         {
             let mut log = self.log.lock();
@@ -350,6 +442,9 @@ impl Store {
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         log.stalled &= !may_seal;
+        if !may_seal && let Some(new) = frozen.new_log {
+            new.keep_segment();
+        }
         if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
             // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).
             data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
@@ -373,7 +468,13 @@ impl Store {
         // None on its way when the image is given to others.
         drop(self.discarding.batch.lock().await);
         let mut state = self.checkpoint.lock().await;
-        let result = self.run_checkpoint(&mut state, true).await;
+        let mut result = self.run_checkpoint(&mut state, true).await;
+        if self.has_hole() && self.health.writable().is_ok() {
+            drop(state);
+            self.leave_log().await?;
+            state = self.checkpoint.lock().await;
+            result = self.run_checkpoint(&mut state, true).await;
+        }
         if result.is_ok() {
             self.health.end_writing("it was unmounted");
             self.drained.notify(usize::MAX);

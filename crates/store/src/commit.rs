@@ -49,6 +49,11 @@ impl NamedWrites {
         std::mem::take(&mut self.writes)
     }
 
+    /// One after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &DataWrite> {
+        self.writes.iter()
+    }
+
     /// Bytes that they hold in memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -82,6 +82,7 @@ pub struct Counters {
     pub(crate) checkpoints_for_room: AtomicU64,
     pub(crate) background_flushes: AtomicU64,
     pub(crate) markers: AtomicU64,
+    pub(crate) logs_left: AtomicU64,
     pub(crate) discards: AtomicU64,
     pub(crate) discarded_bytes: AtomicU64,
     pub(crate) discards_failed: AtomicU64,
@@ -145,6 +146,8 @@ pub struct CountersSnapshot {
     pub checkpoints: u64,
     /// Checkpoints forced because there was no room.
     pub checkpoints_for_room: u64,
+    /// Logs that were left behind because a part of the device could not be written.
+    pub logs_left: u64,
     /// Flushes that only bounded what is not durable.
     pub background_flushes: u64,
     /// Marker batches written when idle.
@@ -231,6 +234,7 @@ impl Counters {
             checksum_errors: get(&self.checksum_errors),
             checkpoints: get(&self.checkpoints),
             checkpoints_for_room: get(&self.checkpoints_for_room),
+            logs_left: get(&self.logs_left),
             background_flushes: get(&self.background_flushes),
             markers: get(&self.markers),
             discards: get(&self.discards),

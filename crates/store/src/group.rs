@@ -17,11 +17,37 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
-use syncline_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock};
 
-/// Failures in a row after which the log, or the tree, counts as unwritable.
-pub(crate) const FAILURES_MAX: u32 = 3;
+/// Failures in a row after which the log, or the tree, counts as unwritable, if they have gone on for long enough.
+const FAILURES_MAX: u32 = 3;
+
+/// Failures in a row. A path that is away for a while, or one bad sector that many meet at once, is no end of a device.
+#[derive(Default)]
+pub(crate) struct Failures {
+    count: u32,
+    since: Option<Instant>,
+}
+
+impl Failures {
+    /// One more; true when it is the end.
+    pub(crate) fn add(&mut self, patience: Duration) -> bool {
+        self.count += 1;
+        self.count >= FAILURES_MAX && self.since.get_or_insert_with(Instant::now).elapsed() >= patience
+    }
+
+    /// Something succeeded.
+    pub(crate) fn end(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// True when the newest attempt at a write failed, and not because a flush did: repeating it may never help.
+pub(crate) fn failed_for_good(write: &Write) -> bool {
+    let lost = |error| !matches!(error, DeviceError::Poisoned { .. });
+    write.attempt().outcome().is_some_and(|outcome| outcome.is_err_and(lost))
+}
 
 /// How long a driver waits at most for those who are expected to join: a quarter of what batches take, within these.
 const GATHER_MIN: Duration = Duration::from_micros(150);
@@ -60,7 +86,7 @@ pub(crate) struct GroupCommit {
     batch_ns: AtomicU64,
     /// A flush failed: everything not durable must be written again before the next (rule R6).
     rewrite: AtomicBool,
-    failures: AtomicU32,
+    failures: Mutex<Failures>,
     /// Held by whoever drives a batch by itself.
     alone: syncline_sync::asynchronous::Mutex<()>,
 }
@@ -72,7 +98,7 @@ impl Default for GroupCommit {
             expected: AtomicU64::new(1),
             batch_ns: AtomicU64::new(0),
             rewrite: AtomicBool::new(false),
-            failures: AtomicU32::new(0),
+            failures: Default::default(),
             alone: syncline_sync::asynchronous::Mutex::new(()),
         }
     }
@@ -200,6 +226,15 @@ impl Store {
                 drop(lead);
                 self.checkpoint_instead(&mut drive).await
             }
+            Err(StoreError::Device(error)) if self.has_hole() => {
+                let result = self.leave_log().await;
+                drive.checkpointed = Some(Instant::now());
+                (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
+                self.group.answered(group);
+                drop(lead);
+                // The first error tells more than what came of it.
+                result.map_err(|_| StoreError::Device(error))
+            }
             result => {
                 // Who gathers meanwhile counts among those who are about, so before the next driver is let in.
                 self.group.answered(group);
@@ -208,7 +243,7 @@ impl Store {
             }
         };
         match &result {
-            Ok(()) => self.group.failures.store(0, Ordering::Release),
+            Ok(()) => self.group.failures.lock().end(),
             Err(error) => self.note_failure(error),
         }
         drive.members = group.members.load(Ordering::Relaxed);
@@ -370,11 +405,10 @@ impl Store {
         }
     }
 
-    /// Counts failures in a row; the third makes the filesystem read-only.
+    /// Counts failures in a row; too many for too long make the filesystem read-only.
     fn note_failure(&self, error: &StoreError) {
-        let failures = self.group.failures.fetch_add(1, Ordering::AcqRel) + 1;
-        tracing::error!("fsync failed ({failures} in a row): {error}");
-        if failures >= FAILURES_MAX {
+        tracing::error!("fsync failed: {error}");
+        if self.group.failures.lock().add(self.options.patience) {
             self.turn_read_only(&format!(
                 "the log could not be written ({error}); unmount, mend the device and mount again to recover"
             ));

@@ -26,6 +26,8 @@ pub struct StoreOptions {
     /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
     /// writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
+    /// How long the device may fail, three times at least, before the filesystem turns read-only. Default 30 s.
+    pub patience: Duration,
     /// Discard what becomes free, in the background. Default false.
     pub discard: bool,
     /// Mechanisms that are switched off, for measurements. Default none.
@@ -53,6 +55,7 @@ impl Default for StoreOptions {
             seal_bytes: 1 << 20,
             pending_bytes: 16 << 20,
             unflushed_bytes: 64 << 20,
+            patience: Duration::from_secs(30),
             discard: false,
             ablations: Ablations::default(),
             canary: None,

@@ -361,7 +361,7 @@ pub(crate) fn assemble(
         checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {
             slot: 0,
             epoch,
-            failures: 0,
+            failures: Default::default(),
             table: Table::default(),
         }),
         superblock: RwLock::new(superblock.clone()),
@@ -377,6 +377,9 @@ pub(crate) fn assemble(
         checkpoint_ended: Event::new(),
         drained: Event::new(),
         flushing: AtomicBool::new(false),
+        leaving: syncline_sync::asynchronous::Mutex::new(()),
+        leaving_log: AtomicBool::new(false),
+        relocation: Default::default(),
         discarding: Default::default(),
         closing: AtomicBool::new(false),
         growing: Default::default(),

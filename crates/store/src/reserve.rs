@@ -105,7 +105,8 @@ impl Store {
     async fn throttle(&self) -> Result<(), StoreError> {
         loop {
             let ended = self.checkpoint_ended.listen();
-            if self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes {
+            let fits = self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes;
+            if fits || self.leaving_log.load(Ordering::Acquire) {
                 break;
             }
             self.health.writable()?;
@@ -117,7 +118,8 @@ impl Store {
             let backlog = self.backlog();
             let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
             let sealed = backlog.pending_bytes < self.pending_bytes_max();
-            if flushed && (sealed || self.breaks(Canary::UnboundedPending)) {
+            let waits = !(flushed && (sealed || self.breaks(Canary::UnboundedPending)));
+            if !waits || self.leaving_log.load(Ordering::Acquire) {
                 return Ok(());
             }
             self.health.writable()?;

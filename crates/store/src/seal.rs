@@ -1,5 +1,6 @@
 //! Sealing: the pending log becomes a batch on its way to the device.
 
+use crate::group::failed_for_good;
 use crate::inflight::Write;
 use crate::trace::DurableMark;
 use crate::{Ablation, Canary, DataWrite, Store, StoreError};
@@ -71,13 +72,18 @@ pub(crate) struct NewSegment {
 }
 
 impl NewSegment {
-    fn allocate(space: &Arc<Space>, blocks: u64) -> Option<Self> {
+    pub(crate) fn allocate(space: &Arc<Space>, blocks: u64) -> Option<Self> {
         let run = space.allocate(Class::Log, blocks, blocks, None)?;
         Some(Self { space: space.clone(), run: Some(run) })
     }
 
+    /// Where it is.
+    pub(crate) fn run(&self) -> BlockRun {
+        self.run.expect("only taking it takes it away")
+    }
+
     /// The log owns it from here on.
-    fn take(mut self) -> Option<BlockRun> {
+    pub(crate) fn take(mut self) -> Option<BlockRun> {
         self.run.take()
     }
 }
@@ -242,9 +248,16 @@ impl Store {
 
     /// Gives back blocks of a write that were never named, once no attempt can reach them any more (rule R2).
     fn give_back_when_ended(&self, data: &DataWrite, unnamed: Vec<BlockRun>) {
-        if !unnamed.is_empty() {
-            let space = self.space.clone();
-            data.write().on_end(Box::new(move || unnamed.into_iter().for_each(|part| space.give_back(part))));
+        if unnamed.is_empty() {
+            return;
         }
+        let (space, write) = (self.space.clone(), data.write().clone());
+        let give_back = move || {
+            if failed_for_good(&write) {
+                space.quarantine(write.run);
+            }
+            unnamed.into_iter().for_each(|part| space.give_back(part));
+        };
+        data.write().on_end(Box::new(give_back));
     }
 }

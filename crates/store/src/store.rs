@@ -5,6 +5,7 @@ use crate::commit::CommitState;
 use crate::group::GroupCommit;
 use crate::health::Health;
 use crate::inflight::Inflight;
+use crate::leave_log::Relocate;
 use crate::memtable::Layers;
 use crate::seal::LogState;
 use crate::trace::DurableMark;
@@ -16,7 +17,7 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, ObjectId, SharedGeometry};
 use syncline_space::{Space, SpaceCounters};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_sync::{Event, Mutex, RwLock};
+use syncline_sync::{Event, Mutex, OnceLock, RwLock};
 use syncline_tree::Tree;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
@@ -57,6 +58,12 @@ pub struct Store {
     pub(crate) drained: Event,
     /// The background is flushing what is sealed.
     pub(crate) flushing: AtomicBool,
+    /// Held by whoever leaves the log.
+    pub(crate) leaving: syncline_sync::asynchronous::Mutex<()>,
+    /// Data is being placed anew, so that the log can be left: nobody waits for a flush or a checkpoint that only comes after it.
+    pub(crate) leaving_log: AtomicBool,
+    /// Who places data anew that the device does not take.
+    pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
     /// Held while the image becomes larger.

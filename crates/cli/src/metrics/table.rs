@@ -219,6 +219,11 @@ pub const METRICS: &[Metric] = &[
     count("discards", "/store/discards", "Runs of free blocks that the device was told to forget"),
     bytes(count("discarded", "/store/discarded_bytes", "Bytes that the device was told to forget")),
     count("discards_failed", "/store/discards_failed", "Discards that the device refused"),
+    count(
+        "logs_left",
+        "/store/logs_left",
+        "Logs left for a new one because a part of the device could not be written",
+    ),
     count("log_markers", "/store/markers", "Marker batches written when idle"),
     now("replayed_batches", "/store/replayed_batches", "Batches replayed when the image was opened"),
     now("replayed_records", "/store/replayed_records", "Records replayed when the image was opened"),

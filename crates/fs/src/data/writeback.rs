@@ -19,12 +19,14 @@ use crate::receipt::Submitted;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
-use syncline_store::{Admission, Reservation};
+use syncline_store::{Admission, Reservation, StoreError};
 
 /// Most blocks of one inode on their way at a time: 16 MiB.
 const ROUND_BLOCKS: u64 = 4096;
 /// The same of an inode whose data is compressed before: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
+/// Places at which a block is tried to be written at most.
+const PLACES_MAX: usize = 4;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
 
@@ -40,7 +42,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     result
 }
 
-async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     if submit::is_settled(&inode.state.lock(), Aim::Place) {
         return Ok(());
     }
@@ -93,7 +95,27 @@ pub(crate) enum Way {
 }
 
 /// Writes back the first dirty blocks of a range and returns where to go on. The inode's `writeback` is held; its lease is not.
+///
+/// Blocks that the device does not take are written to another place: one bad sector is nothing to tell a program of.
 pub(crate) async fn round(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    way: Way,
+    note: &mut Submitted,
+) -> Result<u64, FsError> {
+    for _ in 1..PLACES_MAX {
+        match round_once(fs, inode, blocks.clone(), way, note).await {
+            Err(FsError::Store(StoreError::Device(error))) => {
+                tracing::warn!(ino = inode.ino, "{error}; writing this data elsewhere");
+            }
+            ended => return ended,
+        }
+    }
+    round_once(fs, inode, blocks, way, note).await
+}
+
+async fn round_once(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     blocks: Range<u64>,

@@ -232,6 +232,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         canary: world.canary,
         epoch: Some(rng.random()),
         discard: rng.random(),
+        patience: Duration::ZERO,
         ..StoreOptions::default()
     };
     let fs = Options {

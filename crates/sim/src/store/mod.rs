@@ -70,6 +70,7 @@ fn options(world: &World) -> StoreOptions {
         canary: world.canary,
         epoch: Some(rng.random()),
         discard: rng.random(),
+        patience: Duration::ZERO,
         ..StoreOptions::default()
     }
 }

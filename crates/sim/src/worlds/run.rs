@@ -106,6 +106,7 @@ pub(super) fn options(
         canary,
         epoch: Some(epoch),
         discard: true,
+        patience: Duration::ZERO,
         ..StoreOptions::default()
     };
     let fs = Options { clock, access_time: AccessTime::Never, cached_inodes_max: 64, ..Options::default() };

@@ -2,6 +2,7 @@
 
 use crate::support::{Unruly, background, block, image, key, open};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use syncline_device::block_on;
 use syncline_store::{Canary, Store, StoreError, StoreOptions, Transaction};
 
@@ -11,7 +12,11 @@ fn after_a_doubtful_superblock(canary: Option<Canary>) -> (Result<(), StoreError
     let spawn = background();
     let memory = image(16, &spawn);
     let device = Unruly::new(memory.clone());
-    let store = open(device.clone(), StoreOptions { canary, ..StoreOptions::default() }, &spawn);
+    let store = open(
+        device.clone(),
+        StoreOptions { canary, patience: Duration::ZERO, ..StoreOptions::default() },
+        &spawn,
+    );
     let mut room = block_on(store.reserve(1)).unwrap();
     let run = store.allocate(&mut room, 1, None).unwrap();
     let data = store.write_data(run, vec![block(1)]);

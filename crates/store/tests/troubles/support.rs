@@ -44,7 +44,7 @@ pub struct Unruly {
     /// Writes below this byte take place and are said to have failed.
     pub doubtful_below: AtomicU64,
     /// Writes to these bytes fail and do nothing.
-    pub bad: parking_lot::Mutex<Vec<std::ops::Range<u64>>>,
+    pub bad: parking_lot::Mutex<Option<std::ops::Range<u64>>>,
     /// Nothing works.
     pub gone: AtomicBool,
 }
@@ -62,8 +62,8 @@ impl Unruly {
     }
 
     fn is_bad(&self, offset: u64, len: u64) -> bool {
-        let bad = self.bad.lock();
-        self.gone.load(Ordering::SeqCst) || bad.iter().any(|bad| bad.start < offset + len && offset < bad.end)
+        let hit = |bad: &std::ops::Range<u64>| bad.start < offset + len && offset < bad.end;
+        self.gone.load(Ordering::SeqCst) || self.bad.lock().as_ref().is_some_and(hit)
     }
 }
 

@@ -1,0 +1,85 @@
+//! Blocks that the device did not take: they are not handed out again while the image is open.
+//!
+//! Only so many: a path that is away for a while fails every write, and blames blocks that are sound. The oldest are tried again then.
+
+use crate::bits::{blocks_of, clip};
+use std::collections::VecDeque;
+use syncline_format::BlockRun;
+
+/// The blocks, the oldest first.
+#[derive(Default)]
+pub(crate) struct Quarantine {
+    runs: VecDeque<Kept>,
+    blocks: u64,
+}
+
+struct Kept {
+    run: BlockRun,
+    /// What of it would be free.
+    withheld: Vec<BlockRun>,
+}
+
+impl Quarantine {
+    /// Keeps `run` from now on, and at most `max` blocks in all; what the oldest gave up for that may be handed out.
+    pub(crate) fn add(&mut self, run: BlockRun, max: u64) -> Vec<BlockRun> {
+        let known = self.runs.iter().any(|kept| kept.run.start <= run.start && run.end() <= kept.run.end());
+        if known || run.blocks > max {
+            return Vec::new();
+        }
+        self.runs.push_back(Kept { run, withheld: Vec::new() });
+        self.blocks += run.blocks;
+        let mut freed = Vec::new();
+        while self.blocks > max {
+            let Some(oldest) = self.runs.pop_front() else { break };
+            self.blocks -= oldest.run.blocks;
+            freed.extend(oldest.withheld);
+        }
+        // Another one may have the same blocks.
+        self.withhold(freed)
+    }
+
+    /// What of these free runs may be handed out.
+    pub(crate) fn withhold(&mut self, free: Vec<BlockRun>) -> Vec<BlockRun> {
+        if self.runs.is_empty() {
+            return free;
+        }
+        let mut open = free;
+        for kept in &mut self.runs {
+            let mut rest = Vec::with_capacity(open.len());
+            for run in open {
+                let Some(bad) = clip(run, kept.run) else {
+                    rest.push(run);
+                    continue;
+                };
+                kept.withheld.push(bad);
+                let (before, after) = (bad.start - run.start, run.end() - bad.end());
+                rest.extend((before > 0).then(|| BlockRun::new(run.start, before)));
+                rest.extend((after > 0).then(|| BlockRun::new(bad.end(), after)));
+            }
+            open = rest;
+        }
+        open
+    }
+
+    /// Blocks that nobody uses, and nobody gets.
+    pub(crate) fn withheld_blocks(&self) -> u64 {
+        self.runs.iter().map(|kept| blocks_of(&kept.withheld)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_not_handed_out_until_too_much_is() {
+        let mut quarantine = Quarantine::default();
+        assert!(quarantine.add(BlockRun::new(100, 4), 8).is_empty());
+        let open = quarantine.withhold(vec![BlockRun::new(98, 10), BlockRun::new(200, 2)]);
+        assert_eq!(open, [BlockRun::new(98, 2), BlockRun::new(104, 4), BlockRun::new(200, 2)]);
+        assert_eq!(quarantine.withheld_blocks(), 4);
+        assert!(quarantine.add(BlockRun::new(300, 4), 8).is_empty());
+        assert_eq!(quarantine.add(BlockRun::new(400, 1), 8), [BlockRun::new(100, 4)]);
+        assert!(quarantine.add(BlockRun::new(500, 9), 8).is_empty(), "larger than all that may be kept");
+    }
+}

@@ -1,0 +1,197 @@
+//! Leaving the log: how one bad sector is no end (rule R5's other way).
+//!
+//! A write of a sealed batch, or of data that one names, fails again when it is repeated. Nothing from that batch on can be
+//! acknowledged by the log, which has a hole now. So the log is left behind: data that could not be written is placed anew, and a
+//! checkpoint puts all changes into the tree and opens a log of a new epoch in a segment of its own. Its superblock acknowledges them.
+//!
+//! What a crash leaves on the way: until that superblock is durable, the old one and the old log up to the hole, which is all that was
+//! acknowledged; nothing is sealed meanwhile, so nothing can be acknowledged beside it. Afterwards the new one and the new log; that the
+//! old log's batches may lie about is no matter, for its epoch has ended (rule R3).
+
+use crate::checkpoint::Frozen;
+use crate::group::failed_for_good;
+use crate::inflight::DataWrite;
+use crate::seal::{NewSegment, Sealed};
+use crate::tickets::Tickets;
+use crate::{Store, StoreError};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use syncline_format::superblock::LogStart;
+use syncline_format::{BlockRun, Epoch, Key};
+use syncline_log::Chain;
+use syncline_sync::atomic::Ordering;
+
+/// How often data is placed anew before the device counts as unwritable: the new place may be bad, too.
+const ROUNDS_MAX: usize = 4;
+
+/// Places data anew, for a store that does not know what its items mean.
+pub trait Relocate: Send + Sync {
+    /// Has no item refer to blocks of `run` any more; their contents can be read meanwhile. Waits for no checkpoint.
+    fn relocate(&self, run: BlockRun) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>>;
+}
+
+/// The log that a checkpoint opens.
+pub(crate) struct NewLog {
+    pub(crate) epoch: Epoch,
+    pub(crate) start: LogStart,
+    segment: NewSegment,
+}
+
+impl NewLog {
+    /// Its superblock may be on the device: whatever comes, nobody else gets the segment.
+    pub(crate) fn keep_segment(self) {
+        self.segment.take();
+    }
+}
+
+impl Store {
+    /// Names who places data anew where the device does not take it. Without one only the log itself can be left.
+    pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
+        let _ = self.relocation.set(by);
+    }
+
+    /// Items of these kinds that were put since the last checkpoint, and are not removed by now.
+    pub fn recent_items(&self, wanted: impl Fn(Key) -> bool) -> Vec<(Key, Bytes)> {
+        let layers = self.layers.read();
+        let older = layers.frozen.iter().flat_map(|frozen| frozen.items());
+        let all = older.chain(layers.active.items()).filter(|(key, _)| wanted(**key));
+        let newest: BTreeMap<Key, Option<Bytes>> = all.map(|(key, value)| (*key, value.clone())).collect();
+        newest.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
+    /// True when a write of a sealed batch failed, and not because of a flush: repeating it may never help.
+    pub(crate) fn has_hole(&self) -> bool {
+        let log = self.log.lock();
+        log.sealed.iter().flat_map(Sealed::writes).any(|write| failed_for_good(write))
+    }
+
+    /// True while somebody places data anew.
+    pub(crate) fn is_leaving_log(&self) -> bool {
+        self.leaving_log.load(Ordering::Acquire)
+    }
+
+    /// Makes everything durable without the log's batches that could not be written.
+    pub(crate) async fn leave_log(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.leaving.lock().await;
+        self.leaving_log.store(true, Ordering::Release);
+        // Those who place data anew are writers like others, and may wait for room that only this makes.
+        self.checkpoint_ended.notify(usize::MAX);
+        self.drained.notify(usize::MAX);
+        let relocated = self.relocate_lost_data().await;
+        self.leaving_log.store(false, Ordering::Release);
+        relocated?;
+        let mut state = self.checkpoint.lock().await;
+        if !self.has_hole() {
+            // Somebody else has left it, or written what had failed.
+            return self.run_checkpoint(&mut state, false).await;
+        }
+        self.run_checkpoint_leaving_log(&mut state).await?;
+        self.counters.logs_left.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            "a part of the device could not be written: its contents were placed anew, and a new log was begun"
+        );
+        Ok(())
+    }
+
+    /// Has data placed anew that can't be written where it is, and keeps these blocks from others.
+    async fn relocate_lost_data(&self) -> Result<(), StoreError> {
+        let mut last = None;
+        for _ in 0..ROUNDS_MAX {
+            let mut any = false;
+            for data in self.named_data() {
+                let Err(error) = self.completed(data.write()).await else { continue };
+                if !failed_for_good(data.write()) {
+                    return Err(error.into());
+                }
+                self.space.quarantine(data.run());
+                if self.space.names_any(data.run()) {
+                    let Some(by) = self.relocation.get() else { return Err(error.into()) };
+                    tracing::warn!("{error}; placing this data anew");
+                    by.relocate(data.run()).await?;
+                    (any, last) = (true, Some(error));
+                }
+            }
+            if !any {
+                return Ok(());
+            }
+        }
+        Err(last.expect("a round that did something noted why").into())
+    }
+
+    /// All data that batches or pending changes name and no flush covers.
+    fn named_data(&self) -> Vec<DataWrite> {
+        let log = self.log.lock();
+        let mut named: Vec<DataWrite> =
+            log.sealed.iter().flat_map(|sealed| sealed.data.iter().cloned()).collect();
+        named.extend(self.commit.lock().writes.iter().cloned());
+        named
+    }
+
+    /// A segment and an epoch for the log to come.
+    pub(crate) fn new_log(&self) -> Result<NewLog, StoreError> {
+        let blocks = self.segment_blocks();
+        let segment = NewSegment::allocate(&self.space, blocks).ok_or(StoreError::NoSpace)?;
+        let epoch = match self.options.epoch {
+            Some(given) => epoch_after(given, self.commit.lock().generation),
+            None => rand::random(),
+        };
+        let run = segment.run();
+        // Its number and the batch before it are those of the freeze.
+        let start = LogStart { addr: run.start, segment: run, seq: 0, prev: 0 };
+        Ok(NewLog { epoch, start, segment })
+    }
+
+    /// Waits for the data of the batches that are left behind, and until nothing is on its way to their blocks. What could not be
+    /// written must not be needed any more.
+    pub(crate) async fn settle_without_log(
+        &self,
+        frozen: &Frozen,
+        tickets: &mut Tickets,
+    ) -> Result<(), StoreError> {
+        let (logs, data): (Vec<_>, Vec<_>) = {
+            let log = self.log.lock();
+            log.sealed.iter().map(|sealed| (sealed.log.clone(), sealed.data.clone())).unzip()
+        };
+        for write in logs {
+            let _ = write.wait().await;
+            if failed_for_good(&write) {
+                self.space.quarantine(write.run);
+            }
+        }
+        for data in data.iter().flatten().chain(frozen.unsealed_data()) {
+            match self.completed(data.write()).await {
+                Ok(ticket) => tickets.add(ticket, &self.tracker),
+                Err(error) if frozen.names_any(data.run()) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The new log's superblock is durable: the old one's batches are, too, by being in the tree.
+    pub(crate) fn enter_log(&self, new: NewLog, seq: u64, op: u64, generation: u64) {
+        let mut log = self.log.lock();
+        let mut left = Vec::new();
+        while let Some(sealed) = log.sealed.pop_front() {
+            log.unflushed_bytes -= sealed.bytes;
+            sealed.writes().for_each(|write| write.close());
+            left.push(sealed);
+        }
+        log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
+        log.segments.extend(new.segment.take());
+        log.chain = Chain::new(new.epoch, self.segment_blocks(), new.start, op);
+        (log.durable_seq, log.marked_seq, log.bytes_since_freeze) = (seq, seq, 0);
+        drop(log);
+        left.iter().flat_map(|sealed| &sealed.data).for_each(|data| self.retire(data));
+        self.drained.notify(usize::MAX);
+    }
+}
+
+/// For simulations, which name their epochs: another one for each log of a life.
+fn epoch_after(mut epoch: Epoch, generation: u64) -> Epoch {
+    epoch[8..].iter_mut().zip(generation.to_le_bytes()).for_each(|(byte, more)| *byte ^= more);
+    epoch
+}
