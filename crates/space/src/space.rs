@@ -21,6 +21,8 @@ const RUNS_PER_LOCK: usize = 1024;
 
 /// Of so many blocks one may be kept because the device did not take it.
 const QUARANTINE_SHARE: u64 = 64;
+/// And so many in any case: those of the largest single write.
+const QUARANTINE_LEAST: u64 = 256;
 
 /// How much space there is, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,7 +210,7 @@ impl Space {
     /// Keeps blocks that the device did not take from being handed out while the image is open, unless far too many are.
     pub fn quarantine(&self, run: BlockRun) {
         let Some(run) = self.clip(run) else { return };
-        let max = self.geometry().total_blocks / QUARANTINE_SHARE;
+        let max = (self.geometry().total_blocks / QUARANTINE_SHARE).max(QUARANTINE_LEAST);
         let state = &mut *self.lock();
         let freed = state.quarantine.add(run, max);
         state.live.clear(&freed);

@@ -47,6 +47,24 @@ impl NewLog {
     }
 }
 
+/// While it lives, nobody waits for a flush or a checkpoint to be let in.
+struct Passing<'a>(&'a Store);
+
+impl<'a> Passing<'a> {
+    fn begin(store: &'a Store) -> Self {
+        store.leaving_log.store(true, Ordering::Release);
+        store.checkpoint_ended.notify(usize::MAX);
+        store.drained.notify(usize::MAX);
+        Self(store)
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.0.leaving_log.store(false, Ordering::Release);
+    }
+}
+
 impl Store {
     /// Names who places data anew where the device does not take it. Without one only the log itself can be left.
     pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
@@ -76,13 +94,7 @@ impl Store {
     /// Makes everything durable without the log's batches that could not be written.
     pub(crate) async fn leave_log(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.leaving.lock().await;
-        self.leaving_log.store(true, Ordering::Release);
-        // Those who place data anew are writers like others, and may wait for room that only this makes.
-        self.checkpoint_ended.notify(usize::MAX);
-        self.drained.notify(usize::MAX);
-        let relocated = self.relocate_lost_data().await;
-        self.leaving_log.store(false, Ordering::Release);
-        relocated?;
+        self.relocate_lost_data().await?;
         let mut state = self.checkpoint.lock().await;
         if !self.has_hole() {
             // Somebody else has left it, or written what had failed.
@@ -98,6 +110,8 @@ impl Store {
 
     /// Has data placed anew that can't be written where it is, and keeps these blocks from others.
     async fn relocate_lost_data(&self) -> Result<(), StoreError> {
+        // Those who place data anew are writers like others, and may wait for room that only this makes.
+        let _nobody_waits = Passing::begin(self);
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
             let mut any = false;
