@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ._syncline import RawFile
@@ -160,6 +161,52 @@ def buffered(raw: File, kind: str, buffering: int) -> Any:
     if "+" in kind:
         return io.BufferedRandom(raw, size)
     return io.BufferedReader(raw, size) if kind == "r" else io.BufferedWriter(raw, size)
+
+
+class OpenFiles:
+    """What was opened and somebody still has: closed together, the layers of a file from the outermost one."""
+
+    def __init__(self) -> None:
+        # The files keep themselves alive for as long as anybody has them, and write what they have when nobody does.
+        self._texts: weakref.WeakSet[io.TextIOWrapper] = weakref.WeakSet()
+        self._buffers: weakref.WeakSet[io.BufferedIOBase] = weakref.WeakSet()
+        self._raws: weakref.WeakSet[File] = weakref.WeakSet()
+
+    def add(self, file: io.TextIOWrapper | io.BufferedIOBase | File) -> None:
+        if isinstance(file, File):
+            self._raws.add(file)
+        elif isinstance(file, io.TextIOWrapper):
+            self._texts.add(file)
+        else:
+            self._buffers.add(file)
+
+    def clear(self) -> None:
+        """Forgets them all."""
+        for layer in (self._texts, self._buffers, self._raws):
+            layer.clear()
+
+    def close(self) -> None:
+        """Closes them all, also when some fail, and raises the first error."""
+        failed: list[Exception] = []
+        for layer in (self._texts, self._buffers, self._raws):
+            for file in list(layer):
+                try:
+                    _close(file)
+                except Exception as error:
+                    failed.append(error)
+            layer.clear()
+        if failed:
+            raise failed[0]
+
+
+def _close(file: io.IOBase) -> None:
+    try:
+        closed = file.closed
+    except ValueError:
+        # A layer that was detached: what is below it has an entry of its own.
+        return
+    if not closed:
+        file.close()
 
 
 def below(file: Any) -> RawFile:

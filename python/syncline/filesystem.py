@@ -22,13 +22,25 @@ if TYPE_CHECKING:
 _open: weakref.WeakSet[Filesystem] = weakref.WeakSet()
 
 
-os.register_at_fork(after_in_child=_open.clear)
+def _leave_to_the_parent() -> None:
+    for filesystem in list(_open):
+        filesystem._files.clear()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 @atexit.register
 def _close_all() -> None:
+    failed: list[Exception] = []
     for filesystem in list(_open):
-        filesystem.close()
+        try:
+            filesystem.close()
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 class Filesystem(Image):
@@ -38,8 +50,11 @@ class Filesystem(Image):
     while they wait. Errors are those of `os`: FileNotFoundError and so on. Not usable in a child of `os.fork`.
     """
 
+    _files: files.OpenFiles
+
     def __new__(cls, image: str | os.PathLike[str], *, how: str = "open", size: int = 0, snapshot: str = "") -> Self:
         filesystem = super().__new__(cls, how, os.fspath(image), size, snapshot)
+        filesystem._files = files.OpenFiles()
         _open.add(filesystem)
         return filesystem
 
@@ -76,6 +91,16 @@ class Filesystem(Image):
     ) -> None:
         self.close()
 
+    def close(self) -> None:
+        """Closes the files that `open` returned, which writes what they have buffered, then the image, which has nothing to
+        recover afterwards. Does nothing the second time. If something can't be written, the first error is raised when all that
+        can be has been, and everything is closed."""
+        try:
+            if not self.closed:
+                self._files.close()
+        finally:
+            super().close()
+
     def open(
         self,
         path: str | os.PathLike[str],
@@ -92,12 +117,16 @@ class Filesystem(Image):
         if not binary and buffering == 0:
             raise ValueError("text needs a buffer")
         raw = files.File(self.open_native(path, kind), os.fspath(path), kind)
+        self._files.add(raw)
         if buffering == 0:
             return raw
         file = files.buffered(raw, kind, buffering)
+        self._files.add(file)
         if binary:
             return file
-        return io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+        text = io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+        self._files.add(text)
+        return text
 
     def open_native(self, path: str | os.PathLike[str], kind: str) -> RawFile:
         """The file below Python's layers; `kind` is a mode without "b" and "t"."""

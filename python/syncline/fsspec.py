@@ -149,12 +149,12 @@ class SynclineFileSystem(AbstractFileSystem):
         return f"syncline-{id(self.filesystem)}"
 
     def close(self) -> None:
-        """Closes the image; who asks fsspec for it again has it opened again."""
-        self.filesystem.close()
+        """Closes the image, and the files that are open in it; who asks fsspec for it again has it opened again."""
         cache = type(self)._cache
         for token, instance in list(cache.items()):
             if instance.filesystem is self.filesystem:
                 cache.pop(token, None)
+        self.filesystem.close()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

@@ -273,3 +273,77 @@ def test_snapshots(image):
         assert fs.read_bytes("/file") == b"old"
         fs.delete_snapshot("before")
         assert fs.snapshots() == []
+
+
+def test_closing_the_filesystem_writes_what_open_files_have_buffered(image):
+    fs = syncline.Filesystem.create(image, 64 << 20)
+    text = fs.open("/text", "w")
+    binary = fs.open("/binary", "w+b")
+    inner = fs.open("/detached", "w").detach()
+    raw = fs.open("/raw", "wb", buffering=0)
+    done = fs.open("/done", "wb")
+    done.write(b"closed before")
+    done.close()
+    text.write("text that nobody flushed")
+    binary.write(b"binary")
+    inner.write(b"below a text layer that is gone")
+    raw.write(b"raw")
+    fs.close()
+    fs.close()
+    assert text.closed and binary.closed and inner.closed and raw.closed
+    for late in (lambda: text.write("late"), lambda: binary.write(b"late"), lambda: raw.write(b"late")):
+        with pytest.raises(ValueError, match="closed"):
+            late()
+    # Nobody holds the image any more, though the files are there still.
+    with syncline.Filesystem.open_image(image) as again:
+        assert again.read_bytes("/text") == b"text that nobody flushed"
+        assert again.read_bytes("/binary") == b"binary"
+        assert again.read_bytes("/detached") == b"below a text layer that is gone"
+        assert again.read_bytes("/raw") == b"raw"
+        assert again.read_bytes("/done") == b"closed before"
+
+
+def test_what_can_not_be_written_on_closing_is_told_and_the_rest_is_written(image):
+    fs = syncline.Filesystem.create(image, 16 << 20)
+    # Files are gone through in no order: one on each side of the one that fails would be luck, twenty are not.
+    small = [fs.open(f"/small{number}", "wb") for number in range(20)]
+    for file in small:
+        file.write(b"small")
+    large = fs.open("/large", "wb", buffering=64 << 20)
+    large.write(bytes(48 << 20))
+    with pytest.raises(OSError) as caught:
+        fs.close()
+    assert caught.value.errno == errno.ENOSPC
+    assert large.closed and fs.closed
+    with syncline.Filesystem.open_image(image) as again:
+        assert [again.read_bytes(f"/small{number}") for number in range(20)] == [b"small"] * 20
+
+
+def test_what_is_buffered_when_python_ends_is_written(image):
+    program = f"""
+import syncline
+fs = syncline.Filesystem.create({str(image)!r}, 64 << 20)
+file = fs.open("/file", "w")
+file.write("not flushed")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with syncline.Filesystem.open_image(image) as fs:
+        assert fs.read_bytes("/file") == b"not flushed"
+
+
+def test_a_forked_child_closes_nothing_of_the_parents(image):
+    program = f"""
+import os, sys, syncline
+fs = syncline.Filesystem.create({str(image)!r}, 64 << 20)
+file = fs.open("/file", "wb")
+file.write(b"the parent's")
+child = os.fork()
+if child == 0:
+    fs.close()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+fs.close()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
+    with syncline.Filesystem.open_image(image) as fs:
+        assert fs.read_bytes("/file") == b"the parent's"
