@@ -1,16 +1,22 @@
 //! Errors of the library become OSError, which Python makes FileNotFoundError and so on by its errno.
 
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
 
 /// What Python raises for an error of the library.
 pub fn raised(error: &syncline::Error) -> PyErr {
+    if let syncline::Error::Memory { .. } = error {
+        return PyMemoryError::new_err(error.to_string());
+    }
     PyOSError::new_err((error.errno(), error.to_string()))
 }
 
 /// The same for a call about a path, which the message then has.
 pub fn raised_for(error: &syncline::Error, path: &Path) -> PyErr {
+    if let syncline::Error::Memory { .. } = error {
+        return PyMemoryError::new_err(format!("{}: {error}", path.display()));
+    }
     PyOSError::new_err((error.errno(), error.to_string(), path.as_os_str().to_owned()))
 }
 

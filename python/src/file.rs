@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::File;
 
+/// Most that is read at a time.
+const PIECE_BYTES: usize = 4 << 20;
+
 /// An open file. Reads and writes say where; there is no position.
 #[pyclass(frozen, module = "syncline")]
 pub struct RawFile {
@@ -38,23 +41,35 @@ impl RawFile {
     }
 }
 
+/// An empty buffer with room for so many bytes. Where there is none: MemoryError, as Python's own files raise on any filesystem.
+fn memory_for(count: u64) -> PyResult<(Vec<u8>, usize)> {
+    let mut buffer = Vec::new();
+    match usize::try_from(count) {
+        Ok(count) if buffer.try_reserve_exact(count).is_ok() => Ok((buffer, count)),
+        _ => Err(raised(&syncline::Error::Memory { bytes: count })),
+    }
+}
+
 #[pymethods]
 impl RawFile {
     /// At most `count` bytes at `offset`; fewer only at the end.
     fn read_at<'py>(&self, py: Python<'py>, count: usize, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let read = self.call(py, |file| {
+        let file = self.get()?;
+        let read = py.detach(|| {
             // Not more than there is, whatever was asked for.
-            let left = file.metadata()?.len().saturating_sub(offset);
-            let mut buffer = vec![0; count.min(usize::try_from(left).unwrap_or(usize::MAX))];
-            let mut read = 0;
-            while read < buffer.len() {
-                match file.read_at(&mut buffer[read..], offset + read as u64)? {
-                    0 => break,
-                    bytes => read += bytes,
+            let left = file.metadata().map_err(|error| raised(&error))?.len().saturating_sub(offset);
+            let (mut buffer, count) = memory_for((count as u64).min(left))?;
+            loop {
+                let have = buffer.len();
+                // As it comes: what a file that ends early does not have takes no memory.
+                buffer.resize(count.min(have + PIECE_BYTES), 0);
+                let read = file.read_at(&mut buffer[have..], offset + have as u64);
+                let read = read.map_err(|error| raised(&error))?;
+                buffer.truncate(have + read);
+                if read == 0 || buffer.len() == count {
+                    return Ok::<_, PyErr>(buffer);
                 }
             }
-            buffer.truncate(read);
-            Ok(buffer)
         })?;
         Ok(PyBytes::new(py, &read))
     }
@@ -64,7 +79,7 @@ impl RawFile {
         let count = buffer.item_count();
         // Other threads may look at Python's buffer meanwhile, so it is filled when they can't.
         let read = self.call(py, |file| {
-            let mut data = vec![0; count.min(4 << 20)];
+            let mut data = vec![0; count.min(PIECE_BYTES)];
             let read = file.read_at(&mut data, offset)?;
             data.truncate(read);
             Ok(data)

@@ -347,3 +347,27 @@ fs.close()
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
     with syncline.Filesystem.open_image(image) as fs:
         assert fs.read_bytes("/file") == b"the parent's"
+
+
+def test_reading_all_of_what_no_memory_holds_fails_as_io_does(image):
+    """As on ext4: MemoryError, at once, and the file and the process go on."""
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        with fs.open("/sparse", "w+b") as file:
+            file.write(b"start")
+            file.truncate(1 << 62)
+        calls = [
+            lambda file: file.read(),
+            lambda file: file.raw.readall(),
+            lambda file: file.raw.read_at(1 << 62, 0),
+            lambda file: fs.read_bytes("/sparse"),
+        ]
+        with fs.open("/sparse", "rb") as file:
+            for call in calls:
+                with pytest.raises(MemoryError, match="4611686018427387904 bytes.*in pieces"):
+                    file.seek(0)
+                    call(file)
+            file.seek(0)
+            assert file.read(8) == b"start\0\0\0"
+            # What is left of it is little.
+            file.seek((1 << 62) - 3)
+            assert file.read() == b"\0\0\0"

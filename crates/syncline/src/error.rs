@@ -30,6 +30,12 @@ pub enum Error {
     /// EXDEV: files of different filesystems in one call.
     #[error("the files belong to different filesystems")]
     CrossDevice,
+    /// ENOMEM: there is no memory for so much at once.
+    #[error("{bytes} bytes at once do not fit into memory; read them in pieces")]
+    Memory {
+        /// How much was to be read.
+        bytes: u64,
+    },
     /// EILSEQ: the file's contents are not UTF-8.
     #[error("the file's contents are not UTF-8 text; 'read' gives them as bytes")]
     NotText,
@@ -57,6 +63,7 @@ impl Error {
             Self::WrongAccess(_) => 9,
             Self::Invalid(_) => 22,
             Self::CrossDevice => 18,
+            Self::Memory { .. } => 12,
             Self::NotText => 84,
             Self::Thread(error) => error.raw_os_error().unwrap_or(11),
         }

@@ -154,6 +154,12 @@ impl File {
     /// Everything from the start to the end, without moving the position.
     pub(crate) fn contents(&self) -> Result<Vec<u8>> {
         let mut contents = Vec::new();
+        // A sparse file may be larger than all memory; filling that to the brim would be the end of the process.
+        let bytes = self.metadata()?.len();
+        let reserved = usize::try_from(bytes).map(|bytes| contents.try_reserve_exact(bytes));
+        if !matches!(reserved, Ok(Ok(()))) {
+            return Err(Error::Memory { bytes });
+        }
         loop {
             let have = contents.len();
             let left = usize::try_from(self.metadata()?.len()).unwrap_or(usize::MAX).saturating_sub(have);

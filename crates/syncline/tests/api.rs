@@ -371,3 +371,19 @@ fn an_inode_knows_its_paths() {
     let fs = Filesystem::open_device(plain, ImageOptions::default()).unwrap();
     assert!(fs.paths(1).unwrap_err().to_string().contains("--parent-pointers on"));
 }
+
+/// A sparse file may be larger than all memory: an error like that of `std::fs::read`, and nothing is filled with zeros first.
+#[test]
+fn the_contents_of_a_file_that_no_memory_holds_are_refused() {
+    let (_device, fs) = memory();
+    let file = fs.create_file("sparse").unwrap();
+    file.write_all_at(b"start", 0).unwrap();
+    file.set_len(1 << 62).unwrap();
+    let error = fs.read("sparse").unwrap_err();
+    assert!(error.to_string().contains("4611686018427387904 bytes at once"), "{error}");
+    assert_eq!(errno(fs.read("sparse")), 12);
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::OutOfMemory);
+    let mut buffer = [0; 8];
+    file.read_exact_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"start\0\0\0");
+}
