@@ -9,5 +9,6 @@ mod devices;
 mod images;
 mod memory;
 mod mount_points;
+mod refused_mounts;
 mod repair;
 mod usage;

@@ -56,6 +56,26 @@ pub(crate) struct Limits {
     pub parent_bytes: usize,
 }
 
+/// A filesystem that has been read as far as it has to be, and changes nothing yet: its store need not have begun.
+pub struct Loaded {
+    fs: Arc<Filesystem>,
+    orphans: Vec<Ino>,
+}
+
+impl Loaded {
+    /// The filesystem, for reading.
+    pub fn fs(&self) -> &Arc<Filesystem> {
+        &self.fs
+    }
+
+    /// Starts the removal of orphans and the background write-back. The store must have begun.
+    pub fn start(self) -> Arc<Filesystem> {
+        self.fs.enqueue_orphans(self.orphans);
+        data::start(&self.fs);
+        self.fs
+    }
+}
+
 impl Filesystem {
     /// Brings a store's filesystem to life: starts the removal of orphans and the background write-back.
     pub async fn open(
@@ -63,17 +83,36 @@ impl Filesystem {
         spawn: Arc<dyn Spawn>,
         options: Options,
     ) -> Result<Arc<Self>, FsError> {
-        let hasher = NameHasher::new(&store.hash_seed());
-        Self::open_with(store, spawn, options, hasher).await
+        Ok(Self::load(store, spawn, options).await?.start())
     }
 
-    /// The same with a given hash of names.
+    /// The first part of it: reads, and refuses what can't be used.
+    pub async fn load(
+        store: Arc<Store>,
+        spawn: Arc<dyn Spawn>,
+        options: Options,
+    ) -> Result<Loaded, FsError> {
+        let hasher = NameHasher::new(&store.hash_seed());
+        Self::load_with(store, spawn, options, hasher).await
+    }
+
+    /// The whole with a given hash of names.
+    #[cfg(test)]
     pub(crate) async fn open_with(
         store: Arc<Store>,
         spawn: Arc<dyn Spawn>,
         options: Options,
         hasher: NameHasher,
     ) -> Result<Arc<Self>, FsError> {
+        Ok(Self::load_with(store, spawn, options, hasher).await?.start())
+    }
+
+    async fn load_with(
+        store: Arc<Store>,
+        spawn: Arc<dyn Spawn>,
+        options: Options,
+        hasher: NameHasher,
+    ) -> Result<Loaded, FsError> {
         let geometry = store.geometry();
         let limits = Limits {
             value_bytes: geometry.max_value_bytes(),
@@ -106,9 +145,8 @@ impl Filesystem {
         fs.quotas.load(&fs).await?;
         // An image without a usable root is refused here, not by the first caller.
         fs.directory(ROOT).await?;
-        fs.find_orphans().await?;
-        data::start(&fs);
-        Ok(fs)
+        let orphans = fs.find_orphans().await?;
+        Ok(Loaded { fs, orphans })
     }
 
     /// Removes what has no name, writes everything else back, and stops what runs in the background. Closing the store is
@@ -144,7 +182,7 @@ impl Filesystem {
                 Claim::Wait(loaded) => loaded.await,
                 Claim::Load(loading) => {
                     // In memory of its own: whoever has the inode in memory carries no room for this along.
-                    let inode = Box::pin(self.load(ino)).await?;
+                    let inode = Box::pin(self.load_inode(ino)).await?;
                     self.store.give_way();
                     if loading.finish(&inode) {
                         self.store.give_way();
@@ -156,7 +194,7 @@ impl Filesystem {
         }
     }
 
-    async fn load(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+    async fn load_inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.counters.inode_loads.add(1);
         let value = self.store.get(Inode::key(ino)).await?.ok_or(FsError::Stale)?;
         self.store.give_way();

@@ -51,7 +51,7 @@ pub use counters::FsCounters;
 pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage};
 pub use enlarge::Enlarged;
 pub use error::FsError;
-pub use filesystem::Filesystem;
+pub use filesystem::{Filesystem, Loaded};
 pub use options::{AccessTime, Options};
 pub use quota::{QuotaLimits, QuotaUsage};
 pub use receipt::{Call, Failed, Inodes, Receipt, Receipts, Submitted, Times, Why};

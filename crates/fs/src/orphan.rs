@@ -231,11 +231,10 @@ impl Filesystem {
         }
     }
 
-    /// Hands all orphans that a crash or an unmount left to the removing task. Called by `open`, before anything else
-    /// could make one.
-    pub(crate) async fn find_orphans(&self) -> Result<(), FsError> {
+    /// All orphans that a crash or an unmount left, for the removing task. Called by `open`, before anything else could make one.
+    pub(crate) async fn find_orphans(&self) -> Result<Vec<Ino>, FsError> {
         if self.store.read_only_reason().is_some() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut found = Vec::new();
         let each = |key: Key, _: &Bytes| {
@@ -243,8 +242,7 @@ impl Filesystem {
             Ok(())
         };
         self.each_item(key(0), key(u64::MAX), ORPHANS_EACH, each).await?;
-        self.enqueue_orphans(found);
-        Ok(())
+        Ok(found)
     }
 
     /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it waits for what

@@ -24,10 +24,12 @@ mod transport;
 
 pub use counters::RequestCounters;
 pub use error::MountError;
-pub use mount::{FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts, remount};
+pub use mount::{
+    FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts, remount, require_mountable,
+};
 pub use negotiate::Negotiated;
 pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 pub use reply::Reply;
 pub use request::{Arguments, Malformed, Request};
 pub use serve::Serve;
-pub use session::{Mounted, Session, Unmounter};
+pub use session::{Mounted, Prepared, Session, Unmounter};

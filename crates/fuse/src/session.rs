@@ -8,7 +8,7 @@ use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 use crate::serve::Serve;
-use crate::transport::{Workers, handshake};
+use crate::transport::{ReadyWorkers, Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,25 +32,31 @@ pub struct Session<F = Filesystem> {
 impl<F: Serve> Session<F> {
     /// Mounts `fs` at `path` and starts serving it. Opening and closing the filesystem is the caller's.
     pub fn mount(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Mounted<F>, MountError> {
+        Ok(Self::prepare(fs, path, options)?.serve())
+    }
+
+    /// The first part of it: mounts, and agrees with the kernel on everything that could be refused, but answers no request of
+    /// anybody yet. So `fs` need not be ready to be changed.
+    pub fn prepare(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Prepared<F>, MountError> {
         let over_io_uring = options.transport != Transport::Classic;
-        let mounted = match Self::mount_over(over_io_uring, &fs, path, options) {
+        let prepared = match Self::prepare_over(over_io_uring, &fs, path, options) {
             // What was agreed with the kernel can't be taken back; a mount without it can be made.
             Err(MountError::NoUring { reason }) if options.transport == Transport::Auto => {
                 tracing::warn!(reason, "io_uring cannot carry this mount's requests");
-                Self::mount_over(false, &fs, path, options)
+                Self::prepare_over(false, &fs, path, options)
             }
-            mounted => mounted,
+            prepared => prepared,
         }?;
-        tracing::info!(transport = mounted.session.transport(), "mounted");
-        Ok(mounted)
+        tracing::info!(transport = prepared.session.transport(), "mounted");
+        Ok(prepared)
     }
 
-    fn mount_over(
+    fn prepare_over(
         over_io_uring: bool,
         fs: &Arc<F>,
         path: &Path,
         options: &MountOptions,
-    ) -> Result<Mounted<F>, MountError> {
+    ) -> Result<Prepared<F>, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
         let negotiated = handshake(&descriptor, Wishes { over_io_uring, direct_io: options.direct_io })?;
         tracing::debug!(?negotiated, "agreed with the kernel");
@@ -60,9 +66,9 @@ impl<F: Serve> Session<F> {
         }
         let fs = fs.clone();
         let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
-        let workers = Workers::start(descriptor, &session, options)?;
+        let workers = ReadyWorkers::prepare(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
-        Ok(Mounted { path, mount_point: Arc::new(Mutex::new(mount_point)), session, workers })
+        Ok(Prepared { workers, path, mount_point: Arc::new(Mutex::new(mount_point)), session })
     }
 
     /// A session that is mounted nowhere.
@@ -150,6 +156,32 @@ fn why_not_offered() -> String {
         Ok(state) if state.trim() == "Y" => "the kernel does not offer it".into(),
         Ok(_) => format!("it is switched off; switch it on with `echo Y > {SWITCH}` as root"),
         Err(_) => "this kernel does not know it; use Linux 6.14 or newer".into(),
+    }
+}
+
+/// A mount whose requests wait until it is served. Dropping it unmounts.
+pub struct Prepared<F = Filesystem> {
+    workers: ReadyWorkers,
+    path: PathBuf,
+    mount_point: Arc<Mutex<MountPoint>>,
+    session: Arc<Session<F>>,
+}
+
+impl<F: Serve> Prepared<F> {
+    /// What its threads share.
+    pub fn session(&self) -> &Arc<Session<F>> {
+        &self.session
+    }
+
+    /// To unmount from another thread, as on a signal.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(self.mount_point.clone())
+    }
+
+    /// Answers requests from now on.
+    pub fn serve(self) -> Mounted<F> {
+        let Self { workers, path, mount_point, session } = self;
+        Mounted { path, mount_point, session, workers: workers.go() }
     }
 }
 

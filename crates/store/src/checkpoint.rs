@@ -468,6 +468,11 @@ impl Store {
         // None on its way when the image is given to others.
         drop(self.discarding.batch.lock().await);
         let mut state = self.checkpoint.lock().await;
+        if !self.begun.load(Ordering::Acquire) {
+            // Nothing was written to it, and a word that it is clean would not be true.
+            self.health.end_writing("it was closed before it had begun");
+            return Ok(());
+        }
         let mut result = self.run_checkpoint(&mut state, true).await;
         if self.has_hole() && self.health.writable().is_ok() {
             drop(state);

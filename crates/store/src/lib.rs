@@ -57,7 +57,7 @@ pub use leave_log::Relocate;
 pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
-pub use recovery::RecoveryReport;
+pub use recovery::{Recovered, RecoveryReport};
 #[doc(hidden)]
 pub use reserve::Backlog;
 pub use reserve::{Admission, Reservation};

@@ -2,6 +2,9 @@
 //!
 //! Until the superblock that ends recovery is durable, nothing is written to a block that the old superblock's tree,
 //! a replayed batch or the log itself could need: recovery can be cut off at every write and done again.
+//!
+//! It has two parts. The first only reads, so that whatever is refused leaves the image as it was, byte for byte; the second
+//! writes, when nothing is left that could be refused.
 
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
@@ -57,6 +60,19 @@ pub(crate) struct Replayed {
     pub(crate) generation: u64,
     pub(crate) end: LogStart,
     pub(crate) segments: Vec<BlockRun>,
+    /// Batches, and the data that they name, that a cache may have made up.
+    unsure: Vec<BlockRun>,
+}
+
+/// An image that has been read and replayed into memory, and not yet been written to. It can be read; whoever drops it leaves the
+/// image as it was.
+pub struct Recovered {
+    store: Arc<Store>,
+    slots: ReadSlots,
+    /// Where the replayed log lies.
+    segments: Vec<BlockRun>,
+    /// What was accepted and may have come from a cache.
+    unsure: Vec<BlockRun>,
 }
 
 impl Store {
@@ -76,15 +92,31 @@ impl Store {
         spawn: Arc<dyn Spawn>,
         end: BlockAddr,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
+        let (recovered, report) = Self::recover_fenced(device, options, spawn, end).await?;
+        Ok((recovered.begin().await?, report))
+    }
+
+    /// The first part of opening: reads and replays, and writes nothing.
+    pub async fn recover(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+    ) -> Result<(Recovered, RecoveryReport), StoreError> {
+        Self::recover_fenced(device, options, spawn, BlockAddr::MAX).await
+    }
+
+    async fn recover_fenced(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        spawn: Arc<dyn Spawn>,
+        end: BlockAddr,
+    ) -> Result<(Recovered, RecoveryReport), StoreError> {
         let tracker = FlushTracker::new(device.clone());
         if !options.read_only {
             // Trust no cache: what an earlier process wrote and never flushed becomes durable or is seen to be gone.
             tracker.flush_now().await?;
         }
         let slots = read_superblocks(&device).await?;
-        if !options.read_only {
-            slots.settle(&tracker).await?;
-        }
         let superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
@@ -100,7 +132,7 @@ impl Store {
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         space.fence(end);
-        let store = Arc::new(assemble(tracker, options, spawn.clone(), &superblock, space, &replayed)?);
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed)?);
         *store.layers.write() = Layers {
             active: replayed.memtable,
             frozen: None,
@@ -115,16 +147,39 @@ impl Store {
         }
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
-            return Ok((store, report));
         }
+        let Replayed { segments, unsure, .. } = replayed;
+        Ok((Recovered { store, slots, segments, unsure }, report))
+    }
+}
+
+impl Recovered {
+    /// The store, for reading: nothing may be committed before it has begun.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The second part of opening: makes what was replayed the new start, and starts the background tasks. A store that was opened
+    /// read-only does neither.
+    pub async fn begin(self) -> Result<Arc<Store>, StoreError> {
+        let Self { store, slots, segments, unsure } = self;
+        if store.options.read_only {
+            return Ok(store);
+        }
+        let mut state = store.checkpoint.lock().await;
+        if store.closing.load(Ordering::Acquire) {
+            return Err(StoreError::ReadOnly { reason: "it was closed before it had begun".into() });
+        }
+        store.begun.store(true, Ordering::Release);
+        slots.settle(&store.tracker).await?;
+        write_again(&store.tracker, &unsure).await?;
         // The old log is of no use once the first superblock of this epoch is durable (rule R3).
-        replayed.segments.iter().for_each(|segment| store.space.hold(*segment, replayed.generation));
-        {
-            let mut state = store.checkpoint.lock().await;
-            store.run_checkpoint(&mut state, false).await?;
-        }
-        store.start_background(&spawn);
-        Ok((store, report))
+        let generation = store.commit.lock().generation;
+        segments.iter().for_each(|segment| store.space.hold(*segment, generation));
+        store.run_checkpoint(&mut state, false).await?;
+        drop(state);
+        store.start_background(&store.spawn);
+        Ok(store)
     }
 }
 
@@ -203,7 +258,7 @@ async fn replay(
             }
         }
         if doubtful && !options.read_only && !device.reads_bypass_caches() {
-            write_again(tracker, geometry, header, &payload).await?;
+            replayed.unsure.extend(blocks_of(geometry, header, &payload));
         }
         apply(&mut replayed, space, geometry, header, &payload, report)?;
     }
@@ -221,6 +276,7 @@ impl Replayed {
             generation: superblock.generation + 1,
             end: superblock.log,
             segments: Vec::new(),
+            unsure: Vec::new(),
         }
     }
 
@@ -237,25 +293,30 @@ impl Replayed {
             generation: newest.max(slots.generation_seen).max(superblock.generation) + 2,
             end: found.end,
             segments: segments(superblock, found),
+            unsure: Vec::new(),
         }
     }
 }
 
-/// Writes an accepted batch and the data it names to where they are.
-///
-/// What was read may come from a cache whose earlier write-back failed without a trace; after this the flush before
-/// the next superblock covers it.
-async fn write_again(
-    tracker: &Arc<FlushTracker>,
+/// Where a batch and the data that it names lie.
+fn blocks_of<'a>(
     geometry: Geometry,
     header: &BatchHeader,
-    payload: &[u8],
-) -> Result<(), StoreError> {
+    payload: &'a [u8],
+) -> impl Iterator<Item = BlockRun> + use<'a> {
     let named = Records::new(payload, geometry).filter_map(|record| match record {
         Ok(Record::Name(run, _)) => Some(run),
         _ => None,
     });
-    for run in named.chain([header.run()]).flat_map(|run| run.pieces(REWRITE_BLOCKS)) {
+    named.chain([header.run()])
+}
+
+/// Writes accepted batches and the data they name to where they are.
+///
+/// What was read may come from a cache whose earlier write-back failed without a trace; after this the flush before
+/// the next superblock covers it.
+async fn write_again(tracker: &Arc<FlushTracker>, runs: &[BlockRun]) -> Result<(), StoreError> {
+    for run in runs.iter().flat_map(|run| run.pieces(REWRITE_BLOCKS)) {
         let bytes = tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
         tracker.write(run.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
     }
@@ -382,6 +443,7 @@ pub(crate) fn assemble(
         relocation: Default::default(),
         discarding: Default::default(),
         closing: AtomicBool::new(false),
+        begun: AtomicBool::new(false),
         growing: Default::default(),
         options,
     })

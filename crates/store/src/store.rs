@@ -66,6 +66,8 @@ pub struct Store {
     pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
+    /// What was replayed may be made the new start.
+    pub(crate) begun: AtomicBool,
     /// Held while the image becomes larger.
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use syncline_check::Scrub;
 use syncline_fs::Filesystem;
-use syncline_fuse::Mounted;
+use syncline_fuse::Session;
 use syncline_store::{RecoveryReport, Store};
 
 /// The text with the distributions behind the summaries of `stats`.
@@ -17,20 +17,20 @@ pub const IDENTITY: &str = "identity";
 
 /// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions` and `explain`, and scrub.
 pub fn register(
-    mounted: &Mounted,
+    session: &Arc<Session>,
     fs: &Arc<Filesystem>,
     scrub: &Arc<Scrub>,
     image: &Path,
     report: RecoveryReport,
 ) {
-    let control = mounted.session().control();
+    let control = session.control();
     super::scrub::register(control, scrub);
     super::explain::register(control, fs);
     let daemon = json!({
         "pid": std::process::id(),
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
-        "transport": mounted.session().transport(),
+        "transport": session.transport(),
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();
@@ -46,7 +46,7 @@ pub fn register(
     control.register(DISTRIBUTIONS, move || {
         distributed.upgrade().map_or("{}".into(), |fs| json!(fs.store().distributions()).to_string())
     });
-    let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(mounted.session()));
+    let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(session));
     let scrub = scrub.clone();
     let started = Instant::now();
     control.register("stats", move || {

@@ -5,6 +5,7 @@
 
 use super::image;
 use super::mount_options::MountChoices;
+use super::signals;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use std::fs::File;
@@ -15,10 +16,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::Scrub;
-use syncline_device::{FileDevice, OpenOptions, block_on};
+use signal_hook::iterator::Handle;
+use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session};
-use syncline_store::{RecoveryReport, Store};
+use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
 /// What the daemon writes to standard output when the mount is usable.
 const READY: &str = "ready";
@@ -127,13 +129,13 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         // A session of its own: closing the terminal must not end it.
         rustix::process::setsid()?;
     }
-    if let Some(size) = args.create.filter(|_| !args.image.exists()) {
-        image::make(&args.image, Some(size), false, &FormatOptions::default())?;
-    }
     // Opened now, so that its error reaches the caller.
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
-    let (fs, mounted, scrub) = open_and_mount(args, choices)?;
-    let signals = super::signals::unmount_on_signal(&mounted, &fs)?;
+    let made = make_image(args)?;
+    let Served { fs, mounted, scrub, signals } = open_and_mount(args, choices).inspect_err(|_| {
+        // Nobody has seen it, and nothing is in it. The first error is the one to tell.
+        made.iter().for_each(|image| drop(std::fs::remove_file(image)));
+    })?;
     if args.daemon {
         detach_from_terminal(&log)?;
     }
@@ -149,23 +151,79 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Makes the image that `--create` asks for; its path if there was none.
+fn make_image(args: &Args) -> Result<Option<&Path>, Failure> {
+    let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
+    // It takes a while, and would be for nothing.
+    syncline_fuse::require_mountable(&args.directory)?;
+    image::make(&args.image, Some(size), false, &FormatOptions::default())?;
+    Ok(Some(&args.image))
+}
+
 fn open_log(path: &Path) -> Result<File, Failure> {
     let opened = File::options().create(true).append(true).open(path);
     opened
         .map_err(|error| Failure::from(error).about(path).next("name a file that can be written with --log"))
 }
 
-fn open_and_mount(
-    args: &Args,
-    choices: &MountChoices,
-) -> Result<(Arc<Filesystem>, Mounted, Arc<Scrub>), Failure> {
+/// A mount, and what belongs to it.
+struct Served {
+    fs: Arc<Filesystem>,
+    mounted: Mounted,
+    scrub: Arc<Scrub>,
+    signals: Handle,
+}
+
+/// Everything that can refuse comes before the first write, so that a refused mount leaves the image as it was, byte for byte:
+/// what a crash left is replayed into memory and looked at, the mount is made and agreed on with the kernel, and only then
+/// recovery writes. Requests that come meanwhile wait.
+fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure> {
     let image = std::fs::canonicalize(&args.image).map_err(|error| {
         Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
             .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
     })?;
     let spawn = image::background()?;
+    let about = |error: StoreError| Failure::from(error).about(&image);
+    let (opened, report) = block_on(open(&image, choices, spawn.clone()))?;
+    tell(&image, &report);
+    let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()))
+        .map_err(|error| Failure::from(error).about(&image))?;
+    let fs = loaded.fs().clone();
+    // Before anybody can see the mount, and so wish to end it.
+    let caught = signals::catch()?;
+    let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;
+    let signals = signals::unmount(caught, prepared.unmounter(), &fs)?;
+    let scrub = Scrub::new(fs.store(), spawn);
+    super::figures::register(prepared.session(), &fs, &scrub, &image, report);
+    if let Opened::Whole(recovered) = opened {
+        block_on(recovered.begin()).map_err(about)?;
+    }
+    loaded.start();
+    Ok(Served { fs, mounted: prepared.serve(), scrub, signals })
+}
+
+/// What is mounted.
+enum Opened {
+    Whole(Recovered),
+    Snapshot(Arc<Store>),
+}
+
+impl Opened {
+    fn store(&self) -> &Arc<Store> {
+        match self {
+            Self::Whole(recovered) => recovered.store(),
+            Self::Snapshot(store) => store,
+        }
+    }
+}
+
+async fn open(
+    image: &Path,
+    choices: &MountChoices,
+    spawn: Arc<dyn Spawn>,
+) -> Result<(Opened, RecoveryReport), Failure> {
     let device = FileDevice::open(
-        &image,
+        image,
         OpenOptions {
             read_only: choices.store.read_only,
             beside_writer: choices.snapshot.is_some(),
@@ -173,30 +231,13 @@ fn open_and_mount(
         },
     )?;
     let options = choices.store.clone();
-    let opened = block_on(async {
-        match &choices.snapshot {
-            None => Store::open(device, options, spawn.clone()).await,
-            Some(name) => {
-                let (store, _) = Store::open_snapshot(device, options, spawn.clone(), name).await?;
-                Ok((store, RecoveryReport { clean: true, ..RecoveryReport::default() }))
-            }
-        }
-    });
-    let (store, report) = opened.map_err(|error| Failure::from(error).about(&image))?;
-    tell(&image, &report);
-    let fs = block_on(Filesystem::open(store.clone(), spawn.clone(), choices.fs.clone()))
-        .map_err(|error| Failure::from(error).about(&image))?;
-    let mounted = match Session::mount(fs.clone(), &args.directory, &choices.kernel(&image)) {
-        Ok(mounted) => mounted,
-        Err(error) => {
-            // Nothing was changed; closing leaves the image clean again. The first error is the one to tell.
-            let _ = image::close(&fs);
-            return Err(error.into());
-        }
+    let about = |error: StoreError| Failure::from(error).about(image);
+    let Some(name) = &choices.snapshot else {
+        let (recovered, report) = Store::recover(device, options, spawn).await.map_err(about)?;
+        return Ok((Opened::Whole(recovered), report));
     };
-    let scrub = Scrub::new(&store, spawn);
-    super::figures::register(&mounted, &fs, &scrub, &image, report);
-    Ok((fs, mounted, scrub))
+    let (store, _) = Store::open_snapshot(device, options, spawn, name).await.map_err(about)?;
+    Ok((Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
 }
 
 /// Says what recovery found, if it is worth a word.

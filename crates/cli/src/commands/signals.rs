@@ -5,14 +5,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
 use syncline_fs::Filesystem;
-use syncline_fuse::Mounted;
+use syncline_fuse::Unmounter;
+
+/// From now on these signals end the process no more. They wait for [`unmount`].
+pub fn catch() -> Result<Signals, Failure> {
+    Ok(Signals::new([SIGINT, SIGTERM, SIGHUP])?)
+}
 
 /// Unmounts at the first signal; files that are open keep the mount alive, out of sight, until they are closed. A second
 /// signal does not wait for them: everything is written back, and the process ends.
-pub fn unmount_on_signal(mounted: &Mounted, fs: &Arc<Filesystem>) -> Result<Handle, Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+pub fn unmount(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    fs: &Arc<Filesystem>,
+) -> Result<Handle, Failure> {
     let handle = signals.handle();
-    let unmounter = mounted.unmounter();
     let fs = fs.clone();
     std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {
         let mut signals = signals.forever();

@@ -97,6 +97,12 @@ pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoin
     Ok((descriptor, MountPoint { path, method, mounted: true, ended: Arc::default() }))
 }
 
+/// Refuses what [`mount`] would refuse for certain, without mounting: a path where nothing can be mounted, a machine without FUSE.
+pub fn require_mountable(path: &Path) -> Result<(), MountError> {
+    examine(path)?;
+    fs::metadata(FUSE_DEVICE).map(drop).map_err(MountError::fuse_device)
+}
+
 /// Checks that something can be mounted at `path`, and resolves it.
 fn examine(path: &Path) -> Result<PathBuf, MountError> {
     let failed = |source| MountError::mount_point(path, source);

@@ -27,9 +27,13 @@ pub use connection::handshake;
 /// The threads that serve a mount.
 pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);
 
-impl Workers {
-    /// Starts the threads; they serve `session` until its connection ends. After an error they end when it does.
-    pub fn start<F: Serve>(
+/// The same, ready and waiting. Dropped, they end when the connection does.
+pub struct ReadyWorkers(Vec<Starting>);
+
+impl ReadyWorkers {
+    /// Starts the threads; they have all that they need to serve `session` until its connection ends. After an error they end
+    /// when it does.
+    pub fn prepare<F: Serve>(
         descriptor: OwnedFd,
         session: &Arc<Session<F>>,
         options: &MountOptions,
@@ -57,9 +61,16 @@ impl Workers {
             let seat = Seat { connection, session: session.clone(), cpu, way, halt: halt.clone() };
             threads.push(Starting::new(index, seat)?);
         }
-        Ok(Self(threads.into_iter().map(Starting::go).collect()))
+        Ok(Self(threads))
     }
 
+    /// Has them serve.
+    pub fn go(self) -> Workers {
+        Workers(self.0.into_iter().map(Starting::go).collect())
+    }
+}
+
+impl Workers {
     /// Waits for the end of the connection; the first failure counts.
     pub fn join(self) -> Result<(), MountError> {
         let mut outcome = Ok(());

@@ -45,7 +45,7 @@ fn serve(args: &Args) -> Outcome {
         rustix::process::setsid()?;
     }
     let (fs, mounted) = open(args)?;
-    let signals = signals::unmount_on_signal(&mounted, &fs)?;
+    let signals = signals::unmount(signals::catch()?, mounted.unmounter(), &fs)?;
     if args.daemon {
         mount::detach_from_terminal(&File::options().append(true).open("/dev/null")?)?;
     }

@@ -1,0 +1,243 @@
+//! A mount that is refused leaves the image as it was, byte for byte: also one that a crash left with a log to replay, and also
+//! where the refusal comes late, from the kernel.
+
+use crate::skip_if;
+use crate::support::{
+    Answer, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool,
+};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the crash left behind must be there afterwards.
+const SYNCED: &str = "synced before the daemon was killed";
+
+/// An image whose daemon was killed: acknowledged changes are in its log only.
+fn crashed() -> Place {
+    let place = Place::with_image("32MiB");
+    let mut mount = place.mount("mount");
+    fs::create_dir(mount.path.join("dir")).unwrap();
+    fs::write(mount.path.join("dir/file"), SYNCED).unwrap();
+    fs::File::open(mount.path.join("dir/file")).unwrap().sync_all().unwrap();
+    fs::write(mount.path.join("not synced"), "perhaps").unwrap();
+    mount.kill();
+    drop(mount);
+    fs::create_dir(place.path().join("full")).unwrap();
+    fs::write(place.path().join("full/file"), "here").unwrap();
+    fs::write(place.path().join("text"), "hello\n").unwrap();
+    place
+}
+
+/// Refuses each time, and nothing of the image changes.
+struct Watched {
+    place: Place,
+    before: Vec<u8>,
+    refused: u32,
+}
+
+impl Watched {
+    fn new(place: Place) -> Self {
+        let before = fs::read(place.image()).unwrap();
+        Self { place, before, refused: 0 }
+    }
+
+    #[track_caller]
+    fn refuses(&mut self, what: &str, answer: &Answer) {
+        assert_ne!(answer.code, 0, "{what}: mounted");
+        assert!(!answer.err.contains("panicked"), "{what}: {answer:?}");
+        // A daemon that is about to end has let go of the image by the time that its caller is told.
+        assert!(fs::read(self.place.image()).unwrap() == self.before, "{what} changed the image: {answer:?}");
+        let info = syncline([OsStr::new("info"), self.place.image().as_ref()]).ok();
+        assert!(info.out.contains("not unmounted"), "{what}: {info:?}");
+        self.refused += 1;
+    }
+
+    /// `mount` with the image and these words.
+    #[track_caller]
+    fn mount(&mut self, words: &[&str]) {
+        let arguments = [OsString::from("mount"), self.place.image().into()];
+        let mut command = program();
+        command.args(arguments).args(words).current_dir(self.place.path());
+        let answer = run(command);
+        self.refuses(&words.join(" "), &answer);
+    }
+
+    /// The same in a mount namespace of its own where a shell has done something before.
+    #[track_caller]
+    fn mount_where(&mut self, before: &str, words: &str) {
+        let mut command = Command::new("unshare");
+        let script = format!("{before} && exec \"$PROGRAM\" mount \"$IMAGE\" {words}");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+        command.env("PROGRAM", env!("CARGO_BIN_EXE_syncline")).env("IMAGE", self.place.image());
+        command.current_dir(self.place.path());
+        let answer = run(command);
+        assert!(answer.err.contains("syncline: "), "the script does not do what it is to do: {answer:?}");
+        self.refuses(before, &answer);
+    }
+
+    /// In the end everything that was acknowledged is there.
+    fn end(self) {
+        let mount = Mount::new(&self.place.image(), &self.place.directory("at last"), &[]);
+        assert_eq!(fs::read_to_string(mount.path.join("dir/file")).unwrap(), SYNCED);
+        mount.unmount().ok();
+        self.place.check_clean();
+    }
+}
+
+#[test]
+fn of_a_crashed_image_nothing_changes() {
+    skip_if!(no_fuse());
+    let mut watched = Watched::new(crashed());
+    for words in [
+        "missing",
+        "full",
+        "text",
+        "text/below",
+        "image",
+        "empty -o nonsense",
+        "empty -o commit=soon",
+        "empty -o memtable=1",
+        "empty -o direct_io=perhaps",
+        "empty -o transport=pigeon",
+        "empty -o snapshot=none",
+        "empty --snapshot none",
+        "empty --snapshot a/b",
+        "empty --log missing/log",
+        "empty --log full",
+        "missing --foreground",
+        "full --foreground",
+        "full -o ro",
+        "full -o accept-damaged-log",
+        "full --create 32MiB",
+    ] {
+        let _ = fs::create_dir(watched.place.path().join("empty"));
+        watched.mount(&words.split(' ').collect::<Vec<_>>());
+    }
+    let other = Place::with_image("16MiB");
+    let mounted = other.mount("mount");
+    watched.mount(&[mounted.path.to_str().unwrap()]);
+    mounted.unmount().ok();
+    assert_eq!(watched.refused, 21);
+    watched.end();
+}
+
+/// What only the kernel, or its helper, refuses, when everything of ours is in order.
+#[test]
+fn refusals_of_the_kernel_come_before_the_first_write() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let mut watched = Watched::new(crashed());
+    watched.place.directory("empty");
+    watched.mount_where("mount --bind /dev/null /dev/fuse", "empty");
+    watched.mount_where("mount --bind /dev/null /dev/fuse", "empty --foreground");
+    watched.mount_where("mount --bind /dev/full /dev/fuse", "empty");
+    watched.mount_where("mount -t tmpfs none /dev && touch /dev/null", "empty");
+    // Too few descriptors for the threads that serve.
+    for descriptors in [8, 12] {
+        watched.mount_where(&format!("ulimit -n {descriptors}"), "empty --foreground -o transport=classic");
+    }
+    if fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.trim() != "Y") {
+        watched.mount_where("true", "empty -o transport=uring");
+    }
+    if tool("setpriv", &["--version".as_ref()]).is_some() {
+        // Root, but not allowed to mount; and no helper that is.
+        let without = "exec setpriv --bounding-set=-sys_admin \"$PROGRAM\" mount \"$IMAGE\" empty; exit";
+        watched.mount_where(without, "");
+    }
+    watched.end();
+}
+
+/// An ordinary user may have the image and not the place.
+#[test]
+fn refusals_of_the_helper_come_before_the_first_write() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(tool("fusermount3", &["--version".as_ref()]).is_none().then_some("there is no fusermount3"));
+    let mut watched = Watched::new(crashed());
+    let copy = watched.place.path().join("syncline");
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    watched.place.directory("of root");
+    for (name, mode) in [("", 0o755), ("image", 0o666), ("syncline", 0o755), ("of root", 0o755)] {
+        fs::set_permissions(watched.place.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for options in ["noatime", "allow_other", "ro"] {
+        let mut command = Command::new(&copy);
+        command.args(["mount", "image", "of root", "-o", options]).current_dir(watched.place.path());
+        let answer = run(as_nobody(command));
+        watched.refuses(&format!("as nobody, {options}"), &answer);
+    }
+    watched.end();
+}
+
+/// Whoever has the image is not disturbed by those who ask for it too.
+#[test]
+fn an_image_in_use_is_not_changed_by_who_wants_it() {
+    skip_if!(no_fuse());
+    let mut watched = Watched::new(crashed());
+    watched.place.directory("empty");
+    // Reads, and so holds, the image: a check of a damaged copy could do the same.
+    let holder = fs::File::open(watched.place.image()).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
+    let ro = watched.place.directory("read only");
+    let reader = Mount::new(&watched.place.image(), &ro, &["-o", "ro"]);
+    watched.mount(&["empty"]);
+    assert_eq!(fs::read_to_string(ro.join("dir/file")).unwrap(), SYNCED);
+    reader.unmount().ok();
+    watched.end();
+}
+
+/// What `--create` makes for a mount that does not come about goes again.
+#[test]
+fn an_image_that_was_made_for_a_refused_mount_goes_again() {
+    skip_if!(no_fuse());
+    let place = crashed();
+    let new = place.path().join("new");
+    let create = |directory: &str| {
+        let mut command = program();
+        command.args(["mount", "new", directory, "--create", "16MiB"]).current_dir(place.path());
+        run(command)
+    };
+    for directory in ["missing", "full", "text"] {
+        assert_ne!(create(directory).code, 0);
+        assert!(!new.exists(), "{directory}");
+    }
+    if not_root().is_none() {
+        place.directory("empty");
+        let mut command = Command::new("unshare");
+        let script = "mount --bind /dev/null /dev/fuse && exec \"$PROGRAM\" mount new empty --create 16MiB";
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script]).current_dir(place.path());
+        command.env("PROGRAM", env!("CARGO_BIN_EXE_syncline"));
+        assert_ne!(run(command).code, 0);
+        assert!(!new.exists(), "the kernel refused");
+    }
+    // A mount that comes about keeps it.
+    let mount = Mount::new(&new, &place.directory("fine"), &["--create", "16MiB"]);
+    mount.unmount().ok();
+    assert!(new.exists());
+}
+
+/// Ended by a signal while others are served: the order of what is done at the start does not matter for what is done at the end.
+#[test]
+fn a_mount_that_ends_at_once_is_clean() {
+    skip_if!(no_fuse());
+    let place = crashed();
+    let directory = place.directory("brief");
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(&directory).arg("--foreground");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the mount", || is_mounted(&directory));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let mount = place.mount("again");
+    assert_eq!(fs::read_to_string(mount.path.join("dir/file")).unwrap(), SYNCED);
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
+}
