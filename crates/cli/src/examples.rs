@@ -154,9 +154,12 @@ A crash leaves the old size or the new one; the command again goes on.";
 pub const TRIM: &str = "\
 Examples:
   syncline trim /mnt/data                        while it is mounted, as 'fstrim /mnt/data' does
-  syncline trim disk.img --minimum 1MiB          an image that is not mounted
-An image file gets holes where it is free: if its place is full when they are written again, that write fails. Mounted with \
--o discard, what becomes free is discarded in the background.";
+  syncline trim /dev/sdb1 --minimum 1MiB         of a disk that is not mounted
+  syncline trim disk.img --punch                 of an image file that is not mounted
+Mounted with -o discard, what becomes free is discarded in the background.
+An image file keeps the room that it was made with, whatever is trimmed: it can never meet a full host. With --punch, or mounted \
+with -o discard=punch, it gets holes where it is free. If its host is full when they are written again, these writes fail, and \
+a filesystem whose log can't be written turns read-only.";
 
 pub const PATH: &str = "\
 Examples:

@@ -69,6 +69,11 @@ pub trait Device: Send + Sync + 'static {
         Ok(true)
     }
 
+    /// True when [`discard`](Self::discard) is of use. Otherwise it is refused.
+    fn discards(&self) -> bool {
+        true
+    }
+
     /// Tells the device that the range holds nothing of use. The contents are undefined afterwards.
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>);
 }

@@ -37,6 +37,9 @@ pub struct OpenOptions {
     pub direct: Use,
     /// Whether to use io_uring rather than threads.
     pub io_uring: Use,
+    /// Give what is discarded of an image file back to its host, as holes. When they are written again, the host may be full.
+    /// Without this an image file keeps the room that it was made with. Block devices are always told.
+    pub punch_holes: bool,
 }
 
 /// An image file or a block device.
@@ -224,9 +227,20 @@ impl Device for FileDevice {
             .map_err(|source| DeviceError::io(Operation::Read, 0, 0, source))
     }
 
+    fn discards(&self) -> bool {
+        self.is_block_device() || self.options.punch_holes
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
         let checked = check_range(Operation::Discard, self.size_bytes(), offset, len_bytes)
-            .and_then(|()| self.check_writable(Operation::Discard, offset, len_bytes));
+            .and_then(|()| self.check_writable(Operation::Discard, offset, len_bytes))
+            .and_then(|()| match self.discards() {
+                true => Ok(()),
+                false => {
+                    let source = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+                    Err(DeviceError::io(Operation::Discard, offset, len_bytes, source))
+                }
+            });
         match checked {
             Ok(()) => self.start(Request::discard(self.file.clone(), offset, len_bytes, done)),
             Err(error) => done(Err(error)),

@@ -160,6 +160,7 @@ impl FsError {
             Self::NotSupported | Self::QuotaUnsupported => 95,
             Self::Stale => 116,
             Self::QuotaExceeded => 122,
+            Self::Store(StoreError::KeepsRoom) => 95,
             Self::Store(StoreError::NoSpace) | Self::HostFull => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
             Self::Store(StoreError::Snapshot(error)) => match error {

@@ -18,7 +18,7 @@ impl Store {
     pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
         spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
         spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
-        if self.options.discard {
+        if self.options.discard && self.device().discards() {
             self.space.remember_freed();
             spawn.spawn(Box::pin(tend_discards(Arc::downgrade(self))));
         }

@@ -29,6 +29,9 @@ pub enum StoreError {
     /// A snapshot can't be made, found or removed.
     #[error(transparent)]
     Snapshot(#[from] crate::SnapshotError),
+    /// What is free stays with the image file.
+    #[error("the image file keeps the room that it was made with")]
+    KeepsRoom,
     /// The image can't be used; the text says what is wrong and what to do.
     #[error("{0}")]
     Unusable(std::sync::Arc<str>),

@@ -27,9 +27,13 @@ pub(crate) struct Discarding {
 impl Store {
     /// Discards what is free in a range of the device, in runs of at least `min_bytes`; returns how many bytes that were.
     ///
-    /// What was deleted before the call is among it, unless a reader still holds on to it.
+    /// What was deleted before the call is among it, unless a reader still holds on to it. [`StoreError::KeepsRoom`] where the device
+    /// is an image file that was not opened to give any back.
     pub async fn trim(&self, bytes: Range<u64>, min_bytes: u64) -> Result<u64, StoreError> {
         self.health.writable()?;
+        if !self.device().discards() {
+            return Err(StoreError::KeepsRoom);
+        }
         {
             // After two superblocks neither slot leads to anything that was free or freed before.
             let mut state = self.checkpoint.lock().await;

@@ -206,8 +206,9 @@ impl Filesystem {
         self.shared.engine.statfs()
     }
 
-    /// Tells the device what is free, in runs of at least `min_bytes`; how many bytes that were. An image file gets holes there:
-    /// its place has to have that room again when they are written.
+    /// Tells the device what is free, in runs of at least `min_bytes`; how many bytes that were. An image file keeps the room that it
+    /// was made with (EOPNOTSUPP), unless it was opened with [`ImageOptions::punch_holes`]: then it gets holes there, and its host
+    /// has to have that room again when they are written.
     pub fn trim(&self, min_bytes: u64) -> Result<u64> {
         Ok(block_on(self.shared.engine.store().trim(0..u64::MAX, min_bytes))?)
     }

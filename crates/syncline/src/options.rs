@@ -60,6 +60,9 @@ pub struct ImageOptions {
     pub direct: Use,
     /// Whether to use io_uring. Default: where it works.
     pub io_uring: Use,
+    /// Whether `trim` and `store.discard` give what is free of an image file back to its host, as holes. A host that is full when
+    /// they are written again makes these writes fail. Default: no, an image file keeps the room that it was made with.
+    pub punch_holes: bool,
 }
 
 impl ImageOptions {
@@ -75,6 +78,7 @@ impl ImageOptions {
             beside_writer: false,
             direct: self.direct,
             io_uring: self.io_uring,
+            punch_holes: self.punch_holes,
         }
     }
 }

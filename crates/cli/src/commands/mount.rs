@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime, strictatime,
-    /// sync, dirsync, discard, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
+    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -227,9 +227,11 @@ async fn open(
         OpenOptions {
             read_only: choices.store.read_only,
             beside_writer: choices.snapshot.is_some(),
+            punch_holes: choices.punch_holes,
             ..OpenOptions::default()
         },
     )?;
+    tell_of_discards(image, choices, device.is_block_device());
     let options = choices.store.clone();
     let about = |error: StoreError| Failure::from(error).about(image);
     let Some(name) = &choices.snapshot else {
@@ -238,6 +240,23 @@ async fn open(
     };
     let (store, _) = Store::open_snapshot(device, options, spawn, name).await.map_err(about)?;
     Ok((Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
+}
+
+/// Says what `-o discard` means for an image file. An image that was allocated whole can never meet a full host; one that gave room
+/// back can, and then its log can't be written.
+fn tell_of_discards(image: &Path, choices: &MountChoices, block_device: bool) {
+    if block_device || !choices.store.discard || choices.store.read_only {
+        return;
+    }
+    let what = match choices.punch_holes {
+        true => {
+            "gives room back to its host; if the host is full when that is needed again, writes fail and the filesystem turns read-only"
+        }
+        false => {
+            "an image file keeps its room, so -o discard does nothing here; -o discard=punch gives it back to the host"
+        }
+    };
+    eprintln!("syncline: {}: {what}", image.display());
 }
 
 /// Says what recovery found, if it is worth a word.

@@ -22,6 +22,8 @@ pub struct MountChoices {
     pub fs: syncline_fs::Options,
     /// Mount this snapshot, read-only, instead of the present state.
     pub snapshot: Option<String>,
+    /// Give what becomes free of an image file back to its host.
+    pub punch_holes: bool,
     no_suid: bool,
     no_devices: bool,
     no_execution: bool,
@@ -77,8 +79,15 @@ impl MountChoices {
             "sync" => self.synchronous = Synchronous::Everything,
             "dirsync" => self.synchronous = self.synchronous.max(Synchronous::Directories),
             "async" => self.synchronous = Synchronous::Never,
-            "discard" => self.store.discard = true,
-            "nodiscard" => self.store.discard = false,
+            "discard" => {
+                self.punch_holes = match value {
+                    "" => false,
+                    "punch" => true,
+                    _ => return Err("choose discard or discard=punch".into()),
+                };
+                self.store.discard = true;
+            }
+            "nodiscard" => (self.store.discard, self.punch_holes) = (false, false),
             "accept-damaged-log" => self.store.accept_damaged_log = true,
             "commit" => {
                 let seconds: u64 = value.parse().map_err(|_| "give a number of seconds".to_owned())?;

@@ -4,10 +4,11 @@ use super::image;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline::{Filesystem, ImageOptions};
 use syncline_fuse::control::{self, ControlError};
+use syncline_store::StoreError;
 
 /// Arguments of `trim`.
 #[derive(clap::Args)]
@@ -18,6 +19,10 @@ pub struct Args {
     /// Leave alone what is free in shorter pieces
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     minimum: u64,
+    /// Give what is free of an image file back to its host, as holes: when they are written again, the host must have the room.
+    /// Of a mount, '-o discard=punch' chooses that
+    #[arg(long)]
+    punch: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -26,7 +31,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     let bar = image::spinner("telling the device what is free");
-    let bytes = if args.source.is_dir() { of_mount(&args) } else { of_image(&args.source, args.minimum) };
+    let bytes = if args.source.is_dir() { of_mount(&args) } else { of_image(&args) };
     bar.finish_and_clear();
     let bytes = bytes?;
     match args.json {
@@ -51,15 +56,28 @@ fn of_mount(args: &Args) -> Result<u64, Failure> {
                 let text = format!("{}: the filesystem is read-only", args.source.display());
                 Failure::of(Cause::Permission, text).next("mount it for writing")
             }
+            Some(rustix::io::Errno::OPNOTSUPP) => {
+                let text = format!("{}: its image file keeps the room that it was made with", args.source.display());
+                Failure::of(Cause::Other, text).next(
+                    "to give it back to the host, mount with -o discard=punch, or unmount and use --punch",
+                )
+            }
             _ => error.into(),
         }
     })
 }
 
-fn of_image(image: &Path, minimum: u64) -> Result<u64, Failure> {
+fn of_image(args: &Args) -> Result<u64, Failure> {
+    let image = &args.source;
     let about = |error: syncline::Error| Failure::from(error).about(image);
-    let fs = Filesystem::open(image, ImageOptions::default()).map_err(about)?;
-    let bytes = fs.trim(minimum).map_err(about)?;
+    let file = std::fs::metadata(image).is_ok_and(|metadata| metadata.is_file());
+    if file && !args.punch {
+        // Before it is opened, which would write to it.
+        return Err(Failure::from(StoreError::KeepsRoom).about(image));
+    }
+    let options = ImageOptions { punch_holes: args.punch, ..ImageOptions::default() };
+    let fs = Filesystem::open(image, options).map_err(about)?;
+    let bytes = fs.trim(args.minimum).map_err(about)?;
     fs.close().map_err(about)?;
     Ok(bytes)
 }

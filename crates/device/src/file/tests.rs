@@ -15,7 +15,9 @@ const MIB: u64 = 1 << 20;
 fn ways() -> Vec<OpenOptions> {
     let uses = [Use::Auto, Use::Never];
     uses.iter()
-        .flat_map(|&direct| uses.map(|io_uring| OpenOptions { direct, io_uring, ..OpenOptions::default() }))
+        .flat_map(|&direct| {
+            uses.map(|io_uring| OpenOptions { direct, io_uring, punch_holes: true, ..OpenOptions::default() })
+        })
         .collect()
 }
 
@@ -97,6 +99,26 @@ fn what_was_written_is_read_back_whichever_way() {
             drop(device);
             assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
         }
+    }
+}
+
+#[test]
+fn an_image_file_keeps_its_room_unless_it_is_chosen_to_give_it_back() {
+    for place in places() {
+        let path = place.path().join("image");
+        drop(FileDevice::create(&path, Some(MIB), false, OpenOptions::default(), &mut |_| {}).unwrap());
+        let taken = || fs::metadata(&path).unwrap().blocks() * 512;
+        let device = open(&path, OpenOptions::default());
+        assert!(!device.discards());
+        let error = block_on(device.discard_at(0, MIB)).unwrap_err();
+        assert_eq!(error.io_error().unwrap().raw_os_error(), Some(libc::EOPNOTSUPP));
+        drop(device);
+        assert!(taken() >= MIB);
+        let device = open(&path, OpenOptions { punch_holes: true, ..OpenOptions::default() });
+        assert!(device.discards());
+        block_on(device.discard_at(0, MIB)).unwrap();
+        drop(device);
+        assert!(taken() < MIB / 2);
     }
 }
 
