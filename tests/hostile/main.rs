@@ -7,6 +7,7 @@ mod support;
 mod bad_input;
 mod devices;
 mod images;
+mod locks;
 mod memory;
 mod mount_points;
 mod refused_mounts;

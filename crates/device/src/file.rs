@@ -1,7 +1,9 @@
 //! Image files and block devices.
 
 mod create;
+mod lock;
 mod open;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod through;
@@ -223,7 +225,7 @@ impl Device for FileDevice {
     }
 
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
-        open::claim(&self.file.file, number, claim)
+        lock::claim(&self.file.file, number, claim)
             .map_err(|source| DeviceError::io(Operation::Read, 0, 0, source))
     }
 

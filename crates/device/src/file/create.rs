@@ -1,5 +1,6 @@
 //! Making images: allocated first, so that a lack of room shows early, then written whole.
 
+use super::lock::lock;
 use super::open;
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
@@ -8,11 +9,13 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Zeros are written in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
+/// Permissions of a new image.
+const IMAGE_MODE: u32 = 0o600;
 /// Where most filesystems and partition tables keep what they are known by.
 const LOOK_AT_BYTES: u64 = 1 << 20;
 
@@ -25,7 +28,8 @@ pub(super) fn create(
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
     let size_bytes = size_bytes.map(|size| size - size % BLOCK_BYTES as u64);
-    match File::options().read(true).write(true).create_new(true).open(path) {
+    // Nobody but its owner has business with the blocks: permissions are of the files in them.
+    match File::options().read(true).write(true).create_new(true).mode(IMAGE_MODE).open(path) {
         Ok(file) => {
             let made = create_new(path, file, size_bytes, options, progress);
             if made.is_err() {
@@ -49,7 +53,7 @@ fn create_new(
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
     let failed = |source| DeviceError::create(path, source);
-    open::lock(path, &file, false)?;
+    lock(path, &file, false)?;
     let size_bytes = size_bytes
         .filter(|&size| size > 0)
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;

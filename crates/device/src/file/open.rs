@@ -1,9 +1,10 @@
 //! Opening: the lock first, then whether direct I/O works, then the size.
 
+use super::lock::lock;
 use super::through;
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
-use crate::{AlignedBuf, BLOCK_BYTES, Claim, DeviceError};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -75,49 +76,6 @@ fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
         return Ok(kind.is_block_device());
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a regular file nor a block device"))
-}
-
-/// Where the locks of snapshots begin: past any byte that an image has.
-const CLAIMS: i64 = 1 << 62;
-
-/// Locks all bytes of it, for this open file description: the lock lasts as long as the file that does the I/O, and
-/// closing some other descriptor of the same image does not release it (promise P7).
-pub(super) fn lock(path: &Path, file: &File, shared: bool) -> Result<(), DeviceError> {
-    let sort = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
-    match lock_range(file, sort, 0, CLAIMS) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(DeviceError::in_use(path)),
-        // A filesystem without locks can't keep P7.
-        Err(error) => Err(DeviceError::open(path, error)),
-    }
-}
-
-/// Locks, or unlocks, what stands for a snapshot; false if others have it.
-pub(super) fn claim(file: &File, number: u64, claim: Claim) -> io::Result<bool> {
-    let sort = match claim {
-        Claim::Shared => libc::F_RDLCK,
-        Claim::Exclusive => libc::F_WRLCK,
-        Claim::Released => libc::F_UNLCK,
-    };
-    lock_range(file, sort, CLAIMS + (number % CLAIMS as u64) as i64, 1)
-}
-
-/// Sets a lock of the open file description; false if another one is in the way.
-fn lock_range(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool> {
-    // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks demand.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = sort as libc::c_short;
-    range.l_whence = libc::SEEK_SET as libc::c_short;
-    (range.l_start, range.l_len) = (start, len);
-    // SAFETY: the kernel reads `range`.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        _ => Err(error),
-    }
 }
 
 /// Turns direct I/O on if a real read works with it. The flag is changed on the open file, so that the lock stays.

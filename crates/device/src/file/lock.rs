@@ -1,0 +1,102 @@
+//! The locks on an image: who may write it, who reads it, who has which snapshot (promise P7).
+//!
+//! They are locks of the open file description that does the I/O, so they last as long as it does, and closing some other descriptor
+//! of the same image does not release them. A writer locks everything for itself, readers lock it together, but for [`MARK`].
+//!
+//! Whoever may open an image for reading may lock it for reading, and so keep everybody from locking it for writing. Root passes
+//! such strangers ([`strangers`]): it locks everything together with them, the mark too. That keeps other writers out, who can't
+//! lock it for themselves and find a holder that is no stranger, and readers, whom the mark tells. The mark can be forged, so a
+//! reader that may look asks who has it.
+
+use super::strangers;
+use crate::{Claim, DeviceError};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Where the locks of snapshots begin: past any byte that an image has.
+const CLAIMS: i64 = 1 << 62;
+/// Locked by writers only.
+const MARK: i64 = CLAIMS - 1;
+
+/// Locks it, for a writer or a reader.
+pub(super) fn lock(path: &Path, file: &File, shared: bool) -> Result<(), DeviceError> {
+    match if shared { lock_to_read(file) } else { lock_to_write(path, file) } {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(DeviceError::in_use(path)),
+        // A filesystem without locks can't keep P7.
+        Err(error) => Err(DeviceError::open(path, error)),
+    }
+}
+
+fn lock_to_write(path: &Path, file: &File) -> io::Result<bool> {
+    if set(file, libc::F_WRLCK, 0, CLAIMS)? {
+        return Ok(true);
+    }
+    // From here on no other writer gets past this point, and one that is past it is in the way or is found below: each locks first
+    // and looks then, so of two at least one sees the other.
+    if !strangers::can_be_told() || !set(file, libc::F_RDLCK, 0, CLAIMS)? {
+        return Ok(false);
+    }
+    if strangers::are_all(file)? {
+        tracing::warn!(path = %path.display(), "other users' locks for reading are passed by");
+        return Ok(true);
+    }
+    set(file, libc::F_UNLCK, 0, CLAIMS)?;
+    Ok(false)
+}
+
+fn lock_to_read(file: &File) -> io::Result<bool> {
+    if !set(file, libc::F_RDLCK, 0, MARK)? {
+        return Ok(false);
+    }
+    if would_get(file, libc::F_WRLCK, MARK, 1)? || (strangers::can_be_told() && strangers::are_all(file)?) {
+        return Ok(true);
+    }
+    set(file, libc::F_UNLCK, 0, MARK)?;
+    Ok(false)
+}
+
+/// Locks, or unlocks, what stands for a snapshot; false if others have it.
+pub(super) fn claim(file: &File, number: u64, claim: Claim) -> io::Result<bool> {
+    let sort = match claim {
+        Claim::Shared => libc::F_RDLCK,
+        Claim::Exclusive => libc::F_WRLCK,
+        Claim::Released => libc::F_UNLCK,
+    };
+    set(file, sort, CLAIMS + (number % CLAIMS as u64) as i64, 1)
+}
+
+fn range(sort: libc::c_int, start: i64, len: i64) -> libc::flock {
+    // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks demand.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = sort as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    (range.l_start, range.l_len) = (start, len);
+    range
+}
+
+/// Sets a lock of the open file description; false if another one is in the way.
+fn set(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool> {
+    let range = range(sort, start, len);
+    // SAFETY: the kernel reads `range`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// True if no other lock is in the way of such a one.
+fn would_get(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool> {
+    let mut range = range(sort, start, len);
+    // SAFETY: the kernel reads and writes `range`.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } {
+        0 => Ok(range.l_type == libc::F_UNLCK as libc::c_short),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
