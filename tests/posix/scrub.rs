@@ -2,9 +2,11 @@
 
 use crate::Ground;
 use crate::skip_if;
-use crate::support::{Answer, edit, no_fuse, program, run};
+use crate::support::{Answer, as_nobody, c_program, edit, no_fuse, not_root, program, run, tool};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, Geometry};
@@ -99,6 +101,67 @@ fn damage_under_a_mount_is_found_and_the_file_is_named() {
     assert_eq!(fs::read(ground.path("sound")).unwrap(), b"sound");
     flip(&ground.place.image(), root);
     fs::remove_file(ground.path("below/damaged")).unwrap();
+    ground.end();
+}
+
+/// Asks a mount for a text of its daemon, through a file that it may open.
+const ASK: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+static struct { uint32_t magic, question; uint64_t snapshot, offset; char name[32], rest[16128 - 56]; } message;
+
+int main(int argc, char **argv)
+{
+        int fd = open(argv[1], O_RDONLY);
+
+        memcpy(&message.magic, "Sync", 4);
+        message.question = 1;
+        strncpy(message.name, argv[2], sizeof message.name);
+        if (fd < 0 || ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 0xf5, 0x53, sizeof message), &message) < 0) {
+                printf("errno %d\n", errno);
+                return 1;
+        }
+        fwrite((char *)&message + 24, 1, sizeof message - 24, stdout);
+        return 0;
+}
+"#;
+
+#[test]
+fn what_was_found_is_told_to_root_and_the_owner_only() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(tool("cc", &["--version".as_ref()]).is_none().then_some("there is no compiler"));
+    let mut ground = Ground::new();
+    let secret = ground.path("closed");
+    fs::create_dir(&secret).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(secret.join("a secret name"), (0..4).flat_map(pattern).collect::<Vec<_>>()).unwrap();
+    ground.remount();
+    flip(&ground.place.image(), find(&ground.place.image(), &pattern(2)));
+    let answer = scrub(&ground, &["--rate", "0"]);
+    assert!(answer.code == 4 && answer.out.contains("/closed/a secret name"), "{answer:?}");
+    let asking = c_program(&ground.place, ASK);
+    for path in [ground.place.path(), &asking] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let ask = |text: &str| {
+        let mut command = Command::new(&asking);
+        command.arg(ground.path("")).arg(text);
+        command
+    };
+    let told = run(ask("scrub")).ok();
+    assert!(told.out.contains("a secret name"), "{told:?}");
+    let refused = run(as_nobody(ask("scrub")));
+    assert_eq!((refused.code, refused.out.as_str()), (1, "errno 1\n"));
+    // How much was found is no secret.
+    let stats = run(as_nobody(ask("stats"))).ok();
+    assert!(stats.out.contains("\"damaged\":1") && !stats.out.contains("secret"), "{stats:?}");
+    fs::remove_file(secret.join("a secret name")).unwrap();
     ground.end();
 }
 
