@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Mount, Place, no_fuse, program, run, wait};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -244,4 +244,74 @@ fn lines_are_printed_while_the_mount_is_there() {
     let mut error = String::new();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert!(error.contains("it was unmounted"), "{error}");
+}
+
+/// Threads, and memory in KiB, that a process has.
+fn taken(pid: u32) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    (number("Threads:"), number("VmRSS:"))
+}
+
+/// Slow, huge and many: what clients do costs little, and keeps nobody from being answered.
+#[test]
+fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
+    let place = Place::new();
+    let server = Server::start(&[place.path()]);
+    let pid = server.child.id();
+    let answered = || {
+        let start = Instant::now();
+        let (head, body) = server.ask("GET /metrics");
+        assert!(head.contains(" 200 ") && body.ends_with("# EOF\n"), "{head}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    };
+    answered();
+    let before = taken(pid);
+    // One that sends a head without end. What it gets, if it sees it, is a refusal.
+    let mut huge = TcpStream::connect(&server.address).unwrap();
+    huge.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    let field = format!("X-Field: {}\r\n", "x".repeat(64 << 10));
+    let sent = (0..6400).take_while(|_| huge.write_all(field.as_bytes()).is_ok()).count();
+    assert!(sent < 200, "{sent} times 64 KiB were taken");
+    answered();
+    // One that sends too many fields, and one that sends a body without end.
+    let mut fields = TcpStream::connect(&server.address).unwrap();
+    let _ = fields.write_all(format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000)).as_bytes());
+    let mut answer = Vec::new();
+    let _ = fields.read_to_end(&mut answer);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+    let mut body = TcpStream::connect(&server.address).unwrap();
+    body.write_all(b"POST /metrics HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n").unwrap();
+    let sent = (0..1000).take_while(|_| body.write_all(&[b'x'; 64 << 10]).is_ok()).count();
+    assert!(sent < 200, "{sent} times 64 KiB were taken");
+    answered();
+    // Many that say nothing, or little, and one that reads nothing. More than the server keeps.
+    let mut idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    for (index, stream) in idle.iter_mut().enumerate() {
+        if index % 2 == 0 {
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
+        }
+    }
+    answered();
+    let after = taken(pid);
+    assert!(after.0 <= before.0 + 1, "threads: {before:?} {after:?}");
+    assert!(after.1 <= before.1 + (16 << 10), "KiB: {before:?} {after:?}");
+    // The slow ones are not waited for without end.
+    let start = Instant::now();
+    let last = idle.last_mut().unwrap();
+    last.set_read_timeout(Some(LIMIT)).unwrap();
+    while start.elapsed() < LIMIT {
+        let _ = last.write_all(b"x");
+        match last.read(&mut [0; 1024]) {
+            Ok(1..) => {}
+            Ok(0) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(start.elapsed() < LIMIT, "a connection that says nothing stays");
+    answered();
 }

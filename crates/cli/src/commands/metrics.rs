@@ -1,8 +1,8 @@
 //! `syncline metrics`: what mounts have counted, for Prometheus to fetch by HTTP.
 
-use crate::failure::{Cause, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
-use crate::metrics::{self, Mounted};
+use crate::metrics::{self, Mounted, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// How long a signal may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(200);
@@ -27,7 +26,8 @@ For prometheus.yml:
         - targets: ['127.0.0.1:9499']
 
 A dashboard for Grafana is among the examples, grafana/syncline.json. There is no password and no encryption: to listen
-elsewhere than on the loopback interface, put a proxy in front.";
+elsewhere than on the loopback interface, put a proxy in front. A request has 8 KiB and 5 seconds for its head, a connection
+one request and 15 seconds; there are 64 connections at most, and another one takes the place of the oldest.";
 
 /// Arguments of `metrics`.
 #[derive(clap::Args)]
@@ -47,44 +47,15 @@ pub fn run(args: Args) -> Outcome {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    let server = Server::http(args.listen).map_err(|error| {
+    let directories = args.directories;
+    let server = Server::listen(args.listen, metrics::CONTENT_TYPE, move || of(&directories));
+    let server = server.map_err(|error| {
         let text = format!("cannot listen at {}: {error}", args.listen);
-        match error.downcast::<std::io::Error>() {
-            Ok(error) => Failure::from(*error).with_text(text),
-            Err(_) => Failure::of(Cause::Other, text),
-        }
-        .next("choose another address or port with --listen")
+        Failure::from(error).with_text(text).next("choose another address or port with --listen")
     })?;
-    // With port 0 the system has chosen one.
-    println!("http://{}/metrics", server.server_addr());
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(request) = server.recv_timeout(NOTICE)? {
-            answer(request, &args.directories);
-        }
-    }
+    println!("http://{}/metrics", server.address()?);
+    server.serve(NOTICE, || stop.load(Ordering::Relaxed));
     Ok(ExitCode::SUCCESS)
-}
-
-fn answer(request: Request, directories: &[PathBuf]) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let response = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            Response::from_string(of(directories)).with_header(content_type(metrics::CONTENT_TYPE))
-        }
-        (Method::Get | Method::Head, "/") => Response::from_string("The metrics are at /metrics.\n"),
-        (Method::Get | Method::Head, _) => {
-            Response::from_string("There is only /metrics.\n").with_status_code(404)
-        }
-        _ => Response::from_string("Only GET and HEAD are understood.\n").with_status_code(405),
-    };
-    // Whoever asked may have gone.
-    if let Err(error) = request.respond(response) {
-        tracing::debug!("an answer did not arrive: {error}");
-    }
-}
-
-fn content_type(text: &str) -> Header {
-    Header::from_bytes("Content-Type", text).expect("it is ASCII")
 }
 
 /// The metrics of mounts at this moment.

@@ -1,6 +1,8 @@
 //! The counters of mounts as Prometheus reads them (OpenMetrics text).
 
 mod export;
+mod server;
 mod table;
 
 pub use export::{CONTENT_TYPE, Mounted, text};
+pub use server::Server;
