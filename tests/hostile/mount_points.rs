@@ -1,11 +1,15 @@
 //! Places where nothing can be mounted.
 
 use crate::skip_if;
-use crate::support::{Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run};
+use crate::support::{
+    Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run, tool, wait_for_end,
+};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn mount_at(place: &Place, directory: &Path) -> Answer {
     let mut command = program();
@@ -62,6 +66,72 @@ fn a_busy_mount_is_not_torn_away() {
     run(command).fails(3, &["in use", "fuser"]);
     drop(open);
     mount.unmount().ok();
+    place.check_clean();
+}
+
+/// A process that ends with this.
+struct Sleeper(Child);
+
+impl Sleeper {
+    /// In a mount namespace of its own, where every mount of this one is as well.
+    fn elsewhere() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec sleep 1000"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut word = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut word).expect("it gets its namespace");
+        Self(child)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_mount_that_another_namespace_has_is_said_to_be_there_and_whose_it_is() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("file"), "contents").unwrap();
+    let pid = mount.pid();
+    let sleeper = Sleeper::elsewhere();
+    let process = format!("process {} (sleep)", sleeper.0.id());
+    let started = Instant::now();
+    let mut command = program();
+    command.arg("umount").arg(&mount.path);
+    let enter = format!("nsenter -t {} -m umount {}", sleeper.0.id(), mount.path.display());
+    run(command).fails(3, &["unmounted here", "mount namespace of", &process, &enter]);
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    // It goes on there, and ends when that does.
+    let there = Path::new("/proc").join(sleeper.0.id().to_string()).join("root");
+    let file = there.join(mount.path.strip_prefix("/").unwrap()).join("file");
+    assert_eq!(fs::read_to_string(file).unwrap(), "contents");
+    drop(sleeper);
+    wait_for_end(pid);
+    drop(mount);
+    place.check_clean();
+}
+
+#[test]
+fn a_mount_that_is_bound_elsewhere_is_said_to_be_there() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let second = place.directory("second");
+    assert!(tool("mount", &["--bind".as_ref(), mount.path.as_ref(), second.as_ref()]).is_some());
+    let mut command = program();
+    command.arg("umount").arg(&mount.path);
+    run(command).fails(3, &["still mounted at", "second", "syncline umount"]);
+    let mut command = program();
+    command.arg("umount").arg(&second);
+    run(command).ok();
+    drop(mount);
     place.check_clean();
 }
 

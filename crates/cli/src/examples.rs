@@ -17,7 +17,8 @@ Examples:
 pub const UMOUNT: &str = "\
 Examples:
   syncline umount /mnt/data
-If it is busy, 'fuser -vm /mnt/data' shows who uses it.";
+If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount namespace (a container, a service, 'unshare') has the \
+mount too, the filesystem goes on living there: umount says so, and of which process.";
 
 pub const CHECK: &str = "\
 Examples:

@@ -25,7 +25,8 @@ mod transport;
 pub use counters::RequestCounters;
 pub use error::MountError;
 pub use mount::{
-    FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, mounts, remount, require_mountable,
+    Elsewhere, FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, is_connected, mounted_elsewhere,
+    mounts, remount, require_mountable,
 };
 pub use negotiate::Negotiated;
 pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};

@@ -6,10 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use syncline_device::{Device, block_on};
-use syncline_fuse::{FILESYSTEM_TYPE, control, daemon_has_gone, mounts};
+use syncline_fuse::{
+    Elsewhere, FILESYSTEM_TYPE, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
+};
 
 /// How long a mount may be busy until it is taken for in use.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a daemon that does not end is asked about other mounts.
+const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// Arguments of `umount`.
 #[derive(clap::Args)]
@@ -25,17 +30,17 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let directory = resolve(&args.directory)?;
     let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
-    if mounted.is_none_or(|entry| entry.filesystem_type != FILESYSTEM_TYPE) {
+    let Some(mounted) = mounted.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) else {
         let text = format!("no Syncline filesystem is mounted at {}", directory.display());
         return Err(
             Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
         );
-    }
+    };
     let daemon = control::text(&directory, "daemon").ok();
     let daemon: Value = daemon.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     unmount(&directory)?;
     let Some(pid) = daemon["pid"].as_i64() else { return Ok(ExitCode::SUCCESS) };
-    wait_for_exit(pid, Duration::from_secs(args.timeout))?;
+    wait_for_exit(pid, &mounted, Duration::from_secs(args.timeout))?;
     // One that was mounted read-only is as it was.
     let written = daemon["read_only"] != true;
     if let Some(image) = daemon["image"].as_str().filter(|_| written) {
@@ -85,8 +90,11 @@ fn unmount(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-fn wait_for_exit(pid: i64, timeout: Duration) -> Result<(), Failure> {
+/// Waits for the daemon's end, which comes when everything is written: or not, as long as the filesystem is mounted in another
+/// mount namespace as well.
+fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<(), Failure> {
     let started = Instant::now();
+    let mut look = LOOK_ELSEWHERE;
     let process = PathBuf::from(format!("/proc/{pid}"));
     // A zombie has let go of the image, whoever still has to reap it.
     let alive = || {
@@ -99,9 +107,46 @@ fn wait_for_exit(pid: i64, timeout: Duration) -> Result<(), Failure> {
                 "it is unmounted, but process {pid} is still writing; wait for it to end"
             )));
         }
+        if started.elapsed() > look {
+            look += LOOK_ELSEWHERE;
+            require_gone(mounted)?;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Refuses to wait for a daemon that goes on serving others.
+fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
+    let directory = mounted.mount_point.display();
+    if let Some(other) = mounts()?.iter().find(|other| other.is_of_the_same(mounted)) {
+        let other = other.mount_point.display();
+        let text = format!(
+            "{directory} is unmounted, but the filesystem is still mounted at {other}; 'syncline umount {other}' ends that too"
+        );
+        return Err(Failure::of(Cause::InUse, text));
+    }
+    let others = mounted_elsewhere(mounted)?;
+    let Some((first, rest)) = others.split_first() else {
+        if is_connected(mounted) {
+            let text = format!("{directory} is unmounted here, but still mounted in another mount namespace");
+            let next = "a container, a service or a shell of 'unshare' may have it; as root this command tells which";
+            return Err(Failure::of(Cause::InUse, text).next(next));
+        }
+        return Ok(());
+    };
+    let Elsewhere { pid, command, mount_point } = first;
+    let more = match rest.len() {
+        0 => String::new(),
+        1 => " and of one other".to_owned(),
+        more => format!(" and of {more} others"),
+    };
+    let text = format!(
+        "{directory} is unmounted here, but still mounted in the mount namespace of process {pid} ({command}){more}; \
+         end that process, or: nsenter -t {pid} -m umount {}",
+        mount_point.display()
+    );
+    Err(Failure::of(Cause::InUse, text))
 }
 
 /// The daemon is gone: its last superblock says whether it got everything done.

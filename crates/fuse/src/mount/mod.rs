@@ -1,5 +1,6 @@
 //! Getting a FUSE connection mounted, and rid of it again.
 
+mod elsewhere;
 mod fusermount;
 mod mount_table;
 mod privileged;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use elsewhere::{Elsewhere, is_connected, mounted_elsewhere};
 pub use mount_table::{MountEntry, mounts};
 pub use privileged::remount;
 

@@ -19,9 +19,22 @@ pub struct MountEntry {
     pub source: String,
 }
 
+impl MountEntry {
+    /// True if both are mounts of one filesystem. The source counts too: a device number that became free is soon another's.
+    pub fn is_of_the_same(&self, other: &Self) -> bool {
+        let which = |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
+        which(self) == which(other)
+    }
+}
+
 /// All mounts that this process sees, in the order in which they were made.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(fs::read("/proc/self/mountinfo")?.split(|&byte| byte == b'\n').filter_map(parse).collect())
+    Ok(parse_all(&fs::read("/proc/self/mountinfo")?).collect())
+}
+
+/// What a `mountinfo` of any process says.
+pub(super) fn parse_all(table: &[u8]) -> impl Iterator<Item = MountEntry> {
+    table.split(|&byte| byte == b'\n').filter_map(parse)
 }
 
 /// One line: `id parent major:minor root mount-point options [optional fields] - type source super-options`.

@@ -1,0 +1,87 @@
+//! Mounts in other mount namespaces: a container, a service or a shell may have a copy of a mount that is gone here, and keeps the
+//! daemon alive.
+
+use super::mount_table::{MountEntry, mounts, parse_all};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows the connections that live.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// A namespace that has a mount, told by one of the processes in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Elsewhere {
+    /// The process.
+    pub pid: u32,
+    /// What it is called.
+    pub command: String,
+    /// Where it has the mount.
+    pub mount_point: PathBuf,
+}
+
+/// Who else has the filesystem that `entry` was a mount of, one process for each namespace. Only those that this user may look at:
+/// of other users' processes that is root.
+pub fn mounted_elsewhere(entry: &MountEntry) -> io::Result<Vec<Elsewhere>> {
+    let mut namespaces = BTreeSet::new();
+    let mut found = Vec::new();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    // The first of a container is the one that keeps it alive.
+    pids.sort_unstable();
+    for pid in pids {
+        let process = Path::new("/proc").join(pid.to_string());
+        // It may end at any time, or be none of our business.
+        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+        if !namespaces.insert(namespace) {
+            continue;
+        }
+        let Ok(table) = fs::read(process.join("mountinfo")) else { continue };
+        if let Some(other) = parse_all(&table).find(|other| other.is_of_the_same(entry)) {
+            let command = fs::read(process.join("comm")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).trim_end().to_owned();
+            found.push(Elsewhere { pid, command, mount_point: other.mount_point });
+        }
+    }
+    Ok(found)
+}
+
+/// True if the kernel says that the filesystem of `entry`, which is not mounted here any more, still is somewhere. It does not tell
+/// everybody.
+pub fn is_connected(entry: &MountEntry) -> bool {
+    // The number may be another's by now.
+    let taken = || mounts().is_ok_and(|mounts| mounts.iter().any(|other| other.device == entry.device));
+    let number = connection_number(&entry.device);
+    number.is_some_and(|number| Path::new(CONNECTIONS).join(number.to_string()).exists()) && !taken()
+}
+
+/// A device's number as the kernel puts it into one word.
+fn connection_number(device: &str) -> Option<u64> {
+    let (major, minor) = device.split_once(':')?;
+    let (major, minor): (u64, u64) = (major.parse().ok()?, minor.parse().ok()?);
+    Some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_the_numbers_of_their_devices() {
+        assert_eq!(connection_number("0:53"), Some(53));
+        assert_eq!(connection_number("0:300"), Some(0x2c | 0x100 << 12));
+        assert_eq!(connection_number("8:1"), Some(0x801));
+        assert_eq!(connection_number("nonsense"), None);
+    }
+
+    #[test]
+    fn what_is_mounted_here_is_found_here() {
+        let all = super::super::mounts().unwrap();
+        let root = all.iter().find(|entry| entry.mount_point.as_os_str() == "/").unwrap();
+        assert!(!mounted_elsewhere(root).unwrap().is_empty());
+        let none = MountEntry { device: "0:0".into(), ..root.clone() };
+        assert_eq!(mounted_elsewhere(&none).unwrap(), []);
+    }
+}
