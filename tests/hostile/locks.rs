@@ -1,7 +1,9 @@
 //! Locks that other users take on an image that they may read: they keep nobody out who may write it, and nobody writes it twice.
 
 use crate::skip_if;
-use crate::support::{Mount, NOBODY, Place, as_nobody, c_program, no_fuse, not_root, program, run, syncline, tool};
+use crate::support::{
+    Mount, NOBODY, Place, as_nobody, c_program, no_fuse, not_root, program, run, syncline, tool,
+};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;

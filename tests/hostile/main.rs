@@ -6,6 +6,7 @@ mod support;
 
 mod bad_input;
 mod devices;
+mod escapes;
 mod images;
 mod locks;
 mod memory;

@@ -158,7 +158,8 @@ fn an_image_file_keeps_its_room_and_never_meets_a_full_host() {
     let image = host.path.join("image");
     syncline(["mkfs".as_ref(), image.as_os_str(), "--size".as_ref(), "32MiB".as_ref()]).ok();
     let directory = place.directory("mount");
-    let words = ["mount".as_ref(), image.as_os_str(), directory.as_os_str(), "-o".as_ref(), "discard".as_ref()];
+    let words =
+        ["mount".as_ref(), image.as_os_str(), directory.as_os_str(), "-o".as_ref(), "discard".as_ref()];
     let answer = syncline(words).ok();
     assert!(answer.err.contains("keeps its room") && answer.err.contains("discard=punch"), "{answer:?}");
     let mount = Mount::of(&directory);

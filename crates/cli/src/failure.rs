@@ -190,9 +190,8 @@ impl From<StoreError> for Failure {
                 Self::of(Cause::NoSpace, error).next("delete something, or use a larger image")
             }
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
-            StoreError::KeepsRoom => {
-                Self::of(Cause::Other, error).next("'syncline trim --punch' gives what is free back to its host")
-            }
+            StoreError::KeepsRoom => Self::of(Cause::Other, error)
+                .next("'syncline trim --punch' gives what is free back to its host"),
             StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.

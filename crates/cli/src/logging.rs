@@ -65,7 +65,7 @@ impl Choices {
 pub fn start(choices: Choices) {
     let levels = choices.levels().and_then(|levels| EnvFilter::try_new(levels).ok());
     let (filter, handle) = reload::Layer::new(levels.unwrap_or_else(|| EnvFilter::new("off")));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let lines = fmt::layer().with_writer(crate::printed::stderr).with_ansi(false);
     let lines = match choices.format() {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),

@@ -2,6 +2,11 @@
 //!
 //! Exit codes are those of [`failure::Cause`]; `check` has those of fsck(8).
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+// Its macros are for all that follow.
+#[macro_use]
+mod printed;
 
 mod commands;
 mod examples;
@@ -195,7 +200,7 @@ fn main() -> ExitCode {
     let role = arguments.first().map_or(Role::Program, |program| Role::of(program));
     let failed = |failure: Failure| {
         if !failure.is_told() {
-            eprintln!("syncline: {failure}");
+            note!("syncline: {failure}");
         }
         role.exit_code(failure.code())
     };
@@ -219,8 +224,14 @@ fn main() -> ExitCode {
 
 /// Says what is wrong with the command line, or shows the help that was asked for.
 fn refuse(error: &clap::Error, role: Role) -> ExitCode {
-    // Nothing can be done if not even this can be printed.
-    let _ = error.print();
+    let text = error.render().to_string();
+    let text = text.trim_end();
+    match text.lines().any(|line| printed::one_line(line) != line) {
+        // What was typed wrongly is repeated in it.
+        true => text.lines().for_each(|line| note!("{line}")),
+        // Nothing can be done if not even this can be printed.
+        false => drop(error.print()),
+    }
     let check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,

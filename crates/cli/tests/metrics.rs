@@ -282,7 +282,11 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     let _ = fields.write_all(format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000)).as_bytes());
     let mut answer = Vec::new();
     let _ = fields.read_to_end(&mut answer);
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
     let mut body = TcpStream::connect(&server.address).unwrap();
     body.write_all(b"POST /metrics HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n").unwrap();
     let sent = (0..1000).take_while(|_| body.write_all(&[b'x'; 64 << 10]).is_ok()).count();

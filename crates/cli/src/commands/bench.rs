@@ -192,7 +192,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {
-    print!("{}", report::table(report));
+    say_text!("{}", report::table(report));
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| Failure::from(error).about(path))
     };
@@ -201,7 +201,7 @@ fn show(args: &Args, report: &Report) -> Result<(), Failure> {
     }
     if let Some(path) = &args.report {
         write(path, report::html(report)?)?;
-        println!("The report is {}", path.display());
+        say!("The report is {}", path.display());
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ fn measure(
             .with_mount_options(args.mount_options());
     if let Some(why) = ground.why_no_loop_device() {
         let note = format!("Measured on an image file, without a loop device: {why}.");
-        bar.suspend(|| eprintln!("syncline: {note}"));
+        bar.suspend(|| note!("syncline: {note}"));
         notes.push(note);
     }
     let settings = Settings { runs: args.runs(), duration: args.duration() };

@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Outcome {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         unmount(&unmounter);
     });
-    println!("{READY}");
+    say!("{READY}");
     std::io::stdout().flush()?;
     mounted.run_until_unmounted()?;
     Ok(ExitCode::SUCCESS)

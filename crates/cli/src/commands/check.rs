@@ -50,7 +50,7 @@ fn examine(args: &Args) -> Result<u8, Failure> {
     bar.finish_and_clear();
     let report = report.map_err(|error| Failure::from(error).about(&args.image))?;
     if args.json {
-        println!("{:#}", serde_json::to_value(&report).expect("numbers and texts are JSON"));
+        say_text!("{:#}\n", serde_json::to_value(&report).expect("numbers and texts are JSON"));
     } else {
         print_report(&args.image, &report);
     }
@@ -77,7 +77,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         )
     })?;
     if args.json {
-        println!("{:#}", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
+        say_text!("{:#}\n", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
     } else {
         print_repair(&args.image, &repair);
     }
@@ -103,7 +103,7 @@ fn print_report(image: &Path, report: &Report) {
     print_summary(image, report);
     if !report.is_clean() {
         let image = image.display();
-        println!(
+        say!(
             "{image}: 'syncline check --repair --dry-run' says what can be mended; mount it with -o ro to save what can be read"
         );
     }
@@ -111,10 +111,10 @@ fn print_report(image: &Path, report: &Report) {
 
 fn print_findings(findings: &[Finding], dropped: u64) {
     for finding in findings {
-        println!("{finding}");
+        say!("{finding}");
     }
     if dropped > 0 {
-        println!("... and {dropped} more than the {FINDINGS_MAX} shown");
+        say!("... and {dropped} more than the {FINDINGS_MAX} shown");
     }
 }
 
@@ -125,13 +125,13 @@ fn print_summary(image: &Path, report: &Report) {
         report.inodes, report.names, report.nodes, report.data_blocks
     );
     if report.is_clean() {
-        println!("{image}: clean ({read})");
+        say!("{image}: clean ({read})");
         return;
     }
     let errors = report.findings.len() as u64 + report.findings_dropped;
-    println!("{image}: {errors} errors ({read})");
+    say!("{image}: {errors} errors ({read})");
     if report.incomplete {
-        println!("{image}: parts could not be read, so not everything was compared");
+        say!("{image}: parts could not be read, so not everything was compared");
     }
 }
 
@@ -141,20 +141,20 @@ fn print_repair(path: &Path, repair: &Repair) {
     let image = path.display();
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if repair.dry_run && changes > 0 {
-        println!("{image}: {changes} changes would be made; nothing was written");
+        say!("{image}: {changes} changes would be made; nothing was written");
         return;
     }
     let last = repair.after.as_ref().unwrap_or(&repair.before);
     if changes > 0 {
-        println!("{image}: {changes} changes were made");
+        say!("{image}: {changes} changes were made");
     }
     if !last.is_clean() {
-        println!("{image}: what is left:");
+        say!("{image}: what is left:");
         print_findings(&last.findings, last.findings_dropped);
     }
     print_summary(path, last);
     if !last.is_clean() {
-        println!("{image}: {}", next_step(last));
+        say!("{image}: {}", next_step(last));
     }
 }
 

@@ -124,9 +124,9 @@ fn show(found: Vec<(PathBuf, bool)>, json: bool) -> Outcome {
         lines.push(Line { path, algorithm });
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
+        say_text!("{}\n", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
     } else {
-        lines.iter().for_each(|line| println!("{:<5}{}", line.algorithm.name(), line.path.display()));
+        lines.iter().for_each(|line| say!("{:<5}{}", line.algorithm.name(), line.path.display()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -176,17 +176,14 @@ fn owner(error: ControlError) -> Failure {
 
 fn print(report: &Report, args: &Args) -> Result<(), Failure> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(report).map_err(Failure::new)?);
+        say_text!("{}\n", serde_json::to_string_pretty(report).map_err(Failure::new)?);
         return Ok(());
     }
     let what = args.algorithm.name();
-    println!("{} files and {} directories: {what}, from now on", report.files, report.directories);
+    say!("{} files and {} directories: {what}, from now on", report.files, report.directories);
     if args.now {
         let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
-        println!(
-            "{} written anew; the files took {before}, take {after}",
-            size::show(report.rewritten_bytes)
-        );
+        say!("{} written anew; the files took {before}, take {after}", size::show(report.rewritten_bytes));
     }
     Ok(())
 }

@@ -194,14 +194,14 @@ fn one_by_one(file: &Opened, run: Run, report: &mut Report) -> Result<(), Contro
 
 fn print(report: &Report, json: bool) {
     if json {
-        println!("{}", serde_json::to_string_pretty(report).expect("numbers"));
+        say_text!("{}\n", serde_json::to_string_pretty(report).expect("numbers"));
         return;
     }
-    println!("{} files, {} looked at", report.files, size::show(report.looked_at_bytes));
-    println!("{} share their blocks now", size::show(report.shared_bytes));
-    println!("{} shared them before", size::show(report.already_shared_bytes));
+    say!("{} files, {} looked at", report.files, size::show(report.looked_at_bytes));
+    say!("{} share their blocks now", size::show(report.shared_bytes));
+    say!("{} shared them before", size::show(report.already_shared_bytes));
     if report.different_bytes > 0 {
-        println!(
+        say!(
             "{} have equal checksums and are different, or changed meanwhile",
             size::show(report.different_bytes)
         );

@@ -112,15 +112,15 @@ fn one(path: PathBuf, unshare: bool, bar: &ProgressBar) -> Result<Line, ControlE
 
 fn print(lines: &[Line], json: bool) {
     if json {
-        println!("{}", serde_json::to_string_pretty(lines).expect("numbers and paths"));
+        say_text!("{}\n", serde_json::to_string_pretty(lines).expect("numbers and paths"));
         return;
     }
     for line in lines.iter().filter(|line| line.moved_bytes > 0) {
         let (path, before, after) = (line.path.display(), line.fragments_before, line.fragments_after);
-        println!("{path}: {before} fragments before, {after} now, {} moved", size::show(line.moved_bytes));
+        say!("{path}: {before} fragments before, {after} now, {} moved", size::show(line.moved_bytes));
     }
     let sum = |number: fn(&Line) -> u64| lines.iter().map(number).sum::<u64>();
-    println!(
+    say!(
         "{} files, {} fragments before, {} now, {} moved",
         lines.len(),
         sum(|line| line.fragments_before),

@@ -53,13 +53,13 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     let lines = lines?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
+        say_text!("{}\n", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");
+    say!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");
     for line in lines {
         let columns = [line.total_bytes, line.exclusive_bytes, line.shared_bytes].map(size::show);
-        println!("{:>12} {:>12} {:>12}  {}", columns[0], columns[1], columns[2], line.path.display());
+        say!("{:>12} {:>12} {:>12}  {}", columns[0], columns[1], columns[2], line.path.display());
     }
     Ok(ExitCode::SUCCESS)
 }

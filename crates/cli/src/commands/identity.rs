@@ -61,7 +61,7 @@ struct Identity {
 /// Runs `label`.
 pub fn label(args: LabelArgs) -> Outcome {
     let Some(new) = args.new else {
-        println!("{}", identity(&args.source)?.label);
+        say!("{}", identity(&args.source)?.label);
         return Ok(ExitCode::SUCCESS);
     };
     if encode_label(&new).is_none() {
@@ -83,7 +83,7 @@ pub fn label(args: LabelArgs) -> Outcome {
 /// Runs `uuid`.
 pub fn uuid(args: UuidArgs) -> Outcome {
     let Some(NewUuid(new)) = args.new else {
-        println!("{}", identity(&args.source)?.uuid);
+        say!("{}", identity(&args.source)?.uuid);
         return Ok(ExitCode::SUCCESS);
     };
     if args.source.is_dir() {
@@ -91,7 +91,7 @@ pub fn uuid(args: UuidArgs) -> Outcome {
         return Err(Failure::of(Cause::InUse, text).next("unmount it, and name the image"));
     }
     change(&args.source, |fs| fs.set_uuid(*new.as_bytes()))?;
-    println!("{new}");
+    say!("{new}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -25,7 +25,7 @@ pub fn run(args: Args) -> Outcome {
     let info =
         block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.image))?;
     if args.json {
-        println!("{:#}", serde_json::to_value(&info).expect("numbers and texts are JSON"));
+        say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));
     } else {
         print(&info);
     }
@@ -33,23 +33,20 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn print(info: &Info) {
-    println!("format        version {}", info.format_version);
-    println!("uuid          {}", info.uuid);
-    println!("label         {}", info.label);
-    println!("size          {}", size::show(info.size_bytes));
-    println!("in use        {} (as of the last checkpoint)", size::show(info.used_bytes));
-    println!("objects       {}", info.objects);
-    println!("tree          {} nodes of {}", info.tree_nodes, size::show(u64::from(info.node_bytes)));
-    println!("checkpoint    generation {}, transaction {}", info.generation, info.transactions);
-    println!("log           {} batches to replay", info.log_batches);
+    say!("format        version {}", info.format_version);
+    say!("uuid          {}", info.uuid);
+    say!("label         {}", info.label);
+    say!("size          {}", size::show(info.size_bytes));
+    say!("in use        {} (as of the last checkpoint)", size::show(info.used_bytes));
+    say!("objects       {}", info.objects);
+    say!("tree          {} nodes of {}", info.tree_nodes, size::show(u64::from(info.node_bytes)));
+    say!("checkpoint    generation {}, transaction {}", info.generation, info.transactions);
+    say!("log           {} batches to replay", info.log_batches);
     let clean = "clean: it was unmounted";
     let dirty = "not unmounted: the next mount replays the log";
-    println!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
-    println!("state         {}", if info.clean { clean } else { dirty });
+    say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
+    say!("state         {}", if info.clean { clean } else { dirty });
     if info.superblocks_damaged > 0 {
-        println!(
-            "damaged       {} copies of superblocks; 'syncline check' tells more",
-            info.superblocks_damaged
-        );
+        say!("damaged       {} copies of superblocks; 'syncline check' tells more", info.superblocks_damaged);
     }
 }

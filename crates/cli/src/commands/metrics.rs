@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Outcome {
         let text = format!("cannot listen at {}: {error}", args.listen);
         Failure::from(error).with_text(text).next("choose another address or port with --listen")
     })?;
-    println!("http://{}/metrics", server.address()?);
+    say!("http://{}/metrics", server.address()?);
     server.serve(NOTICE, || stop.load(Ordering::Relaxed));
     Ok(ExitCode::SUCCESS)
 }

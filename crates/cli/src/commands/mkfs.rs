@@ -77,9 +77,9 @@ pub fn run(args: Args) -> Outcome {
         let device: Arc<dyn Device> = device;
         let info = block_on(syncline_check::info(&device))
             .map_err(|error| Failure::from(error).about(&args.image))?;
-        println!("{:#}", serde_json::to_value(&info).expect("numbers and texts are JSON"));
+        say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));
     } else {
-        println!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
+        say!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use super::mount_options::MountChoices;
 use super::signals;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
+use signal_hook::iterator::Handle;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::Scrub;
-use signal_hook::iterator::Handle;
 use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session};
@@ -256,17 +256,17 @@ fn tell_of_discards(image: &Path, choices: &MountChoices, block_device: bool) {
             "an image file keeps its room, so -o discard does nothing here; -o discard=punch gives it back to the host"
         }
     };
-    eprintln!("syncline: {}: {what}", image.display());
+    note!("syncline: {}: {what}", image.display());
 }
 
 /// Says what recovery found, if it is worth a word.
 fn tell(image: &Path, report: &RecoveryReport) {
     for note in &report.notes {
-        eprintln!("syncline: {}: {note}", image.display());
+        note!("syncline: {}: {note}", image.display());
     }
     if report.discarded_batches > 0 {
         let discarded = report.discarded_batches;
-        eprintln!(
+        note!(
             "syncline: {}: {discarded} log batches that no fsync had acknowledged were incomplete and are discarded",
             image.display()
         );

@@ -1,6 +1,7 @@
 //! `syncline path`: the paths of an inode, from its parent pointers.
 
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed;
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,13 +33,13 @@ pub fn run(args: Args) -> Outcome {
     let paths = if args.source.is_dir() { of_mount(&args)? } else { of_image(&args)? };
     if args.json {
         let texts: Vec<_> = paths.iter().map(|path| String::from_utf8_lossy(path)).collect();
-        println!("{:#}", json!({ "inode": args.inode, "paths": texts }));
+        say_text!("{:#}\n", json!({ "inode": args.inode, "paths": texts }));
         return Ok(ExitCode::SUCCESS);
     }
-    // Names are bytes.
-    let mut output = std::io::stdout().lock();
+    // Names are bytes, and each path has its line.
+    let mut output = printed::stdout();
     for path in paths {
-        output.write_all(&path)?;
+        output.write_all(&printed::name(&path))?;
         output.write_all(b"\n")?;
     }
     Ok(ExitCode::SUCCESS)

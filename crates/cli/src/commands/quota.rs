@@ -108,7 +108,7 @@ fn show(args: &ShowArgs) -> Outcome {
     let mut told: Value = serde_json::from_str(&text).unwrap_or_default();
     told["path"] = args.dir.to_string_lossy().into();
     if args.json {
-        println!("{told:#}");
+        say_text!("{told:#}\n");
     } else {
         print(&[told]);
     }
@@ -123,9 +123,9 @@ fn list(args: &ListArgs) -> Outcome {
         of_image(&args.source)?
     };
     if args.json {
-        println!("{:#}", json!({ "quotas": all }));
+        say_text!("{:#}\n", json!({ "quotas": all }));
     } else if all.is_empty() {
-        eprintln!("no quotas; 'syncline quota set' makes one");
+        note!("no quotas; 'syncline quota set' makes one");
     } else {
         print(&all);
     }
@@ -142,7 +142,7 @@ fn of_image(image: &Path) -> Result<Vec<Value>, Failure> {
 }
 
 fn print(all: &[Value]) {
-    println!("{:>12} {:>12} {:>10} {:>10}  directory", "used", "limit", "inodes", "limit");
+    say!("{:>12} {:>12} {:>10} {:>10}  directory", "used", "limit", "inodes", "limit");
     for told in all {
         let usage = &told["usage"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -158,7 +158,7 @@ fn print(all: &[Value]) {
         } else {
             ""
         };
-        println!(
+        say!(
             "{:>12} {:>12} {:>10} {:>10}  {directory}{state}",
             size::show(used),
             limit(&usage["limits"]["bytes"], &size::show),

@@ -86,9 +86,9 @@ pub fn run(args: Args) -> Outcome {
 fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
     let (name, before) = (args.image.display(), size::show(before_bytes));
     match (args.json, before_bytes == now_bytes) {
-        (true, _) => println!("{:#}", json!({ "bytes_before": before_bytes, "bytes": now_bytes })),
-        (false, true) => println!("{name}: {before}, as before"),
-        (false, false) => println!("{name}: {before} before, {} now", size::show(now_bytes)),
+        (true, _) => say_text!("{:#}\n", json!({ "bytes_before": before_bytes, "bytes": now_bytes })),
+        (false, true) => say!("{name}: {before}, as before"),
+        (false, false) => say!("{name}: {before} before, {} now", size::show(now_bytes)),
     }
     Ok(ExitCode::SUCCESS)
 }

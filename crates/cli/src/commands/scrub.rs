@@ -26,8 +26,10 @@ const INTERRUPTED: u8 = 130;
 
 /// Arguments of `scrub`.
 #[derive(clap::Args)]
-#[command(after_help = "Only root and the user whose daemon it is may scrub, and see what was found; 'syncline stats' tells everybody \
-how much that is.\n\nExit codes: 0 nothing is damaged; 4 something is; 130 it was interrupted.")]
+#[command(
+    after_help = "Only root and the user whose daemon it is may scrub, and see what was found; 'syncline stats' tells everybody \
+how much that is.\n\nExit codes: 0 nothing is damaged; 4 something is; 130 it was interrupted."
+)]
 pub struct Args {
     /// Any directory or file of a mounted filesystem
     directory: PathBuf,
@@ -72,7 +74,7 @@ pub fn run(args: Args) -> Outcome {
     start(&args)?;
     let report = follow(&args.directory, &interrupted)?;
     if args.json {
-        println!("{report:#}");
+        say_text!("{report:#}\n");
     } else {
         print(&args.directory, &report);
     }
@@ -142,14 +144,14 @@ fn print(directory: &Path, report: &Value) {
         if let Some(block) = finding["block"].as_u64() {
             line.push_str(&format!(", block {block}"));
         }
-        println!("{line}: {}", text(&finding["text"]));
+        say!("{line}: {}", text(&finding["text"]));
     }
     let number = |name: &str| report[name].as_u64().unwrap_or(0);
     let directory = directory.display();
     let damaged = findings(report).count() as u64 + number("findings_dropped");
     let how = if report["cancelled"] == Value::Bool(true) { "interrupted, " } else { "" };
     let what = if damaged == 0 { "nothing is damaged".to_owned() } else { format!("{damaged} errors") };
-    println!(
+    say!(
         "{directory}: {how}{what} ({} tree nodes, {} data blocks, {} read in {:.1} s)",
         number("nodes"),
         number("data_blocks"),
@@ -157,7 +159,7 @@ fn print(directory: &Path, report: &Value) {
         number("milliseconds") as f64 / 1000.0
     );
     if damaged > 0 {
-        println!(
+        say!(
             "{directory}: reading what is damaged fails; restore it from a backup, then unmount and run 'syncline check --repair'"
         );
     }

@@ -14,11 +14,7 @@ pub fn catch() -> Result<Signals, Failure> {
 
 /// Unmounts at the first signal; files that are open keep the mount alive, out of sight, until they are closed. A second
 /// signal does not wait for them: everything is written back, and the process ends.
-pub fn unmount(
-    mut signals: Signals,
-    unmounter: Unmounter,
-    fs: &Arc<Filesystem>,
-) -> Result<Handle, Failure> {
+pub fn unmount(mut signals: Signals, unmounter: Unmounter, fs: &Arc<Filesystem>) -> Result<Handle, Failure> {
     let handle = signals.handle();
     let fs = fs.clone();
     std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {

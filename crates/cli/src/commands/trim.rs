@@ -35,8 +35,8 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     let bytes = bytes?;
     match args.json {
-        true => println!("{:#}", json!({ "discarded_bytes": bytes })),
-        false => println!("{}: {} discarded", args.source.display(), size::show(bytes)),
+        true => say_text!("{:#}\n", json!({ "discarded_bytes": bytes })),
+        false => say!("{}: {} discarded", args.source.display(), size::show(bytes)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,7 +57,8 @@ fn of_mount(args: &Args) -> Result<u64, Failure> {
                 Failure::of(Cause::Permission, text).next("mount it for writing")
             }
             Some(rustix::io::Errno::OPNOTSUPP) => {
-                let text = format!("{}: its image file keeps the room that it was made with", args.source.display());
+                let text =
+                    format!("{}: its image file keeps the room that it was made with", args.source.display());
                 Failure::of(Cause::Other, text).next(
                     "to give it back to the host, mount with -o discard=punch, or unmount and use --punch",
                 )

@@ -26,9 +26,8 @@ pub struct Elsewhere {
 pub fn mounted_elsewhere(entry: &MountEntry) -> io::Result<Vec<Elsewhere>> {
     let mut namespaces = BTreeSet::new();
     let mut found = Vec::new();
-    let mut pids: Vec<u32> = fs::read_dir("/proc")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut pids: Vec<u32> =
+        fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     // The first of a container is the one that keeps it alive.
     pids.sort_unstable();
     for pid in pids {

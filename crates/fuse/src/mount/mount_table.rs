@@ -22,7 +22,8 @@ pub struct MountEntry {
 impl MountEntry {
     /// True if both are mounts of one filesystem. The source counts too: a device number that became free is soon another's.
     pub fn is_of_the_same(&self, other: &Self) -> bool {
-        let which = |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
+        let which =
+            |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
         which(self) == which(other)
     }
 }

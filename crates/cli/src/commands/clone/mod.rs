@@ -152,7 +152,7 @@ fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure 
 
 fn print(report: &Report, json: bool) {
     if json {
-        println!("{}", serde_json::to_string_pretty(report).expect("numbers"));
+        say_text!("{}\n", serde_json::to_string_pretty(report).expect("numbers"));
         return;
     }
     let Report { files, directories, symlinks, links, specials, bytes, left_out } = report;
@@ -163,8 +163,8 @@ fn print(report: &Report, json: bool) {
     parts.extend(
         others.iter().filter(|(count, _)| **count > 0).map(|(count, what)| format!("{count} {what}")),
     );
-    println!("cloned {}", parts.join(", "));
+    say!("cloned {}", parts.join(", "));
     if *left_out > 0 {
-        println!("{left_out} owners or attributes were left out: only root may give them");
+        say!("{left_out} owners or attributes were left out: only root may give them");
     }
 }

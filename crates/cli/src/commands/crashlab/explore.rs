@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let found = found?;
     if args.json {
-        println!("{:#}", as_json(&args, &recording, &explorer, plan.len(), &found)?);
+        say_text!("{:#}\n", as_json(&args, &recording, &explorer, plan.len(), &found)?);
         return Ok(ExitCode::from(if found.is_empty() { 0 } else { STATE_FAILS }));
     }
     // Before the reduction, which looks at more.
@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(first) = found.first() {
         tell(&args, &recording, &explorer, first, &found)?;
     }
-    println!("{summary}");
+    say_text!("{summary}\n");
     Ok(ExitCode::from(if found.is_empty() { 0 } else { STATE_FAILS }))
 }
 
@@ -131,7 +131,7 @@ fn must_copy(recording: &Recording, folder: &Path) -> Result<bool, Failure> {
     if ![Cause::Fuse as u8, Cause::Permission as u8].contains(&failure.code()) {
         return Err(failure);
     }
-    eprintln!("syncline: states are copied to {}, not mounted: {failure}", folder.display());
+    note!("syncline: states are copied to {}, not mounted: {failure}", folder.display());
     Ok(true)
 }
 
@@ -174,25 +174,26 @@ fn tell(
         Some(_) => (first.clone(), 0),
         None => reduce(recording, explorer, first)?,
     };
-    println!("{}", failing_text(recording, &simplest)?);
+    say_text!("{}\n", failing_text(recording, &simplest)?);
     if simplest.state != first.state {
-        println!("It was reduced from state {} in {tries} steps.", first.state);
+        say!("It was reduced from state {} in {tries} steps.", first.state);
     }
     if fails_in_the_end(args, recording, explorer)? {
-        println!("It fails as well when nothing is lost and COMMAND has ended: look at the checker first.");
+        say!("It fails as well when nothing is lost and COMMAND has ended: look at the checker first.");
     }
-    println!("Look at it: syncline crashlab mount {} {} DIR", quoted(&args.recording), simplest.state);
+    say!("Look at it: syncline crashlab mount {} {} DIR", quoted(&args.recording), simplest.state);
     if args.keep_going && found.len() > 1 {
-        println!("\n{} cases fail; the simplest state of each:", found.len());
+        say!();
+        say!("{} cases fail; the simplest state of each:", found.len());
         for failing in found.iter().take(LISTED_MAX) {
             let said = failing.output.lines().next().unwrap_or_default();
-            println!("  {:<16} {said}", failing.state.to_string());
+            say!("  {:<16} {said}", failing.state.to_string());
         }
         if found.len() > LISTED_MAX {
-            println!("  ... and {} more", found.len() - LISTED_MAX);
+            say!("  ... and {} more", found.len() - LISTED_MAX);
         }
     }
-    println!();
+    say!();
     Ok(())
 }
 

@@ -35,19 +35,16 @@ pub fn run(args: Args) -> Outcome {
 
 fn print(recording: &Recording, points: &[Point]) -> Result<(), Failure> {
     let info = &recording.info;
-    println!("Recorded from {}: {}, exit code {}", info.image, info.command.join(" "), info.exit_code);
+    say!("Recorded from {}: {}, exit code {}", info.image, info.command.join(" "), info.exit_code);
     if info.truncated {
-        println!("It was ended because it wrote too much.");
+        say!("It was ended because it wrote too much.");
     }
-    println!(
-        "{:>5} {:>11} {:>7} {:>7} {:>10} {:>8}  what",
-        "point", "ms", "event", "writes", "bytes", "images"
-    );
+    say!("{:>5} {:>11} {:>7} {:>7} {:>10} {:>8}  what", "point", "ms", "event", "writes", "bytes", "images");
     let mut names = Names::new(recording)?;
     for (number, point) in points.iter().enumerate() {
         names.advance(recording, point.position);
         let what: Vec<String> = point.causes.iter().map(|cause| cause_text(cause, &names)).collect();
-        println!(
+        say!(
             "{number:>5} {:>11.3} {:>7} {:>7} {:>10} {:>8}  {}",
             point.time_ns as f64 / 1e6,
             point.position,
@@ -57,7 +54,7 @@ fn print(recording: &Recording, points: &[Point]) -> Result<(), Failure> {
             what.join(", ")
         );
     }
-    println!(
+    say!(
         "images: what a power cut between the point before and this one can leave, whole writes only; torn writes add to it"
     );
     Ok(())
@@ -91,7 +88,7 @@ fn print_json(recording: &Recording, points: &[Point]) -> Result<(), Failure> {
         "events": recording.events.len(),
         "points": listed,
     });
-    println!("{text:#}");
+    say_text!("{text:#}\n");
     Ok(())
 }
 

@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let recording = recorder.finish(info);
     syncline_crashlab::write(&recording, &output)?;
-    eprintln!(
+    note!(
         "syncline: recorded {} device events, {} written, in {}; next: syncline crashlab explore {} --check 'COMMAND'",
         recording.events.len(),
         size::show(recorder.written_bytes()),
@@ -199,9 +199,7 @@ fn listen(output: ChildStdout, recorder: &Recorder) {
         if kept + line.len() <= LINES_BYTES_MAX {
             recorder.mark(MarkKind::Line(line.clone()));
         } else if kept <= LINES_BYTES_MAX {
-            eprintln!(
-                "syncline: COMMAND printed more than {LINES_BYTES_MAX} bytes: the rest is not recorded"
-            );
+            note!("syncline: COMMAND printed more than {LINES_BYTES_MAX} bytes: the rest is not recorded");
         }
         kept += line.len();
         let mut stdout = io::stdout().lock();
@@ -226,7 +224,7 @@ fn wait(
         let too_much = recorder.written_bytes() > max_recorded;
         if too_much && !truncated {
             truncated = true;
-            eprintln!(
+            note!(
                 "syncline: {} were written, which are all in memory: ending COMMAND; raise --max-recorded",
                 size::show(recorder.written_bytes())
             );
@@ -254,7 +252,7 @@ fn leave(mounted: Mounted) -> Result<(), Failure> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(MountError::Busy { path }) => {
-                eprintln!(
+                note!(
                     "syncline: {} is still in use by a process that COMMAND left behind; the recording ends here",
                     path.display()
                 );

@@ -51,7 +51,7 @@ impl Args {
     /// Tells people what happens.
     fn say(&self, text: impl Display) {
         if !self.json {
-            println!("{text}");
+            say_text!("{text}\n");
         }
     }
 }
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Outcome {
     let mut figures = result?;
     if args.json {
         figures["image"] = args.keep.then(|| image.to_string_lossy()).into();
-        println!("{figures:#}");
+        say_text!("{figures:#}\n");
     }
     Ok(ExitCode::SUCCESS)
 }

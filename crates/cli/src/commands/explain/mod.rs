@@ -6,6 +6,7 @@ mod text;
 pub use busiest::{Busiest, BusyFile};
 
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed;
 use serde_json::Value;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ pub fn register(control: &Control, fs: &Arc<Filesystem>) {
 pub fn run(args: Args) -> Outcome {
     let all = std::fs::metadata(&args.file).is_ok_and(|metadata| metadata.is_dir());
     let receipts = ask(&args.file, if all { OF_ALL } else { OF_FILE }, args.last)?;
-    let mut output = std::io::stdout().lock();
+    let mut output = printed::stdout();
     let written = if args.json {
         writeln!(output, "{receipts:#}")
     } else {
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
         if receipts.is_empty() {
             return Err(none(&args.file, all));
         }
-        let name = (!all).then(|| args.file.display().to_string());
+        let name = (!all).then(|| printed::one_line(args.file.display()));
         output.write_all(text::explain(receipts, name.as_deref()).as_bytes())
     };
     match written {

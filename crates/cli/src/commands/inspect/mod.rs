@@ -11,6 +11,7 @@ mod text;
 mod tree;
 
 use crate::failure::{Failure, Outcome};
+use crate::printed;
 use image::Image;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -83,7 +84,7 @@ fn converse(image: &Image, json: bool) -> Result<(), Failure> {
     let broken =
         |error: rustyline::error::ReadlineError| Failure::new(format!("the terminal fails: {error}"));
     let mut editor = rustyline::DefaultEditor::new().map_err(broken)?;
-    println!("'help' lists the commands, 'quit' ends. Nothing is ever written.");
+    say!("'help' lists the commands, 'quit' ends. Nothing is ever written.");
     loop {
         let line = match editor.readline("syncline> ") {
             Ok(line) => line,
@@ -116,12 +117,12 @@ fn one(image: &Image, line: &str, json: bool) -> Result<Next, Failure> {
     let answer = match shell::answer(image, name, &arguments) {
         Ok(answer) => answer,
         Err(refusal) => {
-            eprintln!("syncline: {refusal}");
+            note!("syncline: {refusal}");
             return Ok(Next::Refused);
         }
     };
     let text = if json { format!("{answer:#}\n") } else { text::of(&answer) };
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+    match printed::stdout().write_all(text.as_bytes()) {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Next::End),
         written => Ok(written.map(|()| Next::Done)?),

@@ -1,5 +1,6 @@
 //! Answers for people: names and values in lines, lists in a line for each element.
 
+use crate::printed::one_line;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -48,7 +49,7 @@ fn list(out: &mut String, elements: Option<&Value>) {
 /// In one line: what an item is called first, then what is known of it.
 fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => one_line(text),
         Value::Object(fields) => {
             let first = ["record", "key", "command", "name"];
             let leading = first.iter().filter_map(|name| fields.get(*name)).map(plain);

@@ -2,6 +2,7 @@
 
 use super::source::image_of;
 use crate::failure::{Failure, Outcome};
+use crate::printed;
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,10 +43,10 @@ pub fn run(args: &Args) -> Outcome {
     let changes = after.changes_since(&before).map_err(about)?;
     if args.json {
         let changes: Vec<_> = changes.iter().map(as_json).collect();
-        println!("{:#}", json!({ "changes": changes }));
+        say_text!("{:#}\n", json!({ "changes": changes }));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut output = std::io::stdout().lock();
+    let mut output = printed::stdout();
     changes.iter().try_for_each(|change| print(&mut output, change))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -59,7 +60,7 @@ fn present(source: &Path, image: &Path) -> Result<Filesystem, Failure> {
     Filesystem::open(image, ImageOptions::read_only()).map_err(|error| Failure::from(error).about(image))
 }
 
-/// One line: what, and the path's own bytes.
+/// One line: what, and the path.
 fn print(output: &mut impl Write, change: &Change) -> std::io::Result<()> {
     let letter = match &change.kind {
         ChangeKind::Added => "+",
@@ -68,15 +69,15 @@ fn print(output: &mut impl Write, change: &Change) -> std::io::Result<()> {
         ChangeKind::Attributes => "A",
         ChangeKind::Renamed { from } => {
             output.write_all(b"R ")?;
-            output.write_all(from)?;
+            output.write_all(&printed::name(from))?;
             output.write_all(b" -> ")?;
-            output.write_all(&change.path)?;
+            output.write_all(&printed::name(&change.path))?;
             return output.write_all(b"\n");
         }
     };
     output.write_all(letter.as_bytes())?;
     output.write_all(b" ")?;
-    output.write_all(&change.path)?;
+    output.write_all(&printed::name(&change.path))?;
     output.write_all(b"\n")
 }
 

@@ -25,17 +25,17 @@ pub fn run(args: &Args) -> Outcome {
     let snapshots = Filesystem::snapshots_of(&image).map_err(|error| Failure::from(error).about(&image))?;
     if args.json {
         let snapshots: Vec<_> = snapshots.iter().map(as_json).collect();
-        println!("{:#}", json!({ "snapshots": snapshots }));
+        say_text!("{:#}\n", json!({ "snapshots": snapshots }));
         return Ok(ExitCode::SUCCESS);
     }
     if snapshots.is_empty() {
-        eprintln!("no snapshots; 'syncline snapshot create' makes one");
+        note!("no snapshots; 'syncline snapshot create' makes one");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:>10} {:>10}  {:<20} name", "used", "exclusive", "created (UTC)");
+    say!("{:>10} {:>10}  {:<20} name", "used", "exclusive", "created (UTC)");
     for snapshot in snapshots {
         let (used, exclusive) = (size::show(snapshot.used_bytes), size::show(snapshot.exclusive_bytes));
-        println!("{used:>10} {exclusive:>10}  {:<20} {}", created(&snapshot), snapshot.name);
+        say!("{used:>10} {exclusive:>10}  {:<20} {}", created(&snapshot), snapshot.name);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -52,7 +52,7 @@ pub fn run(args: Args) -> Outcome {
     }
     if args.prometheus {
         let sample = Sample::take(&args.directory)?;
-        print!("{}", metrics::text(vec![Mounted::new(&args.directory, Some(sample))]));
+        say_text!("{}", metrics::text(vec![Mounted::new(&args.directory, Some(sample))]));
         return Ok(ExitCode::SUCCESS);
     }
     let text = control::stats(&args.directory)?;
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Outcome {
         Failure::new(format!("the daemon's answer makes no sense: {error}; is it an older version?"))
     })?;
     if args.json {
-        println!("{stats:#}");
+        say_text!("{stats:#}\n");
     } else {
         print(&stats);
     }
@@ -73,13 +73,13 @@ fn print(stats: &Value) {
         match values {
             Value::Object(fields) if fields.is_empty() => {}
             Value::Object(fields) => {
-                println!("{section}");
+                say!("{section}");
                 for (name, value) in fields {
-                    println!("  {}", line(name, value));
+                    say!("  {}", line(name, value));
                 }
             }
             Value::Null => {}
-            value => println!("{section}: {value}"),
+            value => say!("{section}: {value}"),
         }
     }
 }

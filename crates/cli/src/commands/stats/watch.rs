@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::live::{Interval, Sample};
+use crate::printed;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub fn watch(directory: &Path, every: Duration, json: bool) -> Result<(), Failur
             if !json && number % HEADING_EVERY == 0 {
                 text = format!("{HEADING}\n{text}");
             }
-            let mut output = std::io::stdout().lock();
+            let mut output = printed::stdout();
             match writeln!(output, "{text}").and_then(|()| output.flush()) {
                 // Whoever reads has seen enough.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),

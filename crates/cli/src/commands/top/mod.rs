@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Outcome {
     if args.once || args.json {
         std::thread::sleep(args.interval);
         state.renew()?;
-        println!("{}", if args.json { state.json() } else { text(&state, args.width, args.height)? });
+        say_text!("{}\n", if args.json { state.json() } else { text(&state, args.width, args.height)? });
         return Ok(ExitCode::SUCCESS);
     }
     if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {

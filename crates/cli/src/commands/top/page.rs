@@ -2,6 +2,7 @@
 
 use super::panels;
 use super::state::State;
+use crate::printed::one_line;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -66,7 +67,7 @@ fn title(state: &State) -> Line<'static> {
     if failed > 0 {
         spans.push(Span::styled(format!("{failed} FLUSHES FAILED "), strong.fg(Color::Red)));
     }
-    spans.push(Span::styled(state.directory.display().to_string(), strong));
+    spans.push(Span::styled(one_line(state.directory.display()), strong));
     let (free, all) = (sample.number("/space/free_blocks"), sample.number("/space/total_blocks"));
     let room = format!(
         "{} of {} used",
@@ -76,7 +77,7 @@ fn title(state: &State) -> Line<'static> {
     let (up, transport) = (duration(sample.uptime()), sample.text("/daemon/transport"));
     let mut facts = vec![format!("up {up}"), room, format!("{transport} transport")];
     // The image comes last: it may be long, and is cut off where there is no room.
-    facts.push(sample.text("/daemon/image").to_owned());
+    facts.push(one_line(sample.text("/daemon/image")));
     for fact in facts {
         spans.push(Span::styled("  ·  ", Style::new().fg(Color::DarkGray)));
         spans.push(Span::raw(fact));

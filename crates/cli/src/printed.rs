@@ -1,0 +1,145 @@
+//! What the program prints, all of it. Names, labels and messages may hold anything, and a terminal obeys some of it: control
+//! characters are shown as `\u001b`, and so are those that turn the direction of a text around. (JSON has the same for them.)
+//!
+//! `say!` and `note!` print one line, whatever is in it; `say_text!` prints several, and names in it go through [`one_line`].
+//! Nothing else in this crate prints: clippy denies `println!` and its like.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, ErrorKind, Write};
+
+/// Prints a line to standard output.
+macro_rules! say {
+    () => { $crate::printed::line(format_args!("")) };
+    ($($words:tt)*) => { $crate::printed::line(format_args!($($words)*)) };
+}
+
+/// Prints a text with its line breaks to standard output.
+macro_rules! say_text {
+    ($($words:tt)*) => { $crate::printed::text(format_args!($($words)*)) };
+}
+
+/// Prints a line to standard error.
+macro_rules! note {
+    ($($words:tt)*) => { $crate::printed::note(format_args!($($words)*)) };
+}
+
+/// True for what a terminal could obey, or what would have a line look like another one.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
+}
+
+fn escape(text: &str, keeps: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_obeyed(c) && !keeps(c) {
+            // All of them have four digits.
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+fn is_layout(c: char) -> bool {
+    matches!(c, '\n' | '\t')
+}
+
+/// Something in one line, whatever is in it.
+pub fn one_line(what: impl fmt::Display) -> String {
+    escape(&what.to_string(), |_| false)
+}
+
+/// The bytes of a name in one line; what is no text stays as it is.
+pub fn name(bytes: &[u8]) -> Vec<u8> {
+    escape_bytes(bytes, |_| false)
+}
+
+fn escape_bytes(bytes: &[u8], keeps: impl Fn(char) -> bool + Copy) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        shown.extend_from_slice(escape(chunk.valid(), keeps).as_bytes());
+        shown.extend_from_slice(chunk.invalid());
+    }
+    shown
+}
+
+/// See `say!`.
+pub fn line(words: fmt::Arguments<'_>) {
+    print(&format!("{}\n", one_line(words)));
+}
+
+/// See `say_text!`.
+pub fn text(words: fmt::Arguments<'_>) {
+    print(&escape(&words.to_string(), is_layout));
+}
+
+fn print(text: &str) {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Ok(()) => {}
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            note(format_args!("syncline: the output can't be written: {error}"));
+            std::process::exit(1);
+        }
+    }
+}
+
+/// See `note!`.
+pub fn note(words: fmt::Arguments<'_>) {
+    // Where not even this can be printed nobody can be told.
+    let _ = io::stderr().lock().write_all(format!("{}\n", one_line(words)).as_bytes());
+}
+
+/// Standard output for those who mind how writing ends. Keeps line breaks.
+pub fn stdout() -> Escaped<io::StdoutLock<'static>> {
+    Escaped(io::stdout().lock())
+}
+
+/// Standard error for log lines.
+pub fn stderr() -> Escaped<io::Stderr> {
+    Escaped(io::stderr())
+}
+
+/// Writes what it is given with all that a terminal could obey escaped. Each write is to end where a character does.
+pub struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(&escape_bytes(bytes, is_layout))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown() {
+        assert_eq!(
+            one_line("a\u{1b}[2Jb\nc\td\r\u{7f}\u{9b}"),
+            r"a\u001b[2Jb\u000ac\u0009d\u000d\u007f\u009b"
+        );
+        assert_eq!(one_line("txt.\u{202e}exe"), r"txt.\u202eexe");
+        assert_eq!(one_line("größe 日本 \\n"), "größe 日本 \\n");
+        assert_eq!(name(b"a\x1b\xff\nb"), b"a\\u001b\xff\\u000ab");
+    }
+
+    #[test]
+    fn texts_keep_their_lines_and_json_stays_json() {
+        let mut written = Escaped(Vec::new());
+        written.write_all("one\n\ttwo\u{1b}]0;x\u{7}\n".as_bytes()).unwrap();
+        assert_eq!(written.0, b"one\n\ttwo\\u001b]0;x\\u0007\n");
+        let value = serde_json::json!({ "name": "\u{1b}\u{7f}\u{9b}\u{202e}\n\"\\" });
+        let shown = escape(&format!("{value:#}\n"), is_layout);
+        assert!(!shown.chars().any(|c| is_obeyed(c) && c != '\n'), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+}
