@@ -87,11 +87,7 @@ impl Filesystem {
     }
 
     /// The first part of it: reads, and refuses what can't be used.
-    pub async fn load(
-        store: Arc<Store>,
-        spawn: Arc<dyn Spawn>,
-        options: Options,
-    ) -> Result<Loaded, FsError> {
+    pub async fn load(store: Arc<Store>, spawn: Arc<dyn Spawn>, options: Options) -> Result<Loaded, FsError> {
         let hasher = NameHasher::new(&store.hash_seed());
         Self::load_with(store, spawn, options, hasher).await
     }

@@ -56,13 +56,16 @@ fn holder(pid: u32, descriptor: i32, image: &fs::Metadata) -> io::Result<Holder>
     let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"))?;
     let locked = about.lines().any(|line| line.starts_with("lock:"));
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).ok_or(io::ErrorKind::InvalidData)?;
+    let flags = flags
+        .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+        .ok_or(io::ErrorKind::InvalidData)?;
     if !locked {
         return Ok(Holder::Nobody);
     }
     // Not the owner of /proc/PID, which a process can have changed to root.
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(io::ErrorKind::InvalidData)?;
+    let users =
+        status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(io::ErrorKind::InvalidData)?;
     let users: Vec<u32> = users.split_whitespace().flat_map(str::parse).collect();
     let entitled = users.is_empty() || users.iter().any(|&uid| uid == 0 || uid == image.uid());
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
