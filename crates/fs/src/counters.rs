@@ -27,7 +27,7 @@ macro_rules! counters {
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
         pub struct FsCounters {
             $($(#[$doc])* pub $name: u64,)*
-            /// Dirty bytes in memory now.
+            /// Memory that dirty data takes now.
             pub dirty_bytes: u64,
             /// Inodes in memory now.
             pub inodes_cached: u64,

@@ -166,7 +166,8 @@ impl InodeState {
             ctime: item.ctime.into(),
             btime: item.btime.into(),
         };
-        let own = |bytes: &[u8]| value.slice_ref(bytes);
+        // A slice would keep the node or the batch in which it was read, for as long as the inode is in memory.
+        let own = Bytes::copy_from_slice;
         let meta = Meta {
             flags: item.flags & !FLAG_UNPLACED,
             generation: item.generation,
@@ -187,7 +188,7 @@ impl InodeState {
             },
             quota: item.quota,
         };
-        let mut data = DataState::load(&attr, item.data.map(own), last_op);
+        let mut data = DataState::load(&attr, item.data.map(|data| value.slice_ref(data)), last_op);
         data.unplaced = Unplaced::marked(item.flags & FLAG_UNPLACED != 0);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
         let (removing, linkable) = (false, false);

@@ -1,98 +1,19 @@
 //! File blocks that exist in memory and not yet, or not yet safely, on the device.
+//!
+//! Invariant, whenever nobody changes a map: of each buffer that blocks of it share, it has half of the blocks or more. So what it keeps
+//! in memory is at most twice what it has, whichever blocks of large writes are cut off, punched out or written anew. What is left of a buffer that
+//! loses its half is copied out of it; since half of the buffer has gone before that, nobody copies more than he has written.
 
+use super::block::{Block, Buffer};
 use super::numbers::Numbers;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
 /// Blocks of the pieces in which a payload is copied: 64 KiB, at multiples of that in the file.
 const COPY_BLOCKS: u64 = 16;
-
-/// The contents of one block.
-pub(crate) enum Block {
-    /// A buffer of its own, still changeable: nobody else sees it and its checksum was not taken.
-    Owned { buf: AlignedBuf, in_parts: bool },
-    /// Block number `index` of a buffer that others share. Never changed (rule R7): writers copy.
-    Shared {
-        /// A multiple of a block.
-        buf: Bytes,
-        index: usize,
-        in_parts: bool,
-    },
-}
-
-impl Block {
-    /// What was written at once.
-    pub(crate) fn whole(buf: AlignedBuf) -> Self {
-        Block::Owned { buf, in_parts: false }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        match self {
-            Block::Owned { buf, .. } => buf,
-            Block::Shared { buf, index, .. } => &buf[index * BLOCK_BYTES..][..BLOCK_BYTES],
-        }
-    }
-
-    /// The contents as shared bytes; a copy when the buffer may still change.
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        match self {
-            Block::Owned { buf, .. } => AlignedBuf::copy_from(buf).into_bytes(),
-            Block::Shared { buf, index, .. } => buf.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES),
-        }
-    }
-
-    /// The same contents, never to be changed again.
-    pub(crate) fn freeze(self) -> Block {
-        match self {
-            Block::Owned { buf, in_parts } => Block::Shared { buf: buf.into_bytes(), index: 0, in_parts },
-            shared => shared,
-        }
-    }
-
-    /// Another handle on frozen contents, or a copy of changeable ones.
-    pub(crate) fn share(&self) -> Block {
-        match self {
-            Block::Owned { in_parts, .. } => {
-                Block::Shared { buf: self.to_bytes(), index: 0, in_parts: *in_parts }
-            }
-            Block::Shared { buf, index, in_parts } => {
-                Block::Shared { buf: buf.clone(), index: *index, in_parts: *in_parts }
-            }
-        }
-    }
-
-    /// True when dropping the block would free all the memory that it keeps alive.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.as_slice().len() == self.buffer_len()
-    }
-
-    /// True when it began with a write of a part of it: the kernel's page cache does not have it whole.
-    pub(crate) fn is_in_parts(&self) -> bool {
-        match self {
-            Block::Owned { in_parts, .. } | Block::Shared { in_parts, .. } => *in_parts,
-        }
-    }
-
-    fn buffer_len(&self) -> usize {
-        match self {
-            Block::Owned { buf, .. } => buf.len(),
-            Block::Shared { buf, .. } => buf.len(),
-        }
-    }
-
-    /// The contents for changing; copies them first if they are shared.
-    fn make_mut(&mut self) -> &mut [u8] {
-        if let Block::Shared { in_parts, .. } = self {
-            *self = Block::Owned { in_parts: *in_parts, buf: AlignedBuf::copy_from(self.as_slice()) };
-        }
-        match self {
-            Block::Owned { buf, .. } => buf,
-            Block::Shared { .. } => unreachable!("was replaced by a copy"),
-        }
-    }
-}
 
 /// Blocks by number.
 #[derive(Default)]
@@ -100,7 +21,12 @@ pub(crate) struct BlockMap {
     blocks: BTreeMap<u64, Block>,
     /// Of these, the ones whose contents the log has, whole. Few, mostly none.
     logged: Numbers,
+    /// Blocks of memory that they keep alive. There is no memory for 2^32 of them.
+    memory_blocks: u32,
 }
+
+/// Buffers of which a change took blocks away.
+type Shrunk = Vec<Arc<Buffer>>;
 
 impl BlockMap {
     pub(crate) fn len(&self) -> u64 {
@@ -109,6 +35,11 @@ impl BlockMap {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
+    }
+
+    /// Blocks of memory that the contents take: those of the buffers, as long as any block of them is here.
+    pub(crate) fn memory_blocks(&self) -> u32 {
+        self.memory_blocks
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
@@ -120,13 +51,16 @@ impl BlockMap {
     }
 
     pub(crate) fn insert(&mut self, block: u64, contents: Block) {
-        self.logged.remove(block);
-        self.blocks.insert(block, contents);
+        let mut shrunk = Shrunk::new();
+        self.put(block, contents, &mut shrunk);
+        self.settle(shrunk);
     }
 
     pub(crate) fn remove(&mut self, block: u64) -> Option<Block> {
-        self.logged.remove(block);
-        self.blocks.remove(&block)
+        let mut shrunk = Shrunk::new();
+        let contents = self.take_out(block, &mut shrunk);
+        self.settle(shrunk);
+        contents
     }
 
     /// How many of the blocks the log does not have.
@@ -150,16 +84,21 @@ impl BlockMap {
         self.logged.insert(block);
     }
 
-    /// Freezes the blocks that the log does not have, and returns their contents: it is to have them.
+    /// Freezes the blocks that the log does not have, and returns their contents: it is to have them. Each is in a buffer of its own, since
+    /// the memtable keeps them for longer than this map does.
     pub(crate) fn log(&mut self) -> Vec<(u64, Bytes)> {
-        let mut logged = Vec::new();
-        for (&number, block) in &mut self.blocks {
-            if self.logged.insert(number) {
-                let nothing = Block::Shared { buf: Bytes::new(), index: 0, in_parts: false };
-                *block = std::mem::replace(block, nothing).freeze();
-                logged.push((number, block.to_bytes()));
+        let numbers: Vec<u64> =
+            self.blocks.keys().copied().filter(|&block| !self.logged.contains(block)).collect();
+        let (mut logged, mut shrunk) = (Vec::with_capacity(numbers.len()), Shrunk::new());
+        for number in numbers {
+            if let Some(block) = self.take_out(number, &mut shrunk) {
+                let frozen = if block.is_alone() { block.freeze() } else { block.copy_out() };
+                logged.push((number, frozen.to_bytes()));
+                self.put(number, frozen, &mut shrunk);
+                self.logged.insert(number);
             }
         }
+        self.settle(shrunk);
         logged
     }
 
@@ -195,37 +134,51 @@ impl BlockMap {
 
     /// Forgets everything from `block` on.
     pub(crate) fn truncate(&mut self, block: u64) {
-        drop(self.blocks.split_off(&block));
+        let mut shrunk = Shrunk::new();
+        let gone = self.blocks.split_off(&block);
+        gone.values().for_each(|block| self.uncount(block, &mut shrunk));
         self.logged.truncate(block);
+        self.settle(shrunk);
     }
 
     /// Changes bytes of a block, which starts from `base` (zeros where there is none) if it is not here yet.
     pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
         self.logged.remove(block);
-        let contents = self.blocks.entry(block).or_insert_with(|| {
+        if !self.contains(block) {
             let buf = match base {
                 Some(base) => AlignedBuf::copy_from(base),
                 None => AlignedBuf::zeroed(BLOCK_BYTES),
             };
-            Block::Owned { buf, in_parts: true }
-        });
-        contents.make_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+            self.insert(block, Block::Owned { buf, in_parts: true });
+        }
+        self.change(block, |contents| contents[at..at + bytes.len()].copy_from_slice(bytes));
     }
 
     /// Makes the bytes of a block from `at` on zero, if the block is here.
     pub(crate) fn zero_from(&mut self, block: u64, at: usize) {
         self.logged.remove(block);
-        if let Some(contents) = self.blocks.get_mut(&block) {
-            contents.make_mut()[at..].fill(0);
+        self.change(block, |contents| contents[at..].fill(0));
+    }
+
+    /// Changes a block if it is here; a copy of it, where others see it.
+    fn change(&mut self, block: u64, change: impl FnOnce(&mut [u8])) {
+        let Some(contents) = self.blocks.get_mut(&block) else { return };
+        if let Some(own) = contents.get_mut() {
+            return change(own);
         }
+        let mut buf = AlignedBuf::copy_from(contents.as_slice());
+        change(&mut buf);
+        let in_parts = contents.is_in_parts();
+        self.insert(block, Block::Owned { buf, in_parts });
     }
 
     /// Replaces whole blocks from `first` on by `payload`, a multiple of a block. Without a copy if the payload lies at a
     /// multiple of a block in memory, else with one copy in pieces of a size that buffers are kept for.
     pub(crate) fn replace(&mut self, first: u64, payload: &Bytes) {
+        let mut shrunk = Shrunk::new();
         if (payload.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
-            self.share(first, payload);
-            return;
+            self.share(first, payload.clone(), &mut shrunk);
+            return self.settle(shrunk);
         }
         let end = first + (payload.len() / BLOCK_BYTES) as u64;
         let mut block = first;
@@ -234,18 +187,23 @@ impl BlockMap {
             let from = (block - first) as usize * BLOCK_BYTES;
             let copy = AlignedBuf::copy_from(&payload[from..][..(piece_end - block) as usize * BLOCK_BYTES]);
             if piece_end - block == 1 {
-                self.insert(block, Block::whole(copy));
+                self.put(block, Block::whole(copy), &mut shrunk);
             } else {
-                self.share(block, &copy.into_bytes());
+                self.share(block, copy.into_bytes(), &mut shrunk);
             }
             block = piece_end;
         }
+        self.settle(shrunk);
     }
 
     /// Puts the blocks of one buffer here.
-    fn share(&mut self, first: u64, buf: &Bytes) {
-        for index in 0..buf.len() / BLOCK_BYTES {
-            self.insert(first + index as u64, Block::Shared { buf: buf.clone(), index, in_parts: false });
+    fn share(&mut self, first: u64, bytes: Bytes, shrunk: &mut Shrunk) {
+        if bytes.len() == BLOCK_BYTES {
+            return self.put(first, Block::Alone { bytes, in_parts: false }, shrunk);
+        }
+        let buffer = Buffer::new(first, bytes);
+        for (index, number) in buffer.numbers().enumerate() {
+            self.put(number, Block::Part { buffer: buffer.clone(), index }, shrunk);
         }
     }
 
@@ -255,59 +213,166 @@ impl BlockMap {
             self.next(0).is_none_or(|block| block >= first) && self.last().is_none_or(|block| block < end);
         if all && self.len() <= max {
             self.logged.clear();
-            return std::mem::take(&mut self.blocks)
-                .into_iter()
-                .map(|(block, it)| (block, it.freeze()))
+            self.memory_blocks = 0;
+            let blocks = std::mem::take(&mut self.blocks).into_iter();
+            return blocks
+                .map(|(number, block)| {
+                    block.buffer().inspect(|buffer| buffer.set_here(0));
+                    (number, block.freeze())
+                })
                 .collect();
         }
         let range = (Bound::Included(first), Bound::Excluded(end));
         let numbers: Vec<u64> = self.numbers(range).take(max as usize).collect();
-        numbers
-            .into_iter()
-            .filter_map(|block| self.remove(block).map(|contents| (block, contents.freeze())))
-            .collect()
+        self.take_each(numbers)
+    }
+
+    /// Takes these blocks out, frozen, as far as they are here.
+    pub(crate) fn take_each(&mut self, numbers: impl IntoIterator<Item = u64>) -> Vec<(u64, Block)> {
+        let mut shrunk = Shrunk::new();
+        let mut taken: Vec<(u64, Block)> = Vec::new();
+        for number in numbers {
+            if let Some(block) = self.take_out(number, &mut shrunk) {
+                taken.push((number, block.freeze()));
+            }
+        }
+        if shrunk.iter().any(|buffer| buffer.here() > 0) {
+            part_from(&mut taken);
+        }
+        self.settle(shrunk);
+        taken
     }
 
     /// Puts blocks (back) where nothing newer is.
     pub(crate) fn restore(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>) {
-        for (block, contents) in blocks {
-            self.blocks.entry(block).or_insert(contents);
-        }
-    }
-}
-
-/// The fewest buffers that hold these frozen blocks one after the other.
-pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
-    let mut bufs = Vec::new();
-    let mut start = 0;
-    while start < blocks.len() {
-        let mut end = start + 1;
-        while end < blocks.len() && follows(&blocks[end - 1].1, &blocks[end].1) {
-            end += 1;
-        }
-        bufs.push(match &blocks[start].1 {
-            Block::Shared { buf, index, .. } => {
-                buf.slice(index * BLOCK_BYTES..(index + end - start) * BLOCK_BYTES)
+        let mut shrunk = Shrunk::new();
+        for (number, block) in blocks {
+            // Not all blocks of its buffer may come.
+            note(&mut shrunk, block.buffer());
+            if !self.contains(number) {
+                self.count_in(&block);
+                self.blocks.insert(number, block);
             }
-            owned => owned.to_bytes(),
-        });
-        start = end;
+        }
+        self.settle(shrunk);
     }
-    bufs
+
+    fn put(&mut self, number: u64, block: Block, shrunk: &mut Shrunk) {
+        self.logged.remove(number);
+        self.count_in(&block);
+        if let Some(old) = self.blocks.insert(number, block) {
+            self.uncount(&old, shrunk);
+        }
+    }
+
+    fn take_out(&mut self, number: u64, shrunk: &mut Shrunk) -> Option<Block> {
+        self.logged.remove(number);
+        let block = self.blocks.remove(&number)?;
+        self.uncount(&block, shrunk);
+        Some(block)
+    }
+
+    fn count_in(&mut self, block: &Block) {
+        match block.buffer() {
+            None => self.memory_blocks += 1,
+            Some(buffer) => {
+                let here = buffer.here();
+                buffer.set_here(here + 1);
+                self.memory_blocks += if here == 0 { buffer.memory_blocks() } else { 0 };
+            }
+        }
+    }
+
+    fn uncount(&mut self, block: &Block, shrunk: &mut Shrunk) {
+        match block.buffer() {
+            None => self.memory_blocks -= 1,
+            Some(buffer) => {
+                let here = buffer.here() - 1;
+                buffer.set_here(here);
+                self.memory_blocks -= if here == 0 { buffer.memory_blocks() } else { 0 };
+                note(shrunk, Some(buffer));
+            }
+        }
+    }
+
+    /// Copies what is left out of buffers that have lost more than half of their blocks. Not before a change has ended: a
+    /// write over all of a buffer takes its blocks away one by one.
+    fn settle(&mut self, shrunk: Shrunk) {
+        for buffer in shrunk {
+            if buffer.here() > 0 && buffer.is_wasted_on(buffer.here()) {
+                self.leave(&buffer);
+            }
+        }
+    }
+
+    /// Copies what is here of a buffer, each run of neighbours into one.
+    fn leave(&mut self, buffer: &Arc<Buffer>) {
+        let is_of = |block: &Block| block.buffer().is_some_and(|of| Arc::ptr_eq(of, buffer));
+        let found = self.blocks.range_mut(buffer.numbers()).filter(|(_, block)| is_of(block));
+        let mut found: Vec<(u64, &mut Block)> = found.map(|(&number, block)| (number, block)).collect();
+        let copied = found.len() as u32;
+        copy_out(&mut found);
+        found.iter().filter_map(|(_, block)| block.buffer()).for_each(|copy| copy.set_here(copy.blocks()));
+        buffer.set_here(0);
+        self.memory_blocks = self.memory_blocks + copied - buffer.memory_blocks();
+    }
 }
 
-/// True when `next` lies right after `block` in the same buffer.
-fn follows(block: &Block, next: &Block) -> bool {
-    match (block, next) {
-        (Block::Shared { buf: a, index: i, .. }, Block::Shared { buf: b, index: j, .. }) => {
-            a.as_ptr() == b.as_ptr() && a.len() == b.len() && *j == *i + 1
+/// Remembers a buffer, if it is not the one that came last.
+fn note(shrunk: &mut Shrunk, buffer: Option<&Arc<Buffer>>) {
+    if let Some(buffer) = buffer
+        && shrunk.last().is_none_or(|last| !Arc::ptr_eq(last, buffer))
+    {
+        shrunk.push(buffer.clone());
+    }
+}
+
+/// Has blocks that were taken out, in order, share no buffer with those that stayed; what is little of a buffer is copied.
+fn part_from(taken: &mut [(u64, Block)]) {
+    let mut by_buffer: BTreeMap<usize, Vec<(u64, &mut Block)>> = BTreeMap::new();
+    for (number, block) in taken {
+        if let Some(buffer) = block.buffer()
+            && buffer.here() > 0
+        {
+            by_buffer.entry(Arc::as_ptr(buffer) as usize).or_default().push((*number, block));
         }
-        _ => false,
+    }
+    for mut blocks in by_buffer.into_values() {
+        let Some(buffer) = blocks[0].1.buffer().cloned() else { continue };
+        if buffer.is_wasted_on(blocks.len() as u64) {
+            copy_out(&mut blocks);
+            continue;
+        }
+        let apart = buffer.apart();
+        for (_, block) in blocks {
+            if let Block::Part { buffer, .. } = block {
+                *buffer = apart.clone();
+            }
+        }
+    }
+}
+
+/// Replaces blocks, in order, by copies: neighbours lie in one buffer again, so that they are written from one.
+fn copy_out(blocks: &mut [(u64, &mut Block)]) {
+    for run in blocks.chunk_by_mut(|(a, _), (b, _)| a + 1 == *b) {
+        if let [(_, block)] = run {
+            **block = block.copy_out();
+            continue;
+        }
+        let mut copy = AlignedBuf::for_read(run.len() * BLOCK_BYTES);
+        for (piece, (_, block)) in copy.chunks_exact_mut(BLOCK_BYTES).zip(&*run) {
+            piece.copy_from_slice(block.as_slice());
+        }
+        let buffer = Buffer::new(run[0].0, copy.into_bytes());
+        for (index, (_, block)) in run.iter_mut().enumerate() {
+            **block = Block::Part { buffer: buffer.clone(), index };
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::block::gather;
     use super::*;
     use proptest::prelude::*;
 
@@ -334,6 +399,118 @@ mod tests {
         let bufs = gather(&map.take(0, u64::MAX, 1000));
         assert_eq!(bufs.len(), 1);
         assert_eq!(bufs[0].as_ptr(), buf.as_ptr());
+    }
+
+    /// Fails unless the map is as its invariants say.
+    fn require_sound(map: &BlockMap) {
+        let mut buffers: BTreeMap<usize, (Arc<Buffer>, u64)> = BTreeMap::new();
+        let mut memory = 0;
+        for (&number, block) in &map.blocks {
+            assert_eq!(block.as_slice().len(), BLOCK_BYTES);
+            match block.buffer() {
+                None => memory += 1,
+                Some(buffer) => {
+                    assert!(buffer.numbers().contains(&number));
+                    buffers.entry(Arc::as_ptr(buffer) as usize).or_insert((buffer.clone(), 0)).1 += 1;
+                }
+            }
+        }
+        for (buffer, here) in buffers.into_values() {
+            assert_eq!(buffer.here(), here);
+            assert!(!buffer.is_wasted_on(here), "{here} blocks keep {}", buffer.blocks());
+            memory += buffer.blocks();
+        }
+        assert_eq!(u64::from(map.memory_blocks()), memory);
+        assert!(memory <= 2 * map.len());
+    }
+
+    fn large(byte: u8) -> (Bytes, std::sync::Weak<()>) {
+        struct Watched(AlignedBuf, #[expect(dead_code, reason = "dropped with the buffer")] Arc<()>);
+        impl AsRef<[u8]> for Watched {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        let alive = Arc::new(());
+        let weak = Arc::downgrade(&alive);
+        (Bytes::from_owner(Watched(AlignedBuf::copy_from(&[byte; 256 * BLOCK_BYTES]), alive)), weak)
+    }
+
+    #[test]
+    fn what_is_left_of_a_large_write_keeps_no_large_buffer() {
+        type Change = fn(&mut BlockMap);
+        let changes: [(&str, Change); 5] = [
+            ("cut off", |map| map.truncate(1)),
+            ("punched", |map| drop(map.take(1, u64::MAX, u64::MAX))),
+            ("taken for writing", |map| drop(map.take_each((0..100).chain(101..256)))),
+            ("written anew as a whole", |map| map.replace(1, &payload(255, 9))),
+            ("written anew in parts", |map| (1..256).for_each(|block| map.patch(block, 7, b"new", None))),
+        ];
+        for (what, change) in changes {
+            let mut map = BlockMap::default();
+            let (buf, alive) = large(7);
+            map.replace(0, &buf);
+            drop(buf);
+            change(&mut map);
+            require_sound(&map);
+            assert!(alive.upgrade().is_none(), "{what}: the buffer is there");
+            let left = map.next(0).unwrap();
+            assert_eq!(map.get(left).unwrap().as_slice(), [7; BLOCK_BYTES], "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_of_a_large_write_keeps_no_large_buffer() {
+        let mut map = BlockMap::default();
+        let (buf, alive) = large(7);
+        map.replace(0, &buf);
+        drop(buf);
+        let taken = map.take(10, 12, 9);
+        map.truncate(0);
+        assert!(alive.upgrade().is_none());
+        // They lie together as before, so that one write takes them.
+        assert_eq!(gather(&taken).len(), 1);
+        let mut other = BlockMap::default();
+        other.restore(taken);
+        require_sound(&other);
+    }
+
+    #[test]
+    fn what_is_logged_is_kept_alone() {
+        let mut map = BlockMap::default();
+        let (buf, alive) = large(7);
+        map.replace(0, &buf);
+        drop(buf);
+        map.truncate(130);
+        assert!(alive.upgrade().is_some(), "more than half is here");
+        let logged = map.log();
+        require_sound(&map);
+        assert!(alive.upgrade().is_none());
+        assert_eq!(logged.len(), 130);
+        assert!(logged.iter().all(|(_, contents)| **contents == [7; BLOCK_BYTES]));
+    }
+
+    #[test]
+    fn a_large_write_over_another_copies_nothing() {
+        let mut map = BlockMap::default();
+        let (first, first_alive) = large(1);
+        map.replace(0, &first);
+        drop(first);
+        let (second, _alive) = large(2);
+        map.replace(0, &second);
+        assert!(first_alive.upgrade().is_none());
+        let taken = map.take(0, u64::MAX, u64::MAX);
+        let bufs = gather(&taken);
+        assert_eq!((bufs.len(), bufs[0].as_ptr()), (1, second.as_ptr()));
+        // And on the way through the map of what is in flight.
+        let mut in_flight = BlockMap::default();
+        in_flight.restore(taken);
+        require_sound(&in_flight);
+        assert_eq!(
+            in_flight.take_each(0..256)[255].1.as_slice().as_ptr(),
+            second[255 * BLOCK_BYTES..].as_ptr()
+        );
+        assert_eq!(in_flight.memory_blocks(), 0);
     }
 
     #[test]
@@ -370,6 +547,7 @@ mod tests {
             let mut map = BlockMap::default();
             let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
             let mut frozen: Vec<(Block, Vec<u8>)> = Vec::new();
+            let mut other = BlockMap::default();
             for (what, block, at, len, byte) in steps {
                 let number = block as u64;
                 match what {
@@ -398,10 +576,24 @@ mod tests {
                         for (number, contents) in map.take(number, number + 10, 4) {
                             let expected = model.remove(&number).expect("the model has it too");
                             prop_assert_eq!(contents.as_slice(), &expected[..]);
+                            other.restore([(number, contents.share())]);
                             frozen.push((contents, expected));
+                        }
+                        // Write-back puts what failed back.
+                        if len % 3 == 0 {
+                            let back = other.take(number, number + 6, 3);
+                            for (number, contents) in &back {
+                                model.entry(*number).or_insert_with(|| contents.as_slice().to_vec());
+                            }
+                            map.restore(back);
+                        }
+                        if len % 7 == 0 {
+                            map.log();
                         }
                     }
                 }
+                require_sound(&map);
+                require_sound(&other);
                 prop_assert_eq!(map.numbers(..).collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
                 for (&number, bytes) in &model {
                     prop_assert_eq!(map.get(number).unwrap().as_slice(), &bytes[..]);

@@ -10,7 +10,7 @@
 //! A block here has the contents that its extent has. Every transaction that changes extents goes through `transact::commit`, which takes away
 //! what it clears.
 
-use super::dirty::Block;
+use super::block::Block;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;

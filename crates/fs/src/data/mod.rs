@@ -12,6 +12,7 @@
 mod allocate;
 mod along;
 mod api;
+mod block;
 mod charge;
 mod defragment;
 mod dirty;
@@ -65,6 +66,7 @@ use dirty::BlockMap;
 use failures::Failures;
 use kept::Kept;
 use preallocated::Preallocated;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_store::{OpSeq, Reservation};
@@ -99,7 +101,7 @@ pub(crate) struct DataState {
     /// No extent lies at or past this block. Unknown after loading: a crash may have left extents past the end.
     extent_end: Option<u64>,
     /// Where the next block would best be placed.
-    near: Option<u64>,
+    near: Option<NonZeroU64>,
     /// Placed blocks that were written in parts.
     kept: Kept,
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
@@ -118,8 +120,10 @@ pub(crate) struct DataState {
     queued: bool,
     /// In the list of small files that an fsync may take along, or was there and forgotten.
     small_noted: bool,
-    /// Bytes of this inode in the gauge of dirty bytes.
-    accounted: u64,
+    /// Blocks of memory that write-back has on its way: what it took, until the writes have ended, though it may be cut off meanwhile.
+    flying_blocks: u32,
+    /// Blocks of memory of this inode in the gauge of dirty bytes.
+    accounted_blocks: u32,
     /// Held by whoever submits this inode's data.
     pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
 }
@@ -156,7 +160,8 @@ impl DataState {
             unshrunk: 0,
             queued: false,
             small_noted: false,
-            accounted: 0,
+            flying_blocks: 0,
+            accounted_blocks: 0,
             writeback: Arc::default(),
         }
     }
@@ -184,7 +189,7 @@ impl DataState {
         self.disk_mtime = mtime;
     }
 
-    /// True when the cache may forget this inode: nothing dirty that is not logged, nothing in flight, no error to remember.
+    /// True when the cache may forget it: nothing dirty that is not logged, nothing in flight, no error to remember.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_unlogged() && !self.failures.any()
     }
@@ -274,7 +279,7 @@ impl DataState {
 
 /// A block that is in memory.
 enum MemoryBlock<'a> {
-    Whole(&'a dirty::Block),
+    Whole(&'a block::Block),
     /// These bytes, then zeros.
     Beginning(&'a Bytes),
 }

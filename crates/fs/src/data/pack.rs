@@ -1,6 +1,6 @@
 //! Compressing what write-back takes: unit by unit, with nothing of the file locked.
 
-use super::dirty::Block;
+use super::block::Block;
 use super::place::{Cargo, PackedUnit};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;

@@ -1,7 +1,7 @@
 //! Placing dirty blocks on the device: allocation, and the start of their writes.
 
 use super::BLOCK;
-use super::dirty::{Block, gather};
+use super::block::{Block, gather};
 use super::submit::number_ranges;
 use crate::FsError;
 use crate::filesystem::Filesystem;

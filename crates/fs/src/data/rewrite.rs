@@ -1,6 +1,6 @@
 //! Writing a file's contents anew as its attributes ask by now: to compress what was written before, or to undo that.
 
-use super::dirty::Block;
+use super::block::Block;
 use super::submit::make_up_reservation;
 use super::write::reserve;
 use super::{BLOCK, lookup, read, throttle, writeback};

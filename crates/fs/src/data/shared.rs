@@ -1,7 +1,7 @@
 //! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
 
 use super::along::SmallDirty;
-use super::dirty::Block;
+use super::block::Block;
 use super::gauge::Gauge;
 use super::kept::Total;
 use super::preallocated::Room;
@@ -29,7 +29,7 @@ const KEPT_EIGHTHS: u64 = 7;
 /// Shared by all inodes.
 #[derive(Default)]
 pub(crate) struct DataShared {
-    /// Dirty bytes in memory, of all inodes.
+    /// Memory that dirty data takes, of all inodes.
     dirty_bytes: Gauge,
     queue: Mutex<Queue>,
     /// Asks the background task to look around.
@@ -81,14 +81,15 @@ impl DataShared {
 
     /// Brings the gauge of dirty bytes up to date with an inode's.
     pub(crate) fn account(&self, data: &mut DataState) {
-        let now = (data.dirty.len() + data.in_flight.len()) * super::BLOCK;
-        if self.dirty_bytes.replace(data.accounted, now) {
+        let blocks = data.dirty.memory_blocks() + data.in_flight.memory_blocks().max(data.flying_blocks);
+        let bytes = |blocks: u32| u64::from(blocks) * super::BLOCK;
+        if self.dirty_bytes.replace(bytes(data.accounted_blocks), bytes(blocks)) {
             self.progress.notify(usize::MAX);
         }
-        data.accounted = now;
+        data.accounted_blocks = blocks;
     }
 
-    /// Dirty bytes in memory now.
+    /// Memory that dirty data takes now.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.get()
     }

@@ -4,7 +4,7 @@
 //! and the transaction is committed at once. Everything before that goes the background way (`writeback`), so that a
 //! large fsync does not hold everybody's flush.
 
-use super::dirty::Block;
+use super::block::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
@@ -17,6 +17,7 @@ use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use crate::types::FileType;
 use bytes::Bytes;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
@@ -306,7 +307,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
         let taken = data.dirty.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: Vec::new(), placements: Vec::new(), change });
     }
-    let near = data.near;
+    let near = data.near.map(NonZeroU64::get);
     let (taken, mut reservation) = take(data, &file.blocks, u64::MAX);
     drop(state);
     let placements = match place::place(fs, &mut reservation, &taken, near) {

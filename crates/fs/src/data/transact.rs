@@ -12,6 +12,7 @@ use crate::receipt::Submitted;
 use crate::types::Timestamp;
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BlockRun;
@@ -239,7 +240,7 @@ impl FileChange<'_> {
         }
         if let Some((write, part)) = self.named.last() {
             debug_assert!(write.run().end() >= part.end());
-            data.near = Some(part.end());
+            data.near = NonZeroU64::new(part.end());
         }
         state.attr.blocks = state.data.visible_units(state.attr.size);
     }

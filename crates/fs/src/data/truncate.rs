@@ -5,8 +5,8 @@
 //! extents past the end, which are not part of the file: they are deleted before the file next grows
 //! ([`forget_stale_extents`]) and when it is removed.
 
+use super::block::Block;
 use super::charge;
-use super::dirty::Block;
 use super::place::{self, Naming, Placement};
 use super::plan::{self, ExtentChanges};
 use super::read;
@@ -21,6 +21,7 @@ use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Timestamp;
 use bytes::Bytes;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
@@ -254,7 +255,7 @@ fn place_edge(
     block: u64,
 ) -> Result<Vec<Placement>, FsError> {
     let Edge::Rewrite { contents, reservation } = edge else { return Ok(Vec::new()) };
-    let near = inode.state.lock().data.near;
+    let near = inode.state.lock().data.near.map(NonZeroU64::get);
     place::place(fs, reservation, &[(block, contents.share())], near)
 }
 

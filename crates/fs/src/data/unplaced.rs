@@ -10,7 +10,7 @@
 //! off removes them ([`ExtentChanges::cleared`](super::plan::ExtentChanges)); one that only moves what the extents have leaves them alone. A block of
 //! the file's inline data, of a file in a quota, or of one with preallocated room is placed as ever.
 
-use super::dirty::Block;
+use super::block::Block;
 use super::numbers::Numbers;
 use super::submit::Aim;
 use super::writeback;
@@ -113,10 +113,15 @@ impl Change {
         }
         for (block, contents) in logged {
             for piece in Piece::of(*block) {
-                transaction.put(key(ino, piece), contents.slice_ref(piece.encode(contents)));
+                transaction.put(key(ino, piece), part_of(contents, piece.encode(contents)));
             }
         }
     }
+}
+
+/// A part of a block for the memtable: a small one must not keep the block.
+fn part_of(contents: &Bytes, part: &[u8]) -> Bytes {
+    if part.len() * 4 < contents.len() { Bytes::copy_from_slice(part) } else { contents.slice_ref(part) }
 }
 
 fn key(ino: Ino, piece: Piece) -> Key {

@@ -6,7 +6,7 @@
 //!
 //! This is where data is compressed, if the file asks for it: between taking the blocks and placing them, with nothing locked.
 
-use super::dirty::Block;
+use super::block::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::submit::{self, Aim, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
@@ -16,6 +16,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
@@ -171,6 +172,7 @@ fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (F
     let (waiting, reservation) = submit::take(&mut state.data, &blocks, PACKED_ROUND_BLOCKS);
     let next = next_after(&waiting, PACKED_ROUND_BLOCKS, blocks.end);
     state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
+    state.data.flying_blocks = state.data.in_flight.memory_blocks();
     fs.data.account(&mut state.data);
     drop(state);
     (Flight { fs, inode, placements: Vec::new(), waiting, reservation }, next)
@@ -184,7 +186,7 @@ fn take_off<'a>(
 ) -> Result<(Flight<'a>, u64), FsError> {
     let (taken, mut reservation, near) = {
         let mut state = inode.state.lock();
-        let near = state.data.near;
+        let near = state.data.near.map(NonZeroU64::get);
         let (taken, reservation) = submit::take(&mut state.data, &blocks, ROUND_BLOCKS);
         (taken, reservation, near)
     };
@@ -194,8 +196,9 @@ fn take_off<'a>(
     let result = match placed {
         Ok(placements) => {
             state.data.in_flight.restore(taken);
+            state.data.flying_blocks = state.data.in_flight.memory_blocks();
             if let Some(last) = placements.last() {
-                state.data.near = Some(last.write.run().end());
+                state.data.near = NonZeroU64::new(last.write.run().end());
             }
             let (waiting, reservation) = (Vec::new(), Reservation::default());
             Ok((Flight { fs, inode, placements, waiting, reservation }, next))
@@ -215,12 +218,12 @@ impl Flight<'_> {
     async fn pack(&mut self, algorithm: Algorithm, whole: bool) -> Result<(), FsError> {
         let cargo = pack::pack(self.fs, self.inode, algorithm, whole, &self.waiting).await;
         // From here to the end nothing waits.
-        let near = self.inode.state.lock().data.near;
+        let near = self.inode.state.lock().data.near.map(NonZeroU64::get);
         self.placements = place::place_all(self.fs, &mut self.reservation, cargo, near)?;
         self.waiting.clear();
         self.reservation = Reservation::default();
         if let Some(last) = self.placements.last() {
-            self.inode.state.lock().data.near = Some(last.write.run().end());
+            self.inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
         }
         Ok(())
     }
@@ -288,8 +291,9 @@ impl Flight<'_> {
             for placement in &self.placements[..unit] {
                 let runs = placement.name(&mut naming, |number| state.data.in_flight.contains(number));
                 stale.extend(runs.into_iter().map(|run| (placement.write.clone(), run)));
-                landed.extend(remove_all(&mut state.data, placement.numbers()));
             }
+            let numbers = self.placements[..unit].iter().flat_map(Placement::numbers);
+            landed.extend(state.data.in_flight.take_each(numbers));
         }
         let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
         let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
@@ -337,7 +341,7 @@ impl Flight<'_> {
 
     /// Makes those blocks dirty again that are still in flight.
     fn give_back(&self, data: &mut DataState, numbers: impl Iterator<Item = u64>) {
-        let blocks = remove_all(data, numbers);
+        let blocks = data.in_flight.take_each(numbers);
         data.dirty.restore(blocks);
         self.fs.data.note_dirty(self.fs, self.inode, data);
     }
@@ -353,10 +357,8 @@ impl Drop for Flight<'_> {
             let mut state = self.inode.state.lock();
             self.give_back(&mut state.data, waiting.iter().map(|(number, _)| *number));
         }
+        let mut state = self.inode.state.lock();
+        state.data.flying_blocks = 0;
+        self.fs.data.account(&mut state.data);
     }
-}
-
-/// Takes blocks out of flight; those that are still there.
-fn remove_all(data: &mut DataState, numbers: impl Iterator<Item = u64>) -> Vec<(u64, Block)> {
-    numbers.filter_map(|number| data.in_flight.remove(number).map(|block| (number, block))).collect()
 }

@@ -7,7 +7,7 @@
 use super::edges::{Kept, Parts};
 use super::preallocate::enable;
 use crate::FsError;
-use crate::data::dirty::Block;
+use crate::data::block::Block;
 use crate::data::place::{self, Naming};
 use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::{Ranges, count};
@@ -17,6 +17,7 @@ use crate::data::{BLOCK, charge, lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
@@ -95,7 +96,7 @@ async fn clear_first(
     cleared.sort_unstable_by_key(|range| range.start);
     let shares = reflink::hold(fs, &old).await?;
     // From here to the commit nothing waits.
-    let near = inode.state.lock().data.near;
+    let near = inode.state.lock().data.near.map(NonZeroU64::get);
     let placements = place::place(fs, &mut kept.reservation, &kept.blocks, near)?;
     let mut naming = Naming::default();
     placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));

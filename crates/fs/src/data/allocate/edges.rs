@@ -1,7 +1,7 @@
 //! Blocks of which only a part is cleared.
 
 use crate::FsError;
-use crate::data::dirty::Block;
+use crate::data::block::Block;
 use crate::data::{BLOCK, DataState, MemoryBlock, read, submit, truncate};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;

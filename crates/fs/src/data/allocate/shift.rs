@@ -4,7 +4,7 @@
 //! something between. So there is a limit on how many extents may move.
 
 use crate::FsError;
-use crate::data::dirty::Block;
+use crate::data::block::Block;
 use crate::data::place::{self, Naming, Placement};
 use crate::data::plan::{self, ExtentChanges};
 use crate::data::ranges::{Ranges, count};
@@ -15,6 +15,7 @@ use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
@@ -152,7 +153,7 @@ impl First {
         size: u64,
         shares: reflink::Shares<'_>,
     ) -> Result<(), FsError> {
-        let near = inode.state.lock().data.near;
+        let near = inode.state.lock().data.near.map(NonZeroU64::get);
         let moved: Vec<(u64, Block)> = self.moved.take().into_iter().collect();
         let placements = place::place(fs, &mut self.reservation, &moved, near)?;
         let naming = name(&placements, &mut extents);

@@ -1,0 +1,174 @@
+//! The contents of one block in memory, and the buffers that blocks share.
+//!
+//! A large write comes in one buffer, and its blocks are parts of that: nothing is copied on the way to the device. But each part keeps the
+//! whole buffer alive. [`BlockMap`](super::dirty::BlockMap) therefore counts, for each buffer, how many of its blocks it has, and copies the few that are left
+//! of one out of it.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_device::{AlignedBuf, BLOCK_BYTES};
+
+/// A buffer of several blocks that follow each other in a file.
+pub(crate) struct Buffer {
+    /// A multiple of a block.
+    bytes: Bytes,
+    /// The file block that it begins with.
+    first: u64,
+    /// How many of its blocks are in the one map that may have some. Changed by that map only, whose lock orders the changes.
+    here: AtomicU64,
+}
+
+impl Buffer {
+    pub(super) fn new(first: u64, bytes: Bytes) -> Arc<Self> {
+        Arc::new(Self { bytes, first, here: AtomicU64::new(0) })
+    }
+
+    /// The same memory, counted by itself.
+    pub(super) fn apart(&self) -> Arc<Self> {
+        Self::new(self.first, self.bytes.clone())
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        (self.bytes.len() / BLOCK_BYTES) as u64
+    }
+
+    pub(super) fn memory_blocks(&self) -> u32 {
+        self.blocks() as u32
+    }
+
+    /// The file blocks that it has, or had.
+    pub(super) fn numbers(&self) -> std::ops::Range<u64> {
+        self.first..self.first + self.blocks()
+    }
+
+    pub(super) fn here(&self) -> u64 {
+        self.here.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_here(&self, blocks: u64) {
+        self.here.store(blocks, Ordering::Relaxed);
+    }
+
+    /// True if so many of its blocks keep more memory alive that nobody needs than memory that somebody does.
+    pub(super) fn is_wasted_on(&self, blocks: u64) -> bool {
+        blocks * 2 < self.blocks()
+    }
+
+    fn part(&self, index: usize, blocks: usize) -> Bytes {
+        self.bytes.slice(index * BLOCK_BYTES..(index + blocks) * BLOCK_BYTES)
+    }
+}
+
+/// The contents of one block.
+pub(crate) enum Block {
+    /// A buffer of its own, still changeable: nobody else sees it and its checksum was not taken.
+    Owned { buf: AlignedBuf, in_parts: bool },
+    /// A buffer of its own that others see. Never changed (rule R7): writers copy.
+    Alone { bytes: Bytes, in_parts: bool },
+    /// Block number `index` of a buffer that has more. Never changed either.
+    Part { buffer: Arc<Buffer>, index: usize },
+}
+
+impl Block {
+    /// What was written at once.
+    pub(crate) fn whole(buf: AlignedBuf) -> Self {
+        Block::Owned { buf, in_parts: false }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Block::Owned { buf, .. } => buf,
+            Block::Alone { bytes, .. } => bytes,
+            Block::Part { buffer, index } => &buffer.bytes[index * BLOCK_BYTES..][..BLOCK_BYTES],
+        }
+    }
+
+    /// The contents as shared bytes; a copy when the buffer may still change.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        match self {
+            Block::Owned { buf, .. } => AlignedBuf::copy_from(buf).into_bytes(),
+            Block::Alone { bytes, .. } => bytes.clone(),
+            Block::Part { buffer, index } => buffer.part(*index, 1),
+        }
+    }
+
+    /// The same contents, never to be changed again.
+    pub(crate) fn freeze(self) -> Block {
+        match self {
+            Block::Owned { buf, in_parts } => Block::Alone { bytes: buf.into_bytes(), in_parts },
+            frozen => frozen,
+        }
+    }
+
+    /// Another handle on frozen contents, or a copy of changeable ones.
+    pub(crate) fn share(&self) -> Block {
+        match self {
+            Block::Part { buffer, index } => Block::Part { buffer: buffer.clone(), index: *index },
+            alone => Block::Alone { bytes: alone.to_bytes(), in_parts: alone.is_in_parts() },
+        }
+    }
+
+    /// The same contents in a buffer that has nothing else, never to be changed again.
+    pub(super) fn copy_out(&self) -> Block {
+        let bytes = AlignedBuf::copy_from(self.as_slice()).into_bytes();
+        Block::Alone { bytes, in_parts: self.is_in_parts() }
+    }
+
+    /// True when dropping the block would free all the memory that it keeps alive.
+    pub(crate) fn is_alone(&self) -> bool {
+        !matches!(self, Block::Part { .. })
+    }
+
+    /// The buffer that it shares with others.
+    pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match self {
+            Block::Part { buffer, .. } => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// True when it began with a write of a part of it: the kernel's page cache does not have it whole.
+    pub(crate) fn is_in_parts(&self) -> bool {
+        match self {
+            Block::Owned { in_parts, .. } | Block::Alone { in_parts, .. } => *in_parts,
+            Block::Part { .. } => false,
+        }
+    }
+
+    /// The contents for changing, if nobody else sees them.
+    pub(super) fn get_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Block::Owned { buf, .. } => Some(buf),
+            _ => None,
+        }
+    }
+}
+
+/// The fewest buffers that hold these frozen blocks one after the other.
+pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
+    let mut bufs = Vec::new();
+    let mut start = 0;
+    while start < blocks.len() {
+        let mut end = start + 1;
+        while end < blocks.len() && follows(&blocks[end - 1].1, &blocks[end].1) {
+            end += 1;
+        }
+        bufs.push(match &blocks[start].1 {
+            Block::Part { buffer, index } => buffer.part(*index, end - start),
+            alone => alone.to_bytes(),
+        });
+        start = end;
+    }
+    bufs
+}
+
+/// True when `next` lies right after `block` in the same buffer.
+fn follows(block: &Block, next: &Block) -> bool {
+    match (block, next) {
+        (Block::Part { buffer: a, index: i }, Block::Part { buffer: b, index: j }) => {
+            Arc::ptr_eq(a, b) && *j == *i + 1
+        }
+        _ => false,
+    }
+}
