@@ -84,6 +84,8 @@ counters! {
     blocks_in_log,
     /// Blocks that had to be read before a part of them could be changed.
     blocks_read_for_write,
+    /// Submissions that ended with a logged size that was behind: never, unless the program is wrong.
+    submissions_short,
     /// Writes that had to wait for dirty data to become less.
     writes_throttled,
     /// Write-backs that failed.

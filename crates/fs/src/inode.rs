@@ -101,7 +101,7 @@ impl Inode {
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         // An inode without names stays until its removal.
-        state.opens == 0 && state.attr.nlink > 0 && state.data.is_idle()
+        state.opens == 0 && state.attr.nlink > 0 && state.data.is_idle() && state.is_logged()
     }
 
     /// Key of the inode item.
@@ -121,6 +121,12 @@ impl Meta {
 }
 
 impl InodeState {
+    /// True when a transaction has the size and the mtime of a file as they are.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.attr.file_type != FileType::Regular
+            || (self.data.disk_size == self.attr.size && self.data.disk_mtime == self.attr.mtime)
+    }
+
     /// A new inode's state.
     pub(crate) fn new(attr: Attributes, meta: Meta) -> Self {
         let data = DataState::new(&attr);

@@ -50,6 +50,8 @@ pub enum Canary {
     RenameWithoutData,
     /// Log the size in memory whatever is still dirty below it.
     SizeAhead,
+    /// Log a size that is a block behind what a submission has named.
+    SizeBehind,
     /// Do not list an inode that loses its last name as an orphan.
     OrphanNotListed,
     /// Leave the orphan item of a file that gets its first name.
@@ -86,7 +88,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -106,6 +108,7 @@ impl Canary {
         Self::UncheckedReads,
         Self::RenameWithoutData,
         Self::SizeAhead,
+        Self::SizeBehind,
         Self::OrphanNotListed,
         Self::LinkedOrphanStays,
         Self::OverlookWriteback,

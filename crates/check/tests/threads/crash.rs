@@ -65,6 +65,11 @@ fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) 
 
 /// Fails unless what was promised before `position` is there, and nothing that never was.
 fn require_survived(world: &World, after: &Mount, position: usize) -> Result<(), String> {
+    // Ahead of what is read: it tells whether the log lost something, or had it never.
+    let promised = world.ledger.op(position);
+    if after.recovered < promised {
+        return Err(format!("transaction {} came back; {promised} was promised", after.recovered));
+    }
     for (index, file) in world.owned.iter().enumerate() {
         let found = contents_of(&after.fs, file.ino)?;
         let values = values_of(file.ino, 0, &found)?;

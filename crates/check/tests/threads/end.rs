@@ -72,6 +72,7 @@ fn count(fs: &Filesystem, dir: Ino, names: &mut BTreeMap<Ino, (u32, FileType)>) 
 /// Looks at everything before and after it was closed, removes it, and looks at what is left.
 pub fn judge(world: World) {
     let moment = format!("seed {}, in the end", world.setup.seed);
+    world.mount.require_sizes_logged(&moment);
     let require = |mount: &Mount| -> Result<u64, String> {
         for file in &world.owned {
             let values = values_of(file.ino, 0, &contents_of(&mount.fs, file.ino)?)?;

@@ -12,6 +12,8 @@ pub struct Acknowledged {
     pub files: Vec<(usize, usize)>,
     /// Changes of the directories with an owner; empty if nothing was promised of them.
     pub directories: Vec<usize>,
+    /// All that was committed when the sync began; zero if it promised less than that.
+    pub op: u64,
 }
 
 #[derive(Default)]
@@ -29,6 +31,7 @@ impl Ledger {
             position: usize::MAX,
             files: owned.map(|(index, file)| (index, file.history.returned())).collect(),
             directories: directories.map(|directory| directory.history.returned()).collect(),
+            op: if data_only { 0 } else { world.mount.fs.store().last_op().0 },
         }
     }
 
@@ -58,6 +61,13 @@ impl Ledger {
             .map(|(_, change)| *change)
             .max()
             .unwrap_or(0)
+    }
+
+    /// The newest transaction that a power cut at `position` must leave.
+    pub fn op(&self, position: usize) -> u64 {
+        let acknowledged = self.acknowledged.lock();
+        let before = acknowledged.iter().filter(|acknowledged| acknowledged.position <= position);
+        before.map(|acknowledged| acknowledged.op).max().unwrap_or(0)
     }
 
     /// The same of an owned directory.

@@ -97,6 +97,7 @@ pub fn meet(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Figure
         }
         table.leave(&mut random);
     });
+    world.mount.require_sizes_logged(&format!("seed {seed}"));
     figures.images = crash::judge_promises(&world, begun, &mut random) as u64;
     let (device, spawn) = world.mount.close();
     if random.random_range(0..4) == 0 {

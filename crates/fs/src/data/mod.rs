@@ -16,6 +16,7 @@ mod block;
 mod charge;
 mod defragment;
 mod dirty;
+mod ended;
 mod failures;
 mod gauge;
 mod join;

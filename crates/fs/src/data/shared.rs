@@ -5,6 +5,7 @@ use super::block::Block;
 use super::gauge::Gauge;
 use super::kept::Total;
 use super::preallocated::Room;
+use super::submit::{self, Aim};
 use super::units::Units;
 use super::{DataState, writeback};
 use crate::FsError;
@@ -133,7 +134,8 @@ impl DataShared {
         let mut first = false;
         // Whoever holds its `writeback` may have taken blocks out of the dirty map that no transaction names yet; a sync of
         // everything has to find the inode here and wait for that.
-        let settled = !state.data.has_dirty() && state.data.writeback.try_lock().is_some();
+        // And what has no dirty block but a size or an mtime that no transaction has is written back as well, or the cache would forget that.
+        let settled = submit::is_settled(&state, Aim::Place);
         if !settled && !state.removing {
             first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));

@@ -10,7 +10,7 @@ use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{DataState, MemoryBlock, lookup, plan, unplaced};
+use super::{DataState, MemoryBlock, ended, lookup, plan, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -60,6 +60,7 @@ pub(crate) async fn submit_noting(
     loop {
         submit_once(fs, inode, Aim::Log, note).await?;
         if !has_missed(&mut inode.state.lock().data) {
+            ended::require_size(fs, inode);
             return Ok(());
         }
     }
@@ -120,9 +121,8 @@ pub(crate) fn is_clean(state: &InodeState, aim: Aim) -> bool {
         Aim::Log => state.data.has_unlogged(),
         Aim::Place => state.data.has_dirty(),
     };
-    let logged = state.data.disk_size == state.attr.size && state.data.disk_mtime == state.attr.mtime;
     // An inode that is being removed must not be put again.
-    state.removing || (!waits && logged)
+    state.removing || (!waits && state.is_logged())
 }
 
 /// True when the inode is clean and nobody is about to make it so. For those who do not hold its `writeback`: whoever does has

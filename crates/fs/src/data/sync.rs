@@ -1,7 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
-use super::{along, shared, why};
+use super::{along, ended, shared, why};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
@@ -191,7 +191,9 @@ pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(
     if inode.file_type != FileType::Regular {
         return Ok(());
     }
-    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
+    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
+    ended::require_size(fs, inode);
+    Ok(())
 }
 
 /// The same for what was written since; its lease is held, too.
@@ -221,7 +223,12 @@ pub(crate) async fn submit_leased(
     if blocks > MANY_BLOCKS_MAX {
         return Err(FsError::TooLarge);
     }
-    if dirty.is_empty() { Ok(()) } else { submit::submit_leased(fs, &dirty, note).await }
+    if dirty.is_empty() {
+        return Ok(());
+    }
+    submit::submit_leased(fs, &dirty, note).await?;
+    dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
+    Ok(())
 }
 
 /// Writes back everything, without making it durable.

@@ -4,6 +4,7 @@ mod allocate;
 mod compress;
 mod crash;
 mod defragment;
+mod ended;
 mod faults;
 mod history;
 mod kept;

@@ -102,7 +102,7 @@ pub(crate) fn commit_noting(
             transaction.name_data(write, *part);
         }
         let mut state = change.inode.state.lock();
-        let units = state.logged_units();
+        let (units, disk_size) = (state.logged_units(), state.data.disk_size);
         let before = change.apply(&mut state, fs.limits.inline_bytes as u64);
         if state.meta.quota != 0 {
             counted.push(Delta {
@@ -117,6 +117,9 @@ pub(crate) fn commit_noting(
         saved.push(before);
         if fs.store.breaks(Canary::SizeAhead) {
             state.data.disk_size = state.attr.size;
+        }
+        if fs.store.breaks(Canary::SizeBehind) && matches!(change.size, SizeChange::Submitted { all: true }) {
+            state.data.disk_size = state.data.disk_size.saturating_sub(super::BLOCK).max(disk_size);
         }
         state.put(&mut transaction);
     }

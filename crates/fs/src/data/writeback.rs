@@ -11,7 +11,7 @@ use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::submit::{self, Aim, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{DataState, lookup, pack, plan};
+use super::{DataState, ended, lookup, pack, plan};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -57,12 +57,15 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
         };
         fs.store.give_way();
         if small || end == 0 {
-            return submit_small(fs, inode).await;
+            submit_small(fs, inode).await?;
+            ended::require_size(fs, inode);
+            return Ok(());
         }
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
         if !submit::has_missed(&mut inode.state.lock().data) {
+            ended::require_size(fs, inode);
             return Ok(());
         }
     }
@@ -248,6 +251,11 @@ impl Flight<'_> {
 
     /// Names what still stands; with `all`, the submission ends with this. The inode's lease is held for writing.
     async fn land(&mut self, all: bool, note: &mut Submitted) -> Result<(), FsError> {
+        if all && self.placements.is_empty() {
+            // A truncation has left nothing to name, but an earlier round may have logged a size behind the floor: blocks below that were written again
+            // while it was on its way.
+            return self.name(0, &[], Shares::default(), all, note);
+        }
         while !self.placements.is_empty() {
             let unit = self.next_unit();
             let numbers = self.placements[..unit].iter().flat_map(Placement::numbers);

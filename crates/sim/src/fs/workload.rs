@@ -61,7 +61,10 @@ pub(super) async fn work(
             break;
         }
     }
-    history.tree().map(drop)
+    match fs.counters().submissions_short {
+        0 => history.tree().map(drop),
+        short => Err(format!("{short} submissions ended with a logged size that was behind")),
+    }
 }
 
 /// What tasks do.

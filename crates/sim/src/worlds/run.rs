@@ -142,7 +142,10 @@ pub(super) fn run(
         runner.begin();
         spawn.sleep(IDLE).await;
         runner.compare_live().await?;
-        Ok::<_, String>(runner)
+        match runner.fs.counters().submissions_short {
+            0 => Ok::<_, String>(runner),
+            short => Err(format!("{short} submissions ended with a logged size that was behind")),
+        }
     };
     let runner = simulation
         .run(living)

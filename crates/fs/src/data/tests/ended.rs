@@ -1,0 +1,82 @@
+//! What a submission leaves when it has ended, and what is left over from one that has not said all.
+
+use super::*;
+use crate::data::{BLOCK, shared, submit, writeback};
+use crate::receipt::Submitted;
+use syncline_store::Canary;
+
+const SIZE: u64 = 20 * BLOCK;
+
+/// A file of which everything is named, as it would be if the last transaction had logged a size that is behind.
+fn behind(mount: &Mount) -> Arc<Inode> {
+    let ino = mount.create("behind");
+    mount.write(ino, 0, &pattern(1, SIZE as usize));
+    mount.fsync_placed(ino);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    inode.state.lock().data.disk_size = 5 * BLOCK;
+    inode
+}
+
+fn logged_size(inode: &Inode) -> u64 {
+    inode.state.lock().data.disk_size
+}
+
+#[test]
+fn a_last_round_that_finds_nothing_to_name_logs_the_size() {
+    let mount = Mount::new();
+    let inode = behind(&mount);
+    block_on(async {
+        let writeback = inode.state.lock().data.writeback.clone();
+        let _writeback = writeback.lock().await;
+        submit::begin(&mut inode.state.lock());
+        let mut note = Submitted::default();
+        // A truncation has taken what was to be written in this round.
+        writeback::round(&mount.fs, &inode, 20..30, writeback::Way::WriteBack, &mut note).await.unwrap();
+    });
+    assert_eq!(logged_size(&inode), SIZE);
+    let mount = mount.reopen();
+    assert_eq!(mount.size(mount.find("behind")), SIZE);
+}
+
+#[test]
+fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
+    let mount = Mount::new();
+    let inode = behind(&mount);
+    assert!(!inode.is_idle(), "the cache would forget {SIZE} bytes");
+    // As at the end of a write-back.
+    let taken = mount.fs.data.take_oldest().expect("it was written to");
+    mount.fs.data.finish(&mount.fs, &taken);
+    assert_eq!(mount.fs.data.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(), [inode.ino]);
+    block_on(shared::write_back_everything(&mount.fs)).unwrap();
+    assert_eq!(logged_size(&inode), SIZE);
+    mount.fs.data.finish(&mount.fs, &inode);
+    block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
+    assert_eq!(mount.crash().size(inode.ino), SIZE);
+}
+
+/// The trap shuts: a broken rule is counted where it is broken, whatever the way.
+#[test]
+fn a_submission_that_leaves_the_size_behind_is_counted() {
+    let made = Mount::new();
+    let sound = made.create("sound");
+    made.write(sound, 0, &pattern(1, SIZE as usize));
+    made.fsync(sound);
+    assert_eq!(made.fs.counters().submissions_short, 0);
+    type Way = fn(&Filesystem, Ino);
+    let ways: [(&str, Way); 4] = [
+        ("fsync", |fs, ino| block_on(fs.fsync(ino, false)).unwrap()),
+        ("fdatasync", |fs, ino| block_on(fs.fsync(ino, true)).unwrap()),
+        ("syncfs", |fs, _| block_on(fs.syncfs()).unwrap()),
+        ("of many", |fs, ino| block_on(fs.sync_many(&[ino], 0)).unwrap()),
+    ];
+    for (what, way) in ways {
+        let store_options = StoreOptions { canary: Some(Canary::SizeBehind), ..StoreOptions::default() };
+        let opening = Store::open(made.device.snapshot(), store_options, made.spawn.clone());
+        let (store, _) = block_on(opening).unwrap();
+        let fs = block_on(Filesystem::open(store, made.spawn.clone(), options())).unwrap();
+        let ino = block_on(fs.mknod(CALLER, ROOT, b"file", FileType::Regular, 0o644, 0)).unwrap().ino;
+        block_on(fs.write(ino, 0, pattern(2, SIZE as usize).into(), false)).unwrap();
+        way(&fs, ino);
+        assert!(fs.counters().submissions_short > 0, "{what}");
+    }
+}
