@@ -5,7 +5,7 @@ use std::sync::Arc;
 use syncline_device::FlushTracker;
 use syncline_format::BlockRun;
 use syncline_format::superblock::Superblock;
-use syncline_store::{StoreError, kept_by_snapshots};
+use syncline_store::{StoreError, first_kept_by_snapshots};
 
 /// Reads the table and the space maps of all snapshots; false if that can't be done. The log must not lie in what they keep.
 pub(crate) async fn table(
@@ -14,8 +14,8 @@ pub(crate) async fn table(
     log: &[BlockRun],
     report: &mut Report,
 ) -> bool {
-    let kept = match kept_by_snapshots(tracker, superblock).await {
-        Ok(kept) => kept,
+    let overlap = match first_kept_by_snapshots(tracker, superblock, log).await {
+        Ok(overlap) => overlap,
         Err(error) => {
             let block = match &error {
                 StoreError::Corrupt { addr, .. } => Some(*addr),
@@ -25,11 +25,6 @@ pub(crate) async fn table(
             return false;
         }
     };
-    let common = |run: &BlockRun| {
-        let end = |segment: &&BlockRun| segment.start < run.end() && run.start < segment.end();
-        log.iter().find(end).map(|_| *run)
-    };
-    let overlap = kept.iter().find_map(common);
     if let Some(run) = overlap {
         let text = "a snapshot keeps blocks in which the log lies";
         report.block(FindingKind::LogOverlap, run.start, text);

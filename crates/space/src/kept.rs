@@ -6,70 +6,94 @@
 
 use crate::SpaceError;
 use crate::bits::{blocks_of, push_bits, words_of};
-use crate::load::Loader;
-use crate::named::{BitPage, Change, SharedPage, change_page, pages_of};
+use crate::named::{BitPage, Change, change_page, pages_of};
 use crate::space::Space;
-use std::collections::HashMap;
-use std::sync::Arc;
+use crate::walk::{Side, Visitor, walk};
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 use syncline_device::FlushTracker;
-use syncline_format::space::{WORDS, pages_at};
+use syncline_format::space::{BITS, PageId, WORDS, Words, pages_at};
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
-/// The bits of a map or of several together, in pages shared with whoever has the same.
+/// The page with all bits set: of a full image nearly all are like it.
+static FULL: LazyLock<Arc<BitPage>> = LazyLock::new(|| Arc::new(BitPage::new([u64::MAX; WORDS])));
+
+/// The bits of a map or of several together. Where there is none it takes no memory, nor where there are all; and a page that somebody else has, too, is
+/// shared with him. So it takes 4 KiB at most for each 127 MiB of the image in which something is kept.
 #[derive(Clone)]
 pub struct KeptMap {
-    pages: Vec<SharedPage>,
+    /// Those with a bit set, by index.
+    pages: BTreeMap<u64, Arc<BitPage>>,
     blocks: u64,
+    /// Pages that the image has.
+    pages_max: u64,
 }
 
-/// Bitmap pages by address and place: those that two maps share are read once.
-pub(crate) type KnownPages = HashMap<(BlockAddr, u64), SharedPage>;
-
 impl KeptMap {
-    fn new(pages: Vec<SharedPage>) -> Self {
-        let blocks = used(&pages);
-        Self { pages, blocks }
-    }
-
     /// Nothing is kept.
     pub fn empty(geometry: Geometry) -> Self {
-        Self::new(vec![None; pages_at(geometry, 0) as usize])
+        Self::with_pages(pages_at(geometry, 0))
     }
 
-    /// Reads space maps, each with the sizes that the image had then. What they share is read once.
-    pub async fn load(
+    fn with_pages(pages_max: u64) -> Self {
+        Self { pages: BTreeMap::new(), blocks: 0, pages_max }
+    }
+
+    /// What any of these maps has, of which each has the sizes that the image had then, in an image of this size.
+    pub async fn union(
         tracker: &Arc<FlushTracker>,
+        geometry: Geometry,
         maps: &[(Geometry, SpaceRoot)],
-    ) -> Result<Vec<Self>, SpaceError> {
-        let mut known = KnownPages::new();
-        let mut loaded = Vec::new();
-        for (geometry, root) in maps {
-            loaded.push(Self::new(Loader::pages(tracker, *geometry, *root, &mut known).await?));
-        }
-        Ok(loaded)
+    ) -> Result<Self, SpaceError> {
+        let mut union =
+            Union { kept: Self::empty(geometry), own: Self::empty(geometry), first: BTreeMap::new() };
+        walk(tracker, maps, &mut union).await?;
+        union.check()?;
+        Ok(union.kept)
     }
 
     /// The blocks of these runs, in as many pages as the image has.
     pub(crate) fn of_runs(pages: usize, runs: impl Iterator<Item = BlockRun>) -> Self {
-        let mut pages = vec![None; pages];
+        let mut map = Self::with_pages(pages as u64);
+        runs.for_each(|run| map.add_run(run));
+        map
+    }
+
+    fn add_run(&mut self, run: BlockRun) {
         let mut changed = Vec::new();
-        for run in runs {
-            for index in pages_of(run) {
-                change_page(&mut pages[index as usize], index, run, Change::Name, &mut changed);
-            }
-            changed.clear();
+        for index in pages_of(run) {
+            let mut page = self.pages.remove(&index);
+            change_page(&mut page, index, run, Change::Name, &mut changed);
+            self.pages.extend(page.map(|page| (index, page)));
         }
-        Self::new(pages)
+        self.blocks += blocks_of(&changed);
     }
 
     /// Keeps what `other` keeps too.
     pub fn add(&mut self, other: &Self) {
-        // The image may have grown since.
-        for (mine, theirs) in self.pages.iter_mut().zip(&other.pages) {
-            add_page(mine, theirs);
+        other.pages.iter().for_each(|(index, page)| self.add_page(*index, page));
+    }
+
+    /// Keeps the bits of a page, which stays shared where it is all there is.
+    fn add_page(&mut self, index: u64, page: &Arc<BitPage>) {
+        // The image may have grown since, or become smaller.
+        if index >= self.pages_max || page.used() == 0 {
+            return;
         }
-        self.blocks = used(&self.pages);
+        let both = match self.pages.get(&index) {
+            None => page.clone(),
+            Some(mine) if Arc::ptr_eq(mine, page) => return,
+            Some(mine) => {
+                let mut words = *mine.words();
+                words.iter_mut().zip(page.words()).for_each(|(word, bits)| *word |= bits);
+                Arc::new(BitPage::new(words))
+            }
+        };
+        let used = both.used();
+        let both = if used == FULL.used() { FULL.clone() } else { both };
+        let before = self.pages.insert(index, both).map_or(0, |before| before.used());
+        self.blocks += u64::from(used - before);
     }
 
     /// True when nothing is kept.
@@ -87,34 +111,20 @@ impl KeptMap {
         self.word(block / 64) >> (block % 64) & 1 == 1
     }
 
-    /// For each map, how many of its blocks no other of them and not `live` has.
-    pub fn exclusive(maps: &[Self], live: &Self) -> Vec<u64> {
-        let mut counts = vec![0; maps.len()];
-        for index in 0..live.pages.len() {
-            let pages: Vec<Option<&BitPage>> =
-                maps.iter().map(|map| map.pages.get(index).and_then(|page| page.as_deref())).collect();
-            for slot in 0..WORDS {
-                let word = |page: &Option<&BitPage>| page.map_or(0, |page| page.words()[slot]);
-                // Bits seen at least once, and at least twice.
-                let (once, twice) = pages
-                    .iter()
-                    .map(word)
-                    .fold((0, 0), |(once, twice), bits| (once | bits, twice | once & bits));
-                let single = once & !twice & !live.word((index * WORDS + slot) as u64);
-                if single == 0 {
-                    continue;
-                }
-                for (count, page) in counts.iter_mut().zip(&pages) {
-                    *count += u64::from((word(page) & single).count_ones());
-                }
-            }
-        }
-        counts
+    /// For each map, how many of its blocks no other of them and not `live` has. Each has the sizes that the image had then.
+    pub async fn exclusive(
+        tracker: &Arc<FlushTracker>,
+        maps: &[(Geometry, SpaceRoot)],
+        live: &Self,
+    ) -> Result<Vec<u64>, SpaceError> {
+        let mut exclusive = Exclusive { counts: vec![0; maps.len()], live };
+        walk(tracker, maps, &mut exclusive).await?;
+        Ok(exclusive.counts)
     }
 
     /// The bits of one word.
     pub(crate) fn word(&self, word: u64) -> u64 {
-        let page = self.pages.get(word as usize / WORDS).and_then(|page| page.as_deref());
+        let page = self.pages.get(&(word / WORDS as u64));
         page.map_or(0, |page| page.words()[word as usize % WORDS])
     }
 
@@ -127,9 +137,10 @@ impl KeptMap {
 
     /// The words with a bit set, by number.
     pub(crate) fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let words = (0..self.pages.len()).filter(|index| self.pages[*index].is_some());
-        let words = words.flat_map(|index| (index * WORDS..(index + 1) * WORDS).map(|word| word as u64));
-        words.map(|word| (word, self.word(word))).filter(|(_, bits)| *bits != 0)
+        self.pages.iter().flat_map(|(index, page)| {
+            let words = page.words().iter().enumerate().filter(|(_, bits)| **bits != 0);
+            words.map(move |(slot, bits)| (index * WORDS as u64 + slot as u64, *bits))
+        })
     }
 
     /// The parts of the runs that are not kept, in their order.
@@ -144,29 +155,89 @@ impl KeptMap {
         others
     }
 
-    fn is_clear_of(&self, run: BlockRun) -> bool {
-        pages_of(run).all(|index| self.pages.get(index as usize).is_none_or(Option::is_none))
+    /// True when none of these blocks is kept.
+    pub fn is_clear_of(&self, run: BlockRun) -> bool {
+        self.pages.range(pages_of(run)).next().is_none()
             || words_of(run).all(|(word, mask)| self.word(word) & mask == 0)
     }
 }
 
-/// Number of bits set in all pages.
-fn used(pages: &[SharedPage]) -> u64 {
-    pages.iter().flatten().map(|page| u64::from(page.used())).sum()
+/// Makes the union of maps.
+struct Union {
+    kept: KeptMap,
+    /// Where the pages of the maps lie themselves.
+    own: KeptMap,
+    /// One page of each stretch of these, to be named in an error.
+    first: BTreeMap<u64, PageId>,
 }
 
-/// Adds the bits of a page to another; what is equal stays shared.
-fn add_page(mine: &mut SharedPage, theirs: &SharedPage) {
-    match (&*mine, theirs) {
-        (_, None) => {}
-        (None, Some(_)) => *mine = theirs.clone(),
-        (Some(one), Some(other)) if Arc::ptr_eq(one, other) => {}
-        (Some(one), Some(other)) => {
-            let mut words = *one.words();
-            words.iter_mut().zip(other.words()).for_each(|(word, bits)| *word |= bits);
-            *mine = Some(Arc::new(BitPage::new(words)));
+impl Visitor for Union {
+    fn wants(&self, _: usize, _: usize) -> bool {
+        true
+    }
+
+    fn visit(&mut self, index: u64, sides: &[Side<'_>]) {
+        let Some((first, rest)) = sides.split_first() else { return };
+        let mut words = *first.words;
+        for side in rest {
+            words.iter_mut().zip(side.words).for_each(|(word, bits)| *word |= bits);
+        }
+        self.kept.add_page(index, &Arc::new(BitPage::new(words)));
+    }
+
+    fn found(&mut self, page: PageId, addr: BlockAddr) {
+        self.own.add_run(BlockRun::new(addr, 1));
+        self.first.entry(addr / BITS).or_insert(page);
+    }
+}
+
+impl Union {
+    /// Checks that the pages of the maps are kept themselves: they would be handed out, and a map overwritten while it is in use (rule R2).
+    fn check(&self) -> Result<(), SpaceError> {
+        let lacks = |(word, bits): (u64, u64)| (word, bits & !self.kept.word(word));
+        match self.own.words().map(lacks).find(|(_, bits)| *bits != 0) {
+            None => Ok(()),
+            Some((word, bits)) => {
+                let addr = word * 64 + u64::from(bits.trailing_zeros());
+                Err(SpaceError::OwnPageFree { page: self.first[&(addr / BITS)], addr })
+            }
         }
     }
+}
+
+/// Counts what only one map has.
+struct Exclusive<'a> {
+    counts: Vec<u64>,
+    live: &'a KeptMap,
+}
+
+impl Visitor for Exclusive<'_> {
+    /// Where no map has a page of its own none has a block of its own.
+    fn wants(&self, _: usize, fewest_maps: usize) -> bool {
+        fewest_maps == 1
+    }
+
+    fn visit(&mut self, index: u64, sides: &[Side<'_>]) {
+        // Bits seen in one map at least, and in two.
+        let mut once: Box<Words> = Box::new([0; WORDS]);
+        let mut twice = once.clone();
+        for side in sides {
+            for ((once, twice), bits) in once.iter_mut().zip(twice.iter_mut()).zip(side.words) {
+                *twice |= if side.maps.len() > 1 { *bits } else { *once & bits };
+                *once |= bits;
+            }
+        }
+        for side in sides {
+            let [map] = side.maps else { continue };
+            let own = (0..WORDS).map(|slot| {
+                let live = self.live.word(index * WORDS as u64 + slot as u64);
+                u64::from((side.words[slot] & !twice[slot] & !live).count_ones())
+            });
+            self.counts[*map as usize] += own.sum::<u64>();
+        }
+    }
+
+    fn found(&mut self, _: PageId, _: BlockAddr) {}
 }
 
 impl Space {
@@ -182,13 +253,14 @@ impl Space {
     /// Keeps besides what the frozen map names: what the checkpoint in flight made a snapshot of.
     pub fn keep_frozen(&self, frozen: &crate::FrozenMap) {
         let state = &mut *self.lock();
-        let pages = (0..state.kept.pages.len() as u64).map(|index| match frozen.pages().get(&index) {
-            Some(page) => page.clone(),
-            None => state.named.at_freeze(index),
-        });
-        let map = KeptMap::new(pages.collect());
         // They are all in use, or wait to become free: none of them has to be taken from the allocator.
-        state.kept.add(&map);
+        for index in 0..state.kept.pages_max {
+            let page = match frozen.pages().get(&index) {
+                Some(page) => page.clone(),
+                None => state.named.at_freeze(index),
+            };
+            page.iter().for_each(|page| state.kept.add_page(index, page));
+        }
         state.count_pending();
     }
 
@@ -220,6 +292,10 @@ impl Space {
 
     /// What is named now, in the same form.
     pub fn named_map(&self) -> KeptMap {
-        KeptMap::new(self.lock().named.pages().to_vec())
+        let state = self.lock();
+        let mut map = KeptMap::with_pages(state.named.pages().len() as u64);
+        let pages = (0..).zip(state.named.pages());
+        pages.for_each(|(index, page)| page.iter().for_each(|page| map.add_page(index, page)));
+        map
     }
 }

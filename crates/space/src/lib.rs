@@ -30,6 +30,7 @@ mod policy;
 mod quarantine;
 mod shrink;
 mod space;
+mod walk;
 
 pub use error::SpaceError;
 pub use frozen::FrozenMap;

@@ -1,15 +1,14 @@
 //! Reading the space map of an image. Every byte is untrusted.
 
 use crate::SpaceError;
-use crate::kept::KnownPages;
 use crate::named::{BitPage, NamedMap, SharedPage};
 use crate::pages::PageTable;
 use crate::space::Space;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, FlushTracker};
+use syncline_device::FlushTracker;
 use syncline_format::space::{Entry, MAX_BLOCKS, PageId, decode_bitmap, decode_index, pages_at, root_level};
 use syncline_format::superblock::SpaceRoot;
-use syncline_format::{BLOCK_BYTES, FormatError, Geometry};
+use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
 
 /// Pages read by one device operation, at most.
 const PAGES_PER_READ: usize = 64;
@@ -24,7 +23,7 @@ impl Space {
         geometry: Geometry,
         root: SpaceRoot,
     ) -> Result<Arc<Self>, SpaceError> {
-        let loader = Loader::read(tracker, geometry, root, &mut KnownPages::new()).await?;
+        let loader = Loader::read(tracker, geometry, root).await?;
         Ok(Space::with_map(geometry, NamedMap::new(loader.pages), loader.table))
     }
 }
@@ -32,7 +31,7 @@ impl Space {
 /// A page of a level, and the pointer that leads to it.
 type Wanted = (PageId, Entry);
 
-pub(crate) struct Loader {
+struct Loader {
     geometry: Geometry,
     pages: Vec<SharedPage>,
     table: PageTable,
@@ -40,21 +39,10 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// The bitmap pages of a map. Those in `known` are not read again; what is read joins them.
-    pub(crate) async fn pages(
-        tracker: &Arc<FlushTracker>,
-        geometry: Geometry,
-        root: SpaceRoot,
-        known: &mut KnownPages,
-    ) -> Result<Vec<SharedPage>, SpaceError> {
-        Ok(Self::read(tracker, geometry, root, known).await?.pages)
-    }
-
     async fn read(
         tracker: &Arc<FlushTracker>,
         geometry: Geometry,
         root: SpaceRoot,
-        known: &mut KnownPages,
     ) -> Result<Self, SpaceError> {
         if geometry.total_blocks > MAX_BLOCKS {
             return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
@@ -67,28 +55,10 @@ impl Loader {
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
         // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
         while !wanted.is_empty() {
-            wanted.retain(|(id, entry)| !loader.take_known(*id, *entry, known));
             wanted = loader.read_level(tracker, wanted).await?;
         }
         loader.check()?;
-        let read = loader.table.iter().filter(|(id, _)| id.level == 0);
-        known.extend(
-            read.map(|(id, entry)| ((entry.page.addr, id.index), loader.pages[id.index as usize].clone())),
-        );
         Ok(loader)
-    }
-
-    /// Takes a page that another map has too; false if none has. (The same address twice with another checksum would be
-    /// damage, which reading it again finds.)
-    fn take_known(&mut self, id: PageId, entry: Entry, known: &KnownPages) -> bool {
-        if id.level > 0 {
-            return false;
-        }
-        let same = |page: &&SharedPage| page.as_ref().is_some_and(|page| page.used() == entry.used);
-        let Some(page) = known.get(&(entry.page.addr, id.index)).filter(same) else { return false };
-        self.pages[id.index as usize] = page.clone();
-        self.table.set(id, entry);
-        true
     }
 
     fn new(geometry: Geometry) -> Self {
@@ -100,34 +70,15 @@ impl Loader {
     async fn read_level(
         &mut self,
         tracker: &Arc<FlushTracker>,
-        mut wanted: Vec<Wanted>,
+        wanted: Vec<Wanted>,
     ) -> Result<Vec<Wanted>, SpaceError> {
-        wanted.sort_unstable_by_key(|(_, entry)| entry.page.addr);
-        let together = |a: &Wanted, b: &Wanted| a.1.page.addr.checked_add(1) == Some(b.1.page.addr);
-        let runs: Vec<&[Wanted]> =
-            wanted.chunk_by(together).flat_map(|run| run.chunks(PAGES_PER_READ)).collect();
-        for batch in runs.chunks(READS_IN_FLIGHT) {
-            // A read starts when it is asked for, so the whole batch is on its way before the first is waited for.
-            let reads = batch.iter().map(|run| {
-                let offset = run[0].1.page.addr.saturating_mul(BLOCK_BYTES as u64);
-                tracker.read(offset, run.len() * BLOCK_BYTES)
-            });
-            for (read, run) in reads.collect::<Vec<_>>().into_iter().zip(batch) {
-                self.take_run(&read.await?, run)?;
-            }
-        }
+        let wanted = wanted.into_iter().map(|wanted| (wanted.1.page.addr, wanted)).collect();
+        read_pages(tracker, wanted, &mut |block: &[u8], (id, entry): &Wanted| {
+            let corrupt = |source| SpaceError::Corrupt { page: *id, addr: entry.page.addr, source };
+            self.take_page(block, *id, *entry).map_err(corrupt)
+        })
+        .await?;
         Ok(std::mem::take(&mut self.below))
-    }
-
-    fn take_run(&mut self, bytes: &AlignedBuf, run: &[Wanted]) -> Result<(), SpaceError> {
-        for (block, (id, entry)) in bytes.chunks_exact(BLOCK_BYTES).zip(run) {
-            self.take_page(block, *id, *entry).map_err(|source| SpaceError::Corrupt {
-                page: *id,
-                addr: entry.page.addr,
-                source,
-            })?;
-        }
-        Ok(())
     }
 
     fn take_page(&mut self, block: &[u8], id: PageId, entry: Entry) -> Result<(), FormatError> {
@@ -161,4 +112,29 @@ impl Loader {
         }
         Ok(())
     }
+}
+
+/// Reads pages by address, neighbours together, and hands each over with what came with its address.
+pub(crate) async fn read_pages<T>(
+    tracker: &Arc<FlushTracker>,
+    mut wanted: Vec<(BlockAddr, T)>,
+    each: &mut (impl FnMut(&[u8], &T) -> Result<(), SpaceError> + ?Sized),
+) -> Result<(), SpaceError> {
+    wanted.sort_by_key(|(addr, _)| *addr);
+    let together = |a: &(BlockAddr, T), b: &(BlockAddr, T)| a.0.checked_add(1) == Some(b.0);
+    let runs: Vec<_> = wanted.chunk_by(together).flat_map(|run| run.chunks(PAGES_PER_READ)).collect();
+    for batch in runs.chunks(READS_IN_FLIGHT) {
+        // A read starts when it is asked for, so the whole batch is on its way before the first is waited for.
+        let reads = batch.iter().map(|run| {
+            let offset = run[0].0.saturating_mul(BLOCK_BYTES as u64);
+            tracker.read(offset, run.len() * BLOCK_BYTES)
+        });
+        for (read, run) in reads.collect::<Vec<_>>().into_iter().zip(batch) {
+            let bytes = read.await?;
+            for (block, (_, with)) in bytes.chunks_exact(BLOCK_BYTES).zip(*run) {
+                each(block, with)?;
+            }
+        }
+    }
+    Ok(())
 }

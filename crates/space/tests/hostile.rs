@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use std::mem::discriminant;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, DeviceExt, FlushTracker, MemoryDevice, block_on};
 use syncline_format::space::{BITS, Entry, MAX_BLOCKS, PageId, WORDS, encode_bitmap, encode_index};
 use syncline_format::superblock::{Pointer, SpaceRoot};
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
-use syncline_space::{Class, Space, SpaceError};
+use syncline_space::{Class, KeptMap, Space, SpaceError};
 
 const GEOMETRY: Geometry = Geometry { total_blocks: BITS + 5000, node_bytes: 16384 };
 
@@ -31,8 +32,16 @@ fn persist(tracker: &Arc<FlushTracker>, space: &Arc<Space>) -> SpaceRoot {
     persisted.root
 }
 
+/// Both ways to read a map: the whole of the present one, and those of snapshots side by side.
 fn load(tracker: &Arc<FlushTracker>, root: SpaceRoot) -> Result<Arc<Space>, SpaceError> {
-    block_on(Space::load(tracker, GEOMETRY, root))
+    let loaded = block_on(Space::load(tracker, GEOMETRY, root));
+    let kept = block_on(KeptMap::union(tracker, GEOMETRY, &[(GEOMETRY, root), (GEOMETRY, root)]));
+    match (&loaded, kept) {
+        (Ok(space), Ok(kept)) => assert_eq!(kept.runs(), space.named_runs()),
+        (Err(one), Err(other)) => assert_eq!(discriminant(one), discriminant(&other), "{one} and {other}"),
+        (_, kept) => panic!("one is refused and the other not: {:?}", kept.map(|kept| kept.blocks())),
+    }
+    loaded
 }
 
 fn refused(tracker: &Arc<FlushTracker>, root: SpaceRoot) -> SpaceError {

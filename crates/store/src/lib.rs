@@ -63,7 +63,9 @@ pub use reserve::Backlog;
 pub use reserve::{Admission, Reservation};
 pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};
-pub use snapshots::{Snapshot, SnapshotError, SnapshotUsage, kept_by_snapshots, roll_back};
+pub use snapshots::{
+    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, roll_back,
+};
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};
 pub use syncline_tree::Difference;

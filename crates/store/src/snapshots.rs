@@ -61,9 +61,8 @@ pub struct SnapshotUsage {
     pub exclusive_blocks: u64,
 }
 
-/// What only each of these snapshots uses, beside each other and the present, `live`.
-pub(crate) fn usage(entries: Vec<Snapshot>, maps: &[KeptMap], live: &KeptMap) -> Vec<SnapshotUsage> {
-    let exclusive = KeptMap::exclusive(maps, live);
+/// The snapshots, each with what only it uses.
+pub(crate) fn usage(entries: Vec<Snapshot>, exclusive: Vec<u64>) -> Vec<SnapshotUsage> {
     let usage = entries.into_iter().zip(exclusive);
     usage.map(|(snapshot, exclusive_blocks)| SnapshotUsage { snapshot, exclusive_blocks }).collect()
 }
@@ -142,11 +141,9 @@ impl Table {
         superblock: &Superblock,
         id: Option<u64>,
     ) -> Result<KeptMap, StoreError> {
-        let mut kept = KeptMap::empty(superblock.geometry);
         let others = self.entries.iter().filter(|entry| Some(entry.id) != id);
         let maps: Vec<_> = others.map(|entry| (entry.geometry(superblock.geometry), entry.space)).collect();
-        KeptMap::load(tracker, &maps).await?.iter().for_each(|map| kept.add(map));
-        Ok(kept)
+        Ok(KeptMap::union(tracker, superblock.geometry, &maps).await?)
     }
 
     /// Writes the table to free blocks, the last first, since each points to the next.
@@ -276,8 +273,8 @@ impl Store {
         let now = self.geometry();
         let entries = &state.table.entries;
         let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
-        let maps = KeptMap::load(&self.tracker, &maps).await?;
-        Ok(usage(entries.clone(), &maps, &self.space.named_map()))
+        let exclusive = KeptMap::exclusive(&self.tracker, &maps, &self.space.named_map()).await?;
+        Ok(usage(entries.clone(), exclusive))
     }
 }
 
@@ -290,6 +287,21 @@ pub async fn kept_by_snapshots(
     let mut runs = table.kept_without(tracker, superblock, None).await?.runs();
     runs.extend(table.blocks);
     Ok(runs)
+}
+
+/// The first of these runs that a snapshot keeps a block of.
+pub async fn first_kept_by_snapshots(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+    runs: &[BlockRun],
+) -> Result<Option<BlockRun>, StoreError> {
+    let table = Table::read(tracker.device(), superblock).await?;
+    let kept = table.kept_without(tracker, superblock, None).await?;
+    let common = |run: &&BlockRun| {
+        let in_table = |block: &BlockRun| block.start < run.end() && run.start < block.end();
+        !kept.is_clear_of(**run) || table.blocks.iter().any(in_table)
+    };
+    Ok(runs.iter().find(common).copied())
 }
 
 /// Makes an image what it was when a snapshot was taken. All snapshots stay. The image must have been closed cleanly: there is

@@ -108,11 +108,10 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
         let now = (superblock.geometry, superblock.space);
         let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
         let maps: Vec<_> = maps.chain([now]).collect();
-        match KeptMap::load(&tracker, &maps).await.map_err(StoreError::from) {
-            Ok(mut maps) => {
-                let live = maps.pop().expect("there is one more than there are entries");
-                return Ok(usage(entries, &maps, &live));
-            }
+        // The present is one more map: what it has, too, no snapshot has alone.
+        let nothing = KeptMap::empty(superblock.geometry);
+        match KeptMap::exclusive(&tracker, &maps, &nothing).await.map_err(StoreError::from) {
+            Ok(exclusive) => return Ok(usage(entries, exclusive)),
             // The present map may have been written anew, and its old pages used again.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
             Err(error) => return Err(error),

@@ -1,0 +1,212 @@
+//! Several space maps on a device, read side by side. Every byte is untrusted.
+//!
+//! The maps of snapshots share most of their pages. They are gone through together, place by place of the radix tree from the left to the right, and the
+//! pages that lie at a place are read once each, whichever maps have them. So what is read is what is different, and what is in memory is the pages of
+//! one place on each level and of a few places at the bottom: some megabytes, however many maps there are and however large the image is.
+
+use crate::SpaceError;
+use crate::load::read_pages;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use syncline_device::FlushTracker;
+use syncline_format::space::{
+    Entry, MAX_BLOCKS, PageId, Words, decode_bitmap, decode_index, pages_at, root_level,
+};
+use syncline_format::superblock::SpaceRoot;
+use syncline_format::{BlockAddr, FormatError, Geometry};
+
+/// Bitmap pages in memory at a time, about: 4 MiB. (Those of one place are taken together.)
+const PAGES_AT_ONCE: usize = 1024;
+
+/// A page, and which of the maps have it at its place.
+struct Group {
+    entry: Entry,
+    /// The sizes that the image had when it was written, by which its contents are checked.
+    geometry: Geometry,
+    maps: Vec<u32>,
+}
+
+/// A place in the tree, and the pages that lie there.
+type Place = (PageId, Vec<Group>);
+
+/// What a page is known by where it is looked for.
+type GroupKey = (BlockAddr, u32, u32, u64);
+
+/// Bitmap pages that lie at the same place: the maps that have each, and its bits.
+pub(crate) struct Side<'a> {
+    pub(crate) maps: &'a [u32],
+    pub(crate) words: &'a Words,
+}
+
+/// Who goes through maps.
+pub(crate) trait Visitor {
+    /// Whether the bitmap pages of a place have to be read, which are so many and of which the least is in so many maps.
+    fn wants(&self, pages: usize, fewest_maps: usize) -> bool;
+    /// The bitmap pages of a place.
+    fn visit(&mut self, index: u64, sides: &[Side<'_>]);
+    /// A page of some map that was found, and lies here.
+    fn found(&mut self, page: PageId, addr: BlockAddr);
+}
+
+struct Walk {
+    /// Maps whose root lies lower than that of the highest.
+    lower: BTreeMap<u8, Vec<Group>>,
+    places: Vec<Place>,
+}
+
+/// Goes through these maps, each with the sizes that the image had then.
+pub(crate) async fn walk(
+    tracker: &Arc<FlushTracker>,
+    maps: &[(Geometry, SpaceRoot)],
+    visitor: &mut impl Visitor,
+) -> Result<(), SpaceError> {
+    let mut walk = Walk::begin(maps)?;
+    while let Some((id, groups)) = walk.places.pop() {
+        if id.level == 0 {
+            // A map of an image this small is a single page.
+            visit(tracker, vec![(id, groups)], visitor).await?;
+            continue;
+        }
+        let below = children(tracker, id, groups, visitor).await?;
+        let below = walk.joined(id, below);
+        if id.level > 1 {
+            // The left one first.
+            walk.places.extend(below.into_iter().rev());
+            continue;
+        }
+        let (mut together, mut pages) = (Vec::new(), 0);
+        for place in below {
+            pages += place.1.len();
+            together.push(place);
+            if pages >= PAGES_AT_ONCE {
+                visit(tracker, std::mem::take(&mut together), visitor).await?;
+                pages = 0;
+            }
+        }
+        visit(tracker, together, visitor).await?;
+    }
+    Ok(())
+}
+
+impl Walk {
+    fn begin(maps: &[(Geometry, SpaceRoot)]) -> Result<Self, SpaceError> {
+        let mut roots: BTreeMap<u8, Grouping> = BTreeMap::new();
+        for (index, (geometry, root)) in (0..).zip(maps) {
+            if geometry.total_blocks > MAX_BLOCKS {
+                return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
+            }
+            let expected = root_level(*geometry);
+            if root.level != expected {
+                return Err(SpaceError::RootLevel { found: root.level, expected });
+            }
+            let entry = Entry { page: root.page, used: 0 };
+            roots.entry(root.level).or_default().add(entry, *geometry, &[index]);
+        }
+        let mut lower: BTreeMap<u8, Vec<Group>> =
+            roots.into_iter().map(|(level, grouping)| (level, grouping.groups)).collect();
+        let top = lower.pop_last().map(|(level, groups)| (PageId { level, index: 0 }, groups));
+        Ok(Self { lower, places: top.into_iter().collect() })
+    }
+
+    /// The places below `id`, and the roots of maps that begin there.
+    fn joined(&mut self, id: PageId, mut below: Vec<Place>) -> Vec<Place> {
+        if id.index > 0 || self.lower.is_empty() {
+            return below;
+        }
+        let child = id.child(0);
+        if below.first().is_none_or(|(first, _)| *first != child) {
+            below.insert(0, (child, Vec::new()));
+        }
+        below[0].1.extend(self.lower.remove(&child.level).unwrap_or_default());
+        below
+    }
+}
+
+/// Pages, each once.
+#[derive(Default)]
+struct Grouping {
+    groups: Vec<Group>,
+    known: HashMap<GroupKey, usize>,
+}
+
+impl Grouping {
+    /// (A page of which pointers say different things is one that at least one of them will not let pass.)
+    fn add(&mut self, entry: Entry, geometry: Geometry, maps: &[u32]) {
+        let key = (entry.page.addr, entry.page.checksum, entry.used, geometry.total_blocks);
+        match self.known.get(&key) {
+            Some(&group) => self.groups[group].maps.extend_from_slice(maps),
+            None => {
+                self.known.insert(key, self.groups.len());
+                self.groups.push(Group { entry, geometry, maps: maps.to_vec() });
+            }
+        }
+    }
+}
+
+/// Reads the index pages of a place; the places below it at which there is any page.
+async fn children(
+    tracker: &Arc<FlushTracker>,
+    id: PageId,
+    groups: Vec<Group>,
+    visitor: &mut impl Visitor,
+) -> Result<Vec<Place>, SpaceError> {
+    let mut below: BTreeMap<usize, Grouping> = BTreeMap::new();
+    let wanted = groups.iter().map(|group| (group.entry.page.addr, group)).collect();
+    read_pages(tracker, wanted, &mut |block: &[u8], group: &&Group| {
+        let decoded = decode_index(block, group.geometry, id, group.entry.page);
+        let entries = checked(decoded, id, group)?;
+        visitor.found(id, group.entry.page.addr);
+        for (slot, entry) in entries.into_iter().enumerate().filter(|(_, entry)| !entry.is_null()) {
+            below.entry(slot).or_default().add(entry, group.geometry, &group.maps);
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(below.into_iter().map(|(slot, grouping)| (id.child(slot), grouping.groups)).collect())
+}
+
+/// Reads the bitmap pages of these places, and shows them.
+async fn visit(
+    tracker: &Arc<FlushTracker>,
+    mut places: Vec<Place>,
+    visitor: &mut impl Visitor,
+) -> Result<(), SpaceError> {
+    places.retain(|(_, groups)| {
+        let fewest = groups.iter().map(|group| group.maps.len()).min();
+        fewest.is_some_and(|fewest| visitor.wants(groups.len(), fewest))
+    });
+    let mut read: Vec<Vec<Option<Box<Words>>>> =
+        places.iter().map(|(_, groups)| groups.iter().map(|_| None).collect()).collect();
+    let pages = places.iter().enumerate().flat_map(|(place, (id, groups))| {
+        groups
+            .iter()
+            .enumerate()
+            .map(move |(index, group)| (group.entry.page.addr, (place, *id, index, group)))
+    });
+    read_pages(tracker, pages.collect(), &mut |block: &[u8], (place, id, index, group)| {
+        let decoded = decode_bitmap(block, group.geometry, id.index, group.entry.page);
+        read[*place][*index] = Some(checked(decoded, *id, group)?);
+        visitor.found(*id, group.entry.page.addr);
+        Ok(())
+    })
+    .await?;
+    for ((id, groups), words) in places.iter().zip(&read) {
+        let sides = groups.iter().zip(words);
+        let sides =
+            sides.filter_map(|(group, words)| Some(Side { maps: &group.maps, words: words.as_deref()? }));
+        visitor.visit(id.index, &sides.collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// What was decoded of a page, if it has as many blocks as the pointer to it says.
+fn checked<T>(decoded: Result<(T, u64), FormatError>, id: PageId, group: &Group) -> Result<T, SpaceError> {
+    let corrupt = |source| SpaceError::Corrupt { page: id, addr: group.entry.page.addr, source };
+    let (contents, used) = decoded.map_err(corrupt)?;
+    // The superblock's pointer carries no count.
+    let is_root = id.level == root_level(group.geometry) && pages_at(group.geometry, id.level) == 1;
+    if !is_root && used != u64::from(group.entry.used) {
+        return Err(corrupt(FormatError::Field { structure: "space page", field: "count of used blocks" }));
+    }
+    Ok(contents)
+}
