@@ -56,6 +56,10 @@ bench *options="all":
 micro:
     cargo bench -p syncline-bench
 
+# Every block of a thousand logs rots in turn, in every way
+rot:
+    cargo test --release -p syncline-sim --test rot -- --ignored --nocapture
+
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:
     SYNCLINE_WORLDS_SECONDS=1800 cargo test --release -p syncline-sim --test worlds all_of_them -- --ignored --nocapture

@@ -126,6 +126,8 @@ kinds! {
     QuotaRoot = "0044" "quota-root",
     /// Logged contents of a file block where there can be none, or half of them.
     UnplacedStray = "0045" "unplaced-stray",
+    /// A log batch that leads to the next segment is damaged, and its copy is not.
+    LogLead = "0046" "log-lead",
 }
 
 impl Serialize for FindingKind {

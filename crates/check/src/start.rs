@@ -107,6 +107,9 @@ pub(crate) async fn log(
     let mut segments = vec![superblock.log.segment];
     match syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await {
         Ok(scan) => {
+            for (lead, text) in scan.healed() {
+                report.block(FindingKind::LogLead, lead.addr, text);
+            }
             if let Some(later) = scan.contradiction {
                 let text = format!(
                     "batch {} is missing although batch {} says that batch {} is durable",

@@ -60,6 +60,7 @@ fn simple_damage_gives_one_finding() {
         FindingKind::QuotaUsage,
         FindingKind::QuotaRoot,
         FindingKind::UnplacedStray,
+        FindingKind::LogLead,
     ] {
         let findings = damaged(kind).findings;
         let kinds: Vec<_> = findings.iter().map(|finding| finding.kind).collect();

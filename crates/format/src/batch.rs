@@ -28,6 +28,18 @@ const OBJECTS_DELTA: usize = 120;
 const RESERVED: usize = 128;
 const _: () = assert!(RESERVED + 16 == HEADER_BYTES && HEADER_BYTES <= 512);
 
+/// Where a segment has the second copy of the batch that leads from it to the next segment.
+///
+/// Far from the first one, which lies behind all other batches of the segment: nothing else tells where the log goes on.
+pub fn lead_copy_addr(segment: BlockRun) -> BlockAddr {
+    segment.start
+}
+
+/// Where the first batch of a segment lies.
+pub fn first_batch_addr(segment: BlockRun) -> BlockAddr {
+    segment.start + 1
+}
+
 /// What a batch says about itself and its place in the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchHeader {
@@ -63,6 +75,11 @@ impl BatchHeader {
     /// Blocks that a batch with this much payload takes.
     pub fn blocks_for(payload_bytes: usize) -> u64 {
         (HEADER_BYTES + payload_bytes).div_ceil(BLOCK_BYTES) as u64
+    }
+
+    /// True when the next batch lies in another segment.
+    pub fn leads_on(&self) -> bool {
+        self.next_segment != self.segment
     }
 
     /// The blocks of the batch.

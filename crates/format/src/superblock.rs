@@ -1,5 +1,6 @@
 //! The superblock: where everything starts. Two slots, written in turn, each kept twice, far apart.
 
+use crate::batch::first_batch_addr;
 use crate::{
     BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc,
 };
@@ -75,6 +76,13 @@ pub struct LogStart {
     pub prev: Crc,
     /// The segment that holds `addr`.
     pub segment: BlockRun,
+}
+
+impl LogStart {
+    /// The start of a log in a segment of its own, behind the block that is kept for the copy of its last batch.
+    pub fn first_in(segment: BlockRun, seq: u64, prev: Crc) -> Self {
+        Self { addr: first_batch_addr(segment), seq, prev, segment }
+    }
 }
 
 /// A decoded superblock.

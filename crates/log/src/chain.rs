@@ -3,9 +3,11 @@
 use crate::Pending;
 use bytes::Bytes;
 use syncline_device::AlignedBuf;
-use syncline_format::batch::{BatchHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX};
+use syncline_format::batch::{
+    BatchHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, first_batch_addr, lead_copy_addr,
+};
 use syncline_format::superblock::LogStart;
-use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, crc};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Epoch, crc};
 
 /// What a batch says of the moment it was sealed at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +29,8 @@ pub struct SealedBatch {
     pub run: BlockRun,
     /// What goes there.
     pub bytes: Bytes,
+    /// Where the same goes a second time, of one block that leads to another segment.
+    pub copy: Option<BlockAddr>,
     /// Newest transaction up to here: what the batch itself says.
     pub op_seq: u64,
 }
@@ -38,12 +42,21 @@ pub struct Chain {
     end: LogStart,
     /// Newest transaction in the batches so far.
     op_seq: u64,
+    /// What leads to another segment is written twice, and what calls a batch durable always finds room.
+    copies: bool,
 }
 
 impl Chain {
-    /// A chain that goes on at `end`, after transaction `op_seq`, with segments of `segment_blocks`.
-    pub fn new(epoch: Epoch, segment_blocks: u64, end: LogStart, op_seq: u64) -> Self {
-        Self { epoch, segment_blocks, end, op_seq }
+    /// A chain that begins at `start`, after transaction `op_seq`, with segments of `segment_blocks`.
+    pub fn new(epoch: Epoch, segment_blocks: u64, start: LogStart, op_seq: u64) -> Self {
+        debug_assert!(start.addr > lead_copy_addr(start.segment), "no room for the copy of what leads on");
+        Self { epoch, segment_blocks, end: start, op_seq, copies: true }
+    }
+
+    /// The same, for tests: only one block tells where the next segment is, and the one before may stay the last.
+    #[doc(hidden)]
+    pub fn bare(self) -> Self {
+        Self { copies: false, ..self }
     }
 
     /// Where the next batch goes.
@@ -58,12 +71,14 @@ impl Chain {
 
     /// Blocks of the new segment that sealing this much would need, if it does not fit the current one.
     ///
-    /// A segment always keeps one block for the empty batch that leads to the next segment, because batch n announces
-    /// where n + 1 will be before anyone knows how long that one is.
+    /// Behind a batch a segment keeps one block for an empty one that calls it durable, and one for the empty batch that leads to the
+    /// next segment, because batch n announces where n + 1 will be before anyone knows how long that one is. Its first block is for
+    /// the copy of the latter.
     pub fn segment_wanted(&self, payload_bytes: usize) -> Option<u64> {
         let blocks = BatchHeader::blocks_for(payload_bytes);
-        let fits = self.end.addr + blocks < self.end.segment.end();
-        (!fits).then(|| self.segment_blocks.max(blocks + 1))
+        let behind = if payload_bytes == 0 || !self.copies { 1 } else { 2 };
+        let fits = self.end.addr + blocks + behind <= self.end.segment.end();
+        (!fits).then(|| self.segment_blocks.max(1 + blocks + 2))
     }
 
     /// Seals `pending`. With a new `segment` (see [`Chain::segment_wanted`]) an empty batch that leads there goes first.
@@ -73,7 +88,9 @@ impl Chain {
         if let Some(segment) = segment {
             // It holds nothing yet: a crash may leave it without the one after it.
             let before = Stamp { op_seq: self.op_seq, ..stamp };
-            sealed.push(self.batch(&Pending::default(), before, segment.start, segment));
+            let copy = self.copies.then(|| lead_copy_addr(self.end.segment));
+            let lead = self.batch(&Pending::default(), before, first_batch_addr(segment), segment);
+            sealed.push(SealedBatch { copy, ..lead });
         }
         let next = self.end.addr + BatchHeader::blocks_for(pending.payload_bytes());
         sealed.push(self.batch(pending, stamp, next, self.end.segment));
@@ -103,7 +120,13 @@ impl Chain {
         let prev = header.encode(&mut block);
         self.end = LogStart { addr: next, seq: header.seq + 1, prev, segment: next_segment };
         self.op_seq = header.op_seq;
-        SealedBatch { seq: header.seq, run: header.run(), bytes: block.into_bytes(), op_seq: header.op_seq }
+        SealedBatch {
+            seq: header.seq,
+            run: header.run(),
+            bytes: block.into_bytes(),
+            copy: None,
+            op_seq: header.op_seq,
+        }
     }
 }
 
@@ -119,7 +142,7 @@ mod tests {
     const EPOCH: Epoch = [5; 16];
 
     fn start() -> LogStart {
-        LogStart { addr: 100, seq: 1, prev: 0, segment: BlockRun::new(100, 4) }
+        LogStart::first_in(BlockRun::new(100, 6), 1, 0)
     }
 
     /// Seals batches with one item of each length; segments follow one another from block 200.
@@ -146,7 +169,9 @@ mod tests {
     fn written(batches: &[SealedBatch]) -> Arc<dyn Device> {
         let device: Arc<dyn Device> = MemoryDevice::new(GEOMETRY.total_blocks * 4096);
         for batch in batches {
-            block_on(device.write_at(batch.run.offset_bytes(), vec![batch.bytes.clone()])).unwrap();
+            for addr in [batch.run.start].into_iter().chain(batch.copy) {
+                block_on(device.write_at(addr * 4096, vec![batch.bytes.clone()])).unwrap();
+            }
         }
         device
     }

@@ -4,6 +4,7 @@
 mod chain;
 mod pending;
 mod replay;
+mod search;
 mod window;
 
 pub use chain::{Chain, SealedBatch, Stamp};

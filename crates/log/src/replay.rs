@@ -1,11 +1,14 @@
 //! Reading the log back: the longest chain of whole batches, and how far it is known to be durable.
 
 use crate::Window;
+use crate::search::find_contradiction;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, READS_MAX, read_settled};
-use syncline_format::batch::{BatchHeader, HEADER_BYTES, Record, Records, unpack_checksums};
+use syncline_format::batch::{BatchHeader, HEADER_BYTES, Record, Records, lead_copy_addr, unpack_checksums};
 use syncline_format::superblock::LogStart;
-use syncline_format::{BLOCK_BYTES, BlockRun, Crc, Epoch, FormatError, Geometry, block_checksums, crc};
+use syncline_format::{
+    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FormatError, Geometry, block_checksums, crc,
+};
 
 /// Why the log could not be read. A batch that is torn or absent is the log's end and no error.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -32,6 +35,8 @@ pub struct Scan {
     pub batches: Vec<BatchHeader>,
     /// Highest batch that any batch calls durable.
     pub durable_seq: u64,
+    /// Those of them, each leading to another segment, that are not whole where they should be: their copies counted.
+    pub copies_used: Vec<BatchHeader>,
     /// Where the chain ends.
     pub end: LogStart,
     /// A whole batch of this epoch beyond the end that calls a batch durable which is missing: damage, not a torn tail.
@@ -48,6 +53,20 @@ pub struct Believed {
     pub epoch: bool,
     /// The checksum of the records.
     pub records: bool,
+    /// That the log ends in the segment in which its chain breaks.
+    pub segment: bool,
+}
+
+impl Scan {
+    /// Batches that are damaged although the log could be followed past them, and what to say of each. A copy that counted because
+    /// the power failed while both were written is no damage.
+    pub fn healed(&self) -> impl Iterator<Item = (&BatchHeader, String)> {
+        self.copies_used.iter().filter(|lead| lead.seq <= self.durable_seq).map(|lead| {
+            let copy = lead_copy_addr(lead.segment);
+            let (seq, addr) = (lead.seq, lead.addr);
+            (lead, format!("log batch {seq} at block {addr} is damaged; its copy at block {copy} was used"))
+        })
+    }
 }
 
 /// Follows the chain from `start` as far as headers, payload checksums and links hold.
@@ -73,85 +92,96 @@ pub async fn scan_believing(
     let mut scan = Scan {
         batches: Vec::new(),
         durable_seq: start.seq.saturating_sub(1),
+        copies_used: Vec::new(),
         end: start,
         contradiction: None,
     };
-    while let Some((header, checksum)) = next_batch(&mut window, geometry, epoch, scan.end, believed).await? {
+    loop {
+        let next = Next { geometry, epoch, end: scan.end, believed };
+        let (header, checksum) = match next.batch(&mut window).await? {
+            Some(found) => found,
+            None => match next.copy(device).await? {
+                Some(found) => {
+                    scan.copies_used.push(found.0);
+                    found
+                }
+                None => break,
+            },
+        };
         scan.durable_seq = scan.durable_seq.max(header.durable_seq);
         scan.end =
             LogStart { addr: header.next, seq: header.seq + 1, prev: checksum, segment: header.next_segment };
         scan.batches.push(header);
     }
-    scan.contradiction = find_contradiction(&mut window, geometry, epoch, scan.end).await?;
+    scan.contradiction =
+        find_contradiction(&mut window, geometry, epoch, scan.end, !believed.segment).await?;
     Ok(scan)
 }
 
-/// The batch that continues the chain at `end`, if a whole one is there. That there is none is believed only when the
-/// device says so twice: what lies beyond the end is going to be overwritten.
-async fn next_batch(
-    window: &mut Window,
+/// What the next batch of the chain must be.
+struct Next {
     geometry: Geometry,
     epoch: Epoch,
     end: LogStart,
     believed: Believed,
-) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
-    for _ in 0..READS_MAX {
-        let found = batch_at(window, geometry, epoch, end, believed).await?;
-        if found.is_some() || window.read_again().await? {
-            return Ok(found);
-        }
-    }
-    Err(window.unsettled())
 }
 
-/// The batch that continues the chain at `end`, as far as this reading tells.
-async fn batch_at(
-    window: &mut Window,
-    geometry: Geometry,
-    epoch: Epoch,
-    end: LogStart,
-    believed: Believed,
-) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
-    let limit = end.segment.end();
-    let block = window.read(BlockRun::new(end.addr, 1), limit).await?;
-    let Ok((header, checksum)) = BatchHeader::decode(block, geometry) else { return Ok(None) };
-    let here = header.addr == end.addr && header.segment == end.segment;
-    let linked = header.seq == end.seq && header.prev == end.prev;
-    let continues = if header.epoch == epoch { linked || believed.number } else { believed.epoch };
-    if !here || !continues {
-        return Ok(None);
+impl Next {
+    /// The batch that continues the chain, if a whole one is there.
+    async fn batch(&self, window: &mut Window) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+        self.settled(window, self.end.addr, self.end.segment.end()).await
     }
-    let bytes = window.read(header.run(), limit).await?;
-    let whole = believed.records || payload(bytes, &header).is_some();
-    Ok(whole.then_some((header, checksum)))
+
+    /// The copy of the batch that continues the chain, if that is one that leads to another segment.
+    async fn copy(&self, device: &Arc<dyn Device>) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+        let at = lead_copy_addr(self.end.segment);
+        let found = self.settled(&mut Window::new(device.clone()), at, at + 1).await?;
+        Ok(found.filter(|(header, _)| header.leads_on() && header.payload_bytes == 0))
+    }
+
+    /// The batch that lies at `at`. That there is none is believed only when the device says so twice: what lies beyond
+    /// the end is going to be overwritten.
+    async fn settled(
+        &self,
+        window: &mut Window,
+        at: BlockAddr,
+        limit: BlockAddr,
+    ) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+        for _ in 0..READS_MAX {
+            let found = self.look(window, at, limit).await?;
+            if found.is_some() || window.read_again().await? {
+                return Ok(found);
+            }
+        }
+        Err(window.unsettled())
+    }
+
+    /// The batch that lies at `at`, as far as this reading tells.
+    async fn look(
+        &self,
+        window: &mut Window,
+        at: BlockAddr,
+        limit: BlockAddr,
+    ) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+        let Self { end, believed, .. } = self;
+        let block = window.read(BlockRun::new(at, 1), limit).await?;
+        let Ok((header, checksum)) = BatchHeader::decode(block, self.geometry) else { return Ok(None) };
+        let here = header.addr == end.addr && header.segment == end.segment;
+        let linked = header.seq == end.seq && header.prev == end.prev;
+        let continues = if header.epoch == self.epoch { linked || believed.number } else { believed.epoch };
+        if !here || !continues || at + header.run().blocks > limit {
+            return Ok(None);
+        }
+        let bytes = window.read(BlockRun::new(at, header.run().blocks), limit).await?;
+        let whole = believed.records || payload(bytes, &header).is_some();
+        Ok(whole.then_some((header, checksum)))
+    }
 }
 
 /// The records of a batch's bytes if their checksum holds.
 fn payload<'a>(bytes: &'a [u8], header: &BatchHeader) -> Option<&'a [u8]> {
     let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_bytes as usize)?;
     (crc(payload) == header.payload_checksum).then_some(payload)
-}
-
-/// Looks through the rest of the segment for a batch that proves the chain to have been longer and durable.
-async fn find_contradiction(
-    window: &mut Window,
-    geometry: Geometry,
-    epoch: Epoch,
-    end: LogStart,
-) -> Result<Option<BatchHeader>, DeviceError> {
-    let limit = end.segment.end();
-    for addr in end.addr..limit {
-        let block = window.read(BlockRun::new(addr, 1), limit).await?;
-        if let Ok((header, _)) = BatchHeader::decode(block, geometry)
-            && header.epoch == epoch
-            && header.addr == addr
-            && header.seq > end.seq
-            && header.durable_seq >= end.seq
-        {
-            return Ok(Some(header));
-        }
-    }
-    Ok(None)
 }
 
 /// The records of an accepted batch, read again.

@@ -18,6 +18,7 @@ pub mod lab;
 mod paths;
 mod recording;
 mod reduce;
+pub mod rot;
 mod script;
 mod snapshots;
 mod store;

@@ -8,6 +8,7 @@ mod support;
 use std::time::Instant;
 use support::{search, silently};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
+use syncline_sim::rot::LogLife;
 use syncline_sim::{Everything, FsSubject, Growing, StoreSubject};
 use syncline_store::Canary;
 
@@ -18,6 +19,8 @@ enum Engine {
     Fs,
     Everything,
     Growing,
+    /// A log of which each block rots.
+    Rot,
 }
 
 /// Where a canary shows, and in how many seeds at most.
@@ -56,6 +59,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         SnapshotWithoutData => (Engine::Everything, false, 100),
         OverlookUsage => (Engine::Everything, false, 50),
         GrowEarly => (Engine::Growing, false, 100),
+        LeadOnce => (Engine::Rot, false, 10),
         // Looked for elsewhere: these take time, threads, or an end of the device at one moment.
         IdleSegment | UnboundedPending | LateRetry | SealAfterSuperblock => return None,
     })
@@ -88,6 +92,18 @@ fn look<S: Subject>(subject: &S, canary: Canary, faults: bool, seeds: u64) {
     assert!(sound.is_ok(), "seed {seed} fails without {canary} too: {sound:?}");
 }
 
+fn look_in_rot(canary: Canary, seeds: u64) {
+    let started = Instant::now();
+    let search = |seed, canary| LogLife::live(seed, canary).and_then(|life| life.search());
+    let found =
+        (1_000_000..1_000_000 + seeds).find_map(|seed| Some((seed, search(seed, Some(canary)).err()?)));
+    let (seed, what) = found.unwrap_or_else(|| panic!("{canary} went unnoticed in {seeds} seeds"));
+    let (seeds, seconds) = (seed - 999_999, started.elapsed().as_secs_f64());
+    println!("{canary} found after {seeds} seeds, {seconds:.1} s, at {seed}: {what}");
+    let sound = search(seed, None);
+    assert!(sound.is_ok(), "seed {seed} fails without {canary} too: {sound:?}");
+}
+
 #[test]
 fn each_is_found() {
     let only = std::env::var("SYNCLINE_CANARY").ok();
@@ -100,6 +116,7 @@ fn each_is_found() {
                 Engine::Fs => look(&FsSubject, canary, faults, seeds),
                 Engine::Everything => look(&Everything, canary, faults, seeds),
                 Engine::Growing => look(&Growing, canary, faults, seeds),
+                Engine::Rot => look_in_rot(canary, seeds),
             }
         }
     });

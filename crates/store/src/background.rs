@@ -85,7 +85,7 @@ impl Store {
             return;
         }
         let commit = self.commit.lock();
-        // A segment for a marker alone would be room taken for nothing: the next batch leads to one, and says the same.
+        // A segment keeps room for it. Another one for a marker alone would be room taken for nothing.
         let fits = log.chain.segment_wanted(0).is_none();
         if !commit.pending.is_empty() || !(fits || self.breaks(Canary::IdleSegment)) {
             return;

@@ -84,6 +84,8 @@ pub enum Canary {
     LateRetry,
     /// Log again what a superblock may hold that could not be written for sure.
     SealAfterSuperblock,
+    /// Let one block tell where the next segment of the log is, and believe at its end that there is none.
+    LeadOnce,
 }
 
 impl Canary {
@@ -125,6 +127,7 @@ impl Canary {
         Self::UnboundedPending,
         Self::LateRetry,
         Self::SealAfterSuperblock,
+        Self::LeadOnce,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -125,7 +125,7 @@ async fn first_superblock(
         epoch: options.epoch.unwrap_or_else(rand::random),
         tree: empty.root,
         space: persisted.root,
-        log: LogStart { addr: segment.start, seq: 1, prev: 0, segment },
+        log: LogStart::first_in(segment, 1, 0),
         features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
             | if options.data_in_log { FEATURE_UNPLACED } else { 0 },
         next_object: options.first_object,

@@ -11,6 +11,7 @@
 use crate::checkpoint::Frozen;
 use crate::group::failed_for_good;
 use crate::inflight::DataWrite;
+use crate::recovery::chain;
 use crate::seal::{NewSegment, Sealed};
 use crate::tickets::Tickets;
 use crate::{Store, StoreError};
@@ -21,7 +22,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Key};
-use syncline_log::Chain;
 use syncline_sync::atomic::Ordering;
 
 /// How often data is placed anew before the device counts as unwritable: the new place may be bad, too.
@@ -154,7 +154,7 @@ impl Store {
         };
         let run = segment.run();
         // Its number and the batch before it are those of the freeze.
-        let start = LogStart { addr: run.start, segment: run, seq: 0, prev: 0 };
+        let start = LogStart::first_in(run, 0, 0);
         Ok(NewLog { epoch, start, segment })
     }
 
@@ -167,7 +167,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         let (logs, data): (Vec<_>, Vec<_>) = {
             let log = self.log.lock();
-            log.sealed.iter().map(|sealed| (sealed.log.clone(), sealed.data.clone())).unzip()
+            let logs = log.sealed.iter().flat_map(|sealed| [&sealed.log].into_iter().chain(&sealed.copy));
+            (logs.cloned().collect(), log.sealed.iter().map(|sealed| sealed.data.clone()).collect())
         };
         for write in logs {
             let _ = write.wait().await;
@@ -196,7 +197,7 @@ impl Store {
         }
         log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
         log.segments.extend(new.segment.take());
-        log.chain = Chain::new(new.epoch, self.segment_blocks(), new.start, op);
+        log.chain = chain(&self.options, new.epoch, self.segment_blocks(), new.start, op);
         (log.durable_seq, log.marked_seq, log.bytes_since_freeze) = (seq, seq, 0);
         drop(log);
         left.iter().flat_map(|sealed| &sealed.data).for_each(|data| self.retire(data));

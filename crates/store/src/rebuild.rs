@@ -154,7 +154,7 @@ impl Rebuild {
             epoch: rand::random(),
             tree: self.root,
             space: persisted.root,
-            log: LogStart { addr: segment.start, seq: self.old.log.seq, prev: 0, segment },
+            log: LogStart::first_in(segment, self.old.log.seq, 0),
             next_object,
             op_seq: self.op_seq,
             tree_nodes: walked.nodes,

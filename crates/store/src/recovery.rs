@@ -21,7 +21,7 @@ use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockAddr, BlockRun, FormatError, Geometry, SharedGeometry};
+use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, SharedGeometry};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,6 +129,7 @@ impl Store {
         let believed = believed(&options);
         let found =
             scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
+        report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         space.fence(end);
@@ -204,6 +205,7 @@ fn believed(options: &StoreOptions) -> Believed {
         number: options.canary == Some(Canary::UnchainedBatch),
         epoch: options.canary == Some(Canary::StaleEpoch),
         records: options.canary == Some(Canary::UncheckedPayload),
+        segment: options.canary == Some(Canary::LeadOnce),
     }
 }
 
@@ -372,6 +374,21 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// A log that begins at `start`.
+pub(crate) fn chain(
+    options: &StoreOptions,
+    epoch: Epoch,
+    segment_blocks: u64,
+    start: LogStart,
+    op_seq: u64,
+) -> Chain {
+    let chain = Chain::new(epoch, segment_blocks, start, op_seq);
+    match options.canary {
+        Some(Canary::LeadOnce | Canary::IdleSegment) => chain.bare(),
+        _ => chain,
+    }
+}
+
 /// A store around what replay found, with a log of its own in a new epoch.
 pub(crate) fn assemble(
     tracker: Arc<FlushTracker>,
@@ -389,9 +406,9 @@ pub(crate) fn assemble(
         space.allocate(Class::Log, segment_blocks, 4, None).ok_or(StoreError::NoSpace)?
     };
     let epoch = options.epoch.unwrap_or_else(rand::random);
-    let start = LogStart { addr: segment.start, seq: replayed.end.seq, prev: replayed.end.prev, segment };
+    let start = LogStart::first_in(segment, replayed.end.seq, replayed.end.prev);
     let log = LogState {
-        chain: Chain::new(epoch, segment_blocks, start, replayed.op_seq),
+        chain: chain(&options, epoch, segment_blocks, start, replayed.op_seq),
         sealed: VecDeque::new(),
         unflushed_bytes: 0,
         durable_seq: replayed.end.seq - 1,

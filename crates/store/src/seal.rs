@@ -25,6 +25,8 @@ pub(crate) struct Sealed {
     pub(crate) counts: PendingCounts,
     /// The batch itself.
     pub(crate) log: Arc<Write>,
+    /// Its copy, if it leads to another segment.
+    pub(crate) copy: Option<Arc<Write>>,
     /// The data it names; writes in flight when it was sealed are its dependencies (rule R1).
     pub(crate) data: Vec<DataWrite>,
 }
@@ -32,7 +34,7 @@ pub(crate) struct Sealed {
 impl Sealed {
     /// All writes that must have completed before a flush can acknowledge the batch.
     pub(crate) fn writes(&self) -> impl Iterator<Item = &Arc<Write>> {
-        self.data.iter().map(DataWrite::write).chain([&self.log])
+        self.data.iter().map(DataWrite::write).chain([&self.log]).chain(&self.copy)
     }
 }
 
@@ -186,6 +188,9 @@ impl Store {
             let bytes = log_bytes + data.iter().map(|data| data.run().len_bytes()).sum::<u64>();
             log.unflushed_bytes += bytes;
             log.bytes_since_freeze += log_bytes;
+            let copy = batch.copy.map(|addr| {
+                Write::start(&self.tracker, BlockRun::new(addr, batch.run.blocks), vec![batch.bytes.clone()])
+            });
             let write = if index == last && then == Then::Flush && self.all_written(log, &data) {
                 let (write, durability) = Write::start_through(&self.tracker, batch.run, vec![batch.bytes]);
                 flushed = durability;
@@ -194,7 +199,7 @@ impl Store {
                 Write::start(&self.tracker, batch.run, vec![batch.bytes])
             };
             let (seq, op_seq) = (batch.seq, batch.op_seq);
-            log.sealed.push_back(Sealed { seq, op_seq, bytes, counts, log: write, data });
+            log.sealed.push_back(Sealed { seq, op_seq, bytes, counts, log: write, copy, data });
         }
         let limit = self.options.log_bytes.min(self.geometry().total_blocks * 4096 / 8);
         if log.bytes_since_freeze >= limit {

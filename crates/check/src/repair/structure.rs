@@ -9,6 +9,7 @@ fn remedy(kind: FindingKind) -> Option<&'static str> {
     Some(match kind {
         FindingKind::SuperblockDamaged => "written anew",
         FindingKind::SuperblockCounter => "counted anew",
+        FindingKind::LogLead => "its copy counts, and the log begins anew",
         FindingKind::LogDamaged => "the log ends there; the changes that followed are given up",
         FindingKind::SpaceMapDamaged => "made anew from what is in use",
         FindingKind::BlockUsedTwice => "each gets blocks of its own",
@@ -50,7 +51,9 @@ fn numbers_overrun(planner: &Planner) -> bool {
 
 /// True when changed items are not enough: tree and space map must be built anew.
 pub(crate) fn is_broken(before: &Report, salvaged: &Salvaged, planner: &Planner) -> bool {
-    let structural = |kind| remedy(kind).is_some() && kind != FindingKind::SuperblockDamaged;
+    // Of these another copy is whole, and opening the image writes anew what matters.
+    let copied = |kind| matches!(kind, FindingKind::SuperblockDamaged | FindingKind::LogLead);
+    let structural = |kind| remedy(kind).is_some() && !copied(kind);
     before.incomplete
         || before.findings_dropped > 0
         || before.findings.iter().any(|finding| structural(finding.kind))

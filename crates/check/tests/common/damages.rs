@@ -6,6 +6,7 @@ use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions, QuotaLimits};
 use syncline_check::FindingKind;
+use syncline_format::batch::BatchHeader;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::parent::Parent;
@@ -57,10 +58,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
             fs.open_file("small").unwrap().sync_all().unwrap();
         }
         let crashed = device.snapshot();
-        let any: Arc<dyn Device> = crashed.clone();
-        let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
-        let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
-        let batches = block_on(scan).unwrap().batches;
+        let batches = log(&crashed);
         assert!(batches.len() >= 5);
         rot(&crashed, batches[1].addr);
         Some(crashed)
@@ -310,7 +308,28 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         });
         None
     }),
+    (FindingKind::LogLead, |device, _| {
+        // More acknowledged log than a segment takes.
+        let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+        for _ in 0..25 {
+            fs.set_xattr("small", "user.long", &[3; 60_000]).unwrap();
+            fs.open_file("small").unwrap().sync_all().unwrap();
+        }
+        let crashed = device.snapshot();
+        let leads = log(&crashed).into_iter().filter(|batch| batch.leads_on());
+        let leads: Vec<u64> = leads.map(|batch| batch.addr).collect();
+        rot(&crashed, leads[0]);
+        Some(crashed)
+    }),
 ];
+
+/// The batches of the log.
+fn log(device: &Arc<MemoryDevice>) -> Vec<BatchHeader> {
+    let any: Arc<dyn Device> = device.clone();
+    let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+    let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
+    block_on(scan).unwrap().batches
+}
 
 /// Sets a quota on the sample's directory.
 pub fn limit(device: &Arc<MemoryDevice>) {

@@ -39,6 +39,7 @@ pub fn log(image: &Image) -> Answer {
         "ends": { "number": found.end.seq, "block": found.end.addr, "segment": decode::run(found.end.segment) },
         "known_durable": found.durable_seq,
         "damage": contradiction,
+        "copies_used": found.copies_used.iter().map(|lead| lead.seq).collect::<Vec<_>>(),
         "batches": found.batches.len(),
         "list": found.batches.iter().map(header).collect::<Vec<_>>(),
     }))

@@ -1,0 +1,79 @@
+//! Behind the end of the chain: whether something there proves that it was longer.
+//!
+//! A batch that could not be accepted, and all after it, is as good as never written, unless a later one calls it durable. That
+//! may lie in the same segment, or in one that a batch beyond the end leads to.
+
+use crate::Window;
+use syncline_device::DeviceError;
+use syncline_format::batch::{BatchHeader, lead_copy_addr};
+use syncline_format::superblock::LogStart;
+use syncline_format::{BlockRun, Epoch, Geometry};
+
+/// A batch that proves the chain to have been longer than `end`, and durable. It is sought in the rest of the segment and, if
+/// `beyond`, in every segment to which what is found there leads.
+pub(crate) async fn find_contradiction(
+    window: &mut Window,
+    geometry: Geometry,
+    epoch: Epoch,
+    end: LogStart,
+    beyond: bool,
+) -> Result<Option<BatchHeader>, DeviceError> {
+    let mut search = Search { geometry, epoch, end, ahead: Vec::new() };
+    let rest = BlockRun::new(end.addr, end.segment.end() - end.addr);
+    let found = search.look_through(window, rest, end.segment).await?;
+    if found.is_some() || !beyond {
+        return Ok(found);
+    }
+    let copy = BlockRun::new(lead_copy_addr(end.segment), 1);
+    if let Some(later) = search.look_through(window, copy, end.segment).await? {
+        return Ok(Some(later));
+    }
+    let mut searched = vec![end.segment];
+    while let Some(segment) = search.ahead.pop() {
+        // Segments of one log do not overlap. A damaged image could lead round for ever.
+        if searched.iter().any(|other| segment.start < other.end() && other.start < segment.end()) {
+            continue;
+        }
+        searched.push(segment);
+        if let Some(later) = search.look_through(window, segment, segment).await? {
+            return Ok(Some(later));
+        }
+    }
+    Ok(None)
+}
+
+/// What is sought, and where there may be more.
+struct Search {
+    geometry: Geometry,
+    epoch: Epoch,
+    end: LogStart,
+    /// Segments that batches beyond the end lead to.
+    ahead: Vec<BlockRun>,
+}
+
+impl Search {
+    /// Looks through `run`, a part of `segment`.
+    async fn look_through(
+        &mut self,
+        window: &mut Window,
+        run: BlockRun,
+        segment: BlockRun,
+    ) -> Result<Option<BatchHeader>, DeviceError> {
+        for addr in run.start..run.end() {
+            let block = window.read(BlockRun::new(addr, 1), run.end()).await?;
+            let Ok((header, _)) = BatchHeader::decode(block, self.geometry) else { continue };
+            let is_copy = addr == lead_copy_addr(segment) && header.segment == segment;
+            let beyond = header.epoch == self.epoch && header.seq >= self.end.seq;
+            if !beyond || header.addr != addr && !is_copy {
+                continue;
+            }
+            if header.seq > self.end.seq && header.durable_seq >= self.end.seq {
+                return Ok(Some(header));
+            }
+            if header.leads_on() {
+                self.ahead.push(header.next_segment);
+            }
+        }
+        Ok(None)
+    }
+}
