@@ -206,8 +206,11 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     let stale = would_lose_privileges(session, ino, kill_privileges).await?;
     session.fs().write(ino, input.offset, data, kill_privileges).await?;
     let cached = input.write_flags & write_flags::CACHE != 0;
-    if input.handle & HANDLE_DIRECT != 0 && !cached && input.flags & libc::O_DSYNC as u32 != 0 {
-        // For cached writes the kernel sends an FSYNC of its own; for these it relies on us.
+    let direct = input.handle & HANDLE_DIRECT != 0 || input.flags & libc::O_DIRECT as u32 != 0;
+    if direct && !cached && input.flags & libc::O_DSYNC as u32 != 0 {
+        // Of a write through its cache, or beside it by a caller that waits, the kernel makes sure with an FSYNC, which finds
+        // everything done. Of one that came through AIO or io_uring, or on a handle of ours, it relies on us, and which it
+        // is it does not say.
         let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
         sync(session, ino, data_only).await?;
     }

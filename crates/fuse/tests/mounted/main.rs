@@ -1,5 +1,6 @@
 //! The whole way of a request: program, kernel, daemon, filesystem and back, on a real mount.
 
+mod asynchronous;
 mod attributes;
 mod files;
 mod handles;

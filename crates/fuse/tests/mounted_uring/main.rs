@@ -1,5 +1,7 @@
 //! The tests of `mounted` once more, with requests that come over io_uring, and what only that can get wrong.
 
+#[path = "../mounted/asynchronous.rs"]
+mod asynchronous;
 #[path = "../mounted/attributes.rs"]
 mod attributes;
 #[path = "../mounted/files.rs"]

@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const MOUNT_POINT: &str = "SYNCLINE_TEST_MOUNT_POINT";
 const URING: &str = "SYNCLINE_TEST_URING";
 const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
+const SYNCHRONOUS: &str = "SYNCLINE_TEST_SYNCHRONOUS";
+const IMAGE: &str = "SYNCLINE_TEST_IMAGE";
 const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
 /// What an unprivileged test runs as: nobody.
@@ -25,16 +27,24 @@ pub const ORDINARY_USER: u32 = 65534;
 
 /// Size of the images; memory is taken only for what is written.
 const SIZE_BYTES: u64 = 4 << 30;
+/// The same of those that are files.
+const FILE_BYTES: u64 = 64 << 20;
 
 /// The daemon's whole life, in a process that [`TestMount`] started. Called by the test named `daemon_process`.
 pub fn run_daemon() {
     let Some(mount_point) = std::env::var_os(MOUNT_POINT) else { return };
-    let filesystem = TestFilesystem::new(SIZE_BYTES);
+    let filesystem = match std::env::var_os(IMAGE) {
+        Some(path) => TestFilesystem::create(Path::new(&path), FILE_BYTES),
+        None => TestFilesystem::new(SIZE_BYTES),
+    };
     let mut options = MountOptions::new("/images/test image,1.img");
     options.direct_io = match std::env::var_os(DIRECT_IO) {
         Some(_) => syncline_fuse::DirectIo::Always,
         None => syncline_fuse::DirectIo::Never,
     };
+    if std::env::var_os(SYNCHRONOUS).is_some() {
+        options.synchronous = syncline_fuse::Synchronous::Everything;
+    }
     let uring = std::env::var_os(URING).is_some();
     options.transport = if uring { Transport::Uring } else { Transport::Classic };
     match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
@@ -44,6 +54,8 @@ pub fn run_daemon() {
             let transport = mounted.session().transport();
             texts.register("transport", move || transport.into());
             texts.register("panics", || panic!("on purpose"));
+            let store = filesystem.fs.store().clone();
+            texts.register("flushes", move || store.counters().flushes_issued.to_string());
             println!("{READY}");
             mounted.run_until_unmounted().unwrap();
             filesystem.close();
@@ -76,11 +88,15 @@ pub struct Setup {
     pub direct_io: bool,
     /// Let the kernel offer FUSE over io_uring, to tests of that transport.
     pub switched_on: bool,
+    /// Every change is durable when it is answered.
+    pub synchronous: bool,
+    /// Keep the filesystem in a file, which [`TestMount::image`] names, and not in the daemon's memory.
+    pub in_file: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { user: None, direct_io: false, switched_on: true }
+        Self { user: None, direct_io: false, switched_on: true, synchronous: false, in_file: false }
     }
 }
 
@@ -114,6 +130,16 @@ impl TestMount {
     /// Where it is mounted.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
+    }
+
+    /// The file that it lies in, if it does.
+    pub fn image(&self) -> PathBuf {
+        image_beside(&self.path())
+    }
+
+    /// Flushes that the device was asked for.
+    pub fn flushes(&self) -> u64 {
+        syncline_fuse::control::text(&self.path(), "flushes").unwrap().parse().unwrap()
     }
 
     /// The number of its connection to the kernel.
@@ -169,6 +195,10 @@ impl Drop for TestMount {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
+}
+
+fn image_beside(mount_point: &Path) -> PathBuf {
+    mount_point.with_file_name("image")
 }
 
 fn reason_to_skip() -> Option<String> {
@@ -240,6 +270,12 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     }
     if setup.direct_io {
         command.env(DIRECT_IO, "1");
+    }
+    if setup.synchronous {
+        command.env(SYNCHRONOUS, "1");
+    }
+    if setup.in_file {
+        command.env(IMAGE, image_beside(mount_point));
     }
     if let Some(user) = setup.user {
         command.uid(user).gid(user).current_dir("/");
