@@ -6,15 +6,11 @@ use crate::data;
 use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::Inode;
-use crate::options::AccessTime;
 use crate::privileges::without_privileges;
 use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
-use syncline_format::items::inode::FLAG_NO_ACCESS_TIME;
 use syncline_store::{Admission, Transaction};
 
-/// A relative access time is renewed after this.
-const ACCESS_TIME_AGE_SECONDS: i64 = 24 * 60 * 60;
 const NANOSECONDS: u32 = 1_000_000_000;
 
 impl Filesystem {
@@ -86,25 +82,6 @@ impl Filesystem {
         }
         changes.commit(self, transaction)?;
         Ok(attributes)
-    }
-
-    /// Moves the access time of what was read, in memory: it is logged with the next change of the inode, and lost
-    /// otherwise when the inode leaves memory. The caller need not hold the lease.
-    pub(crate) fn touch_access(&self, inode: &Inode) {
-        if self.options.access_time == AccessTime::Never {
-            return;
-        }
-        let now = self.now();
-        let mut state = inode.state.lock();
-        if state.meta.flags & FLAG_NO_ACCESS_TIME != 0 {
-            return;
-        }
-        let attr = &mut state.attr;
-        let stale = now.seconds.saturating_sub(attr.atime.seconds) >= ACCESS_TIME_AGE_SECONDS;
-        let always = self.options.access_time == AccessTime::Always;
-        if always || stale || attr.atime <= attr.mtime || attr.atime <= attr.ctime {
-            attr.atime = now;
-        }
     }
 
     /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller holds the lease.

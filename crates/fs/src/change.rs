@@ -60,8 +60,13 @@ impl<'a> Change<'a> {
         self.attr.size = self.attr.size.saturating_sub(1);
     }
 
-    fn put(&self, transaction: &mut Transaction) {
+    fn put(&mut self, transaction: &mut Transaction) {
         let mut state = self.inode.state.lock();
+        if !self.atime_set {
+            // Reads move it without a lease.
+            self.attr.atime = state.attr.atime;
+        }
+        state.access_unlogged = false;
         if self.mtime_set {
             // Ahead of the commit, which can only fail by ending all commits.
             state.data.set_disk_mtime(self.attr.mtime);
@@ -114,8 +119,8 @@ impl<'a> Changes<'a> {
     }
 
     /// Commits `transaction` with the changed inodes in it. Nothing has changed if it fails.
-    pub(crate) fn commit(self, fs: &Filesystem, mut transaction: Transaction) -> Result<OpSeq, FsError> {
-        for change in &self.changes {
+    pub(crate) fn commit(mut self, fs: &Filesystem, mut transaction: Transaction) -> Result<OpSeq, FsError> {
+        for change in &mut self.changes {
             change.put(&mut transaction);
         }
         let (op, _) = fs.quotas.commit(&fs.store, transaction, &self.quotas)?;

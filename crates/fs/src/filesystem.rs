@@ -1,5 +1,6 @@
 //! The filesystem as a whole.
 
+use crate::access::Accessed;
 use crate::cache::{Claim, InodeCache, References};
 use crate::counters::{Counters, FsCounters};
 use crate::data::{self, DataShared};
@@ -30,6 +31,8 @@ pub struct Filesystem {
     pub(crate) parent_pointers: bool,
     pub(crate) inodes: InodeCache,
     pub(crate) references: References,
+    /// Whose access time waits to be logged.
+    pub(crate) accessed: Accessed,
     pub(crate) orphans: OrphanQueue,
     pub(crate) quotas: Quotas,
     /// Held while a directory changes its parent; taken before all leases of inodes.
@@ -127,6 +130,7 @@ impl Filesystem {
             hasher,
             inodes: InodeCache::new(options.cached_inodes_max),
             references: References::new(),
+            accessed: Accessed::default(),
             orphans: OrphanQueue::default(),
             quotas: Quotas::default(),
             rename_lease: syncline_sync::asynchronous::Mutex::new(()),
@@ -149,7 +153,8 @@ impl Filesystem {
     /// the caller's.
     pub async fn close(self: &Arc<Self>) -> Result<(), FsError> {
         self.close_orphans().await;
-        data::stop(self).await
+        let accessed = self.log_access_times().await;
+        data::stop(self).await.and(accessed)
     }
 
     /// Itself, for a background task.

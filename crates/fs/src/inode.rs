@@ -49,6 +49,8 @@ pub(crate) struct InodeState {
     pub removing: bool,
     /// It began without a name, and may be given one.
     pub linkable: bool,
+    /// Reads have moved the access time since the item was logged; the inode is in the list of those to be logged.
+    pub access_unlogged: bool,
 }
 
 /// What the inode item holds beside attributes and data. Cheap to clone.
@@ -142,6 +144,7 @@ impl InodeState {
             loaded_op: none,
             removing,
             linkable,
+            access_unlogged: false,
         }
     }
 
@@ -197,8 +200,19 @@ impl InodeState {
         let mut data = DataState::load(&attr, item.data.map(|data| value.slice_ref(data)), last_op);
         data.unplaced = Unplaced::marked(item.flags & FLAG_UNPLACED != 0);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
-        let (removing, linkable) = (false, false);
-        Ok(Self { attr, meta, data, opens: 0, name_op, changed_op, loaded_op, removing, linkable })
+        let (removing, linkable, access_unlogged) = (false, false, false);
+        Ok(Self {
+            attr,
+            meta,
+            data,
+            opens: 0,
+            name_op,
+            changed_op,
+            loaded_op,
+            removing,
+            linkable,
+            access_unlogged,
+        })
     }
 
     /// Has it count in this quota, or with 0 in none. Nothing of it is dirty.

@@ -5,6 +5,7 @@
 //! commits without waiting for anything.
 #![forbid(unsafe_code)]
 
+mod access;
 mod acl;
 mod attributes;
 mod cache;

@@ -4,7 +4,8 @@ use crate::clock::{Clock, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When reads change the access time (in memory; it reaches the disk with the next change of the inode).
+/// When reads change the access time. It is logged like dirty data: when it is `writeback_age` old, with an fsync of the inode, and
+/// at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AccessTime {
     /// Only by explicit request.

@@ -25,6 +25,7 @@ impl Filesystem {
         max_entries: usize,
     ) -> Result<Vec<DirectoryEntry>, FsError> {
         let dir = self.directory(ino).await?;
+        self.ease_access().await;
         let _lease = dir.lease.read().await;
         self.touch_access(&dir);
         self.list(&dir, after_cookie, max_entries).await
@@ -39,6 +40,7 @@ impl Filesystem {
         max_entries: usize,
     ) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
         let dir = self.directory(ino).await?;
+        self.ease_access().await;
         // Under the lease no name goes away, so every inode is referred to before it could be removed.
         let _lease = dir.lease.read().await;
         self.touch_access(&dir);

@@ -8,6 +8,7 @@ impl Filesystem {
     /// Makes a snapshot: what was written before this call is in it, and it is durable when this returns. Writers go on meanwhile.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
         if !self.store.breaks(Canary::SnapshotWithoutData) {
+            self.log_access_times().await?;
             self.write_back().await?;
         }
         self.store.give_way();

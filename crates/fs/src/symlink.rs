@@ -45,6 +45,7 @@ impl Filesystem {
     /// The target of a symbolic link.
     pub async fn readlink(&self, ino: Ino) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).await?;
+        self.ease_access().await;
         let _lease = inode.lease.read().await;
         let target = inode.state.lock().meta.target.clone();
         let target = match target.map(|target| *target) {

@@ -13,6 +13,7 @@ impl Filesystem {
     /// At most `len` bytes from `offset`, in pieces; short at the end of the file.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<Bytes>, FsError> {
         let inode = self.regular(ino).await?;
+        self.ease_access().await;
         let pieces = read::read(self, &inode, offset, len).await?;
         self.touch_access(&inode);
         Ok(pieces)

@@ -53,7 +53,7 @@ pub use defragment::{Defragmented, Fragments};
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use relocate::Relocation;
 pub use rewrite::Rewritten;
-pub(crate) use shared::{DataShared, start, stop};
+pub(crate) use shared::{DataShared, age, start, stop};
 pub(crate) use submit::submit_dirty;
 pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
 pub(crate) use truncate::{remove_all, truncate};

@@ -214,7 +214,7 @@ impl Drop for DataShared {
 }
 
 /// Time from `since` to `now`; none if the clock was set back.
-fn age(since: Timestamp, now: Timestamp) -> Duration {
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
     let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
     Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
 }
@@ -224,7 +224,7 @@ pub(crate) fn start(fs: &Arc<Filesystem>) {
     fs.spawn.spawn(Box::pin(run(Arc::downgrade(fs))));
 }
 
-/// The background task. It looks around when it is woken, and each second while anything is dirty.
+/// The background task. It looks around when it is woken, and each second while anything is dirty or an access time waits.
 async fn run(fs: Weak<Filesystem>) {
     loop {
         let (woken, tick, broken) = {
@@ -234,8 +234,8 @@ async fn run(fs: Weak<Filesystem>) {
             if fs.data.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            let broken = write_back_due(&fs).await.is_err();
-            let idle = fs.data.queue.lock().waiting.is_empty();
+            let broken = write_back_due(&fs).await.and(fs.log_access_due().await).is_err();
+            let idle = fs.data.queue.lock().waiting.is_empty() && fs.accessed.is_empty();
             (woken, (!idle || broken).then(|| fs.spawn.sleep(TICK)), broken)
         };
         match tick {

@@ -34,6 +34,9 @@ async fn fsync_noting(
     data_only: bool,
     draft: &mut Draft,
 ) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        fs.log_access_time(inode).await?;
+    }
     if fs.store.ablates(Ablation::XattrSkip) {
         fs.log_xattrs_again(inode).await?;
     }
@@ -64,13 +67,15 @@ async fn submit_and_sync(
     draft: &mut Draft,
 ) -> Result<(), FsError> {
     submit_noting(fs, inode, draft.submitted()).await?;
+    // The transaction of dirty data, if there was any, has it already.
+    let accessed = if data_only { None } else { fs.log_access_time(inode).await? };
     fs.store.give_way();
     let target = if data_only && fs.store.breaks(Canary::OverlookName) {
         inode.state.lock().data.data_op
     } else {
         target(inode, entry, data_only)
     };
-    sync_along(fs, target, draft).await
+    sync_along(fs, target.max(accessed.unwrap_or_default()), draft).await
 }
 
 /// The store's part; if a batch has to be written, small files go along.
@@ -137,6 +142,9 @@ async fn sync_many_noting(
     uid: u32,
     draft: &mut Draft,
 ) -> Result<(), FsError> {
+    for inode in inodes {
+        fs.log_access_time(inode).await?;
+    }
     let entry = fs.store.last_op();
     let files: BTreeMap<_, _> = inodes
         .iter()
@@ -238,6 +246,7 @@ pub(crate) async fn write_back(fs: &Filesystem) -> Result<(), FsError> {
 
 /// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
 pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
+    let accessed = fs.log_access_times().await;
     let dirty = fs.data.all_dirty();
     fs.store.give_way();
     let mut draft = Draft::begin(Call::Syncfs, Inodes::of(dirty.iter().map(|inode| inode.ino)));
@@ -250,7 +259,7 @@ pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     if written.is_ok() {
         draft.checkpointed(fs, generation, target.0, checkpointed.is_ok());
     }
-    let result = written.and(checkpointed.map_err(FsError::from));
+    let result = written.and(accessed).and(checkpointed.map_err(FsError::from));
     draft.end(fs, &result);
     result
 }

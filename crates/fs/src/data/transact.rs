@@ -121,6 +121,7 @@ pub(crate) fn commit_noting(
         if fs.store.breaks(Canary::SizeBehind) && matches!(change.size, SizeChange::Submitted { all: true }) {
             state.data.disk_size = state.data.disk_size.saturating_sub(super::BLOCK).max(disk_size);
         }
+        state.access_unlogged = false;
         state.put(&mut transaction);
     }
     shares.put_counts(&mut transaction);

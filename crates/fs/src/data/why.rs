@@ -17,6 +17,7 @@ pub(super) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Why, OpSeq)
         why.add_if(data.disk_mtime != state.attr.mtime, Why::MTIME);
     }
     let changed = if inode.file_type == FileType::Directory { Why::ENTRIES } else { Why::ATTRIBUTES };
+    why.add_if(!data_only && state.access_unlogged, changed);
     let mut own = OpSeq::default();
     let marks = [(data.data_op, Why::LOGGED), (state.name_op, Why::NAME), (state.changed_op, changed)];
     for (op, reason) in marks {

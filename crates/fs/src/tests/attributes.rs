@@ -77,19 +77,3 @@ fn sizes_are_for_regular_files() {
     let bad = SetTime::To(Timestamp { seconds: 0, nanoseconds: 1_000_000_000 });
     assert_eq!(errno(set(&mount, pipe.ino, SetAttributes { atime: Some(bad), ..Default::default() })), 22);
 }
-
-#[test]
-fn access_times_are_relative() {
-    let mount = Mount::new();
-    let link = block_on(mount.fs.symlink(CALLER, ROOT, b"link", b"target")).unwrap();
-    let first = mount.tick();
-    block_on(mount.fs.readlink(link.ino)).unwrap();
-    assert_eq!(mount.getattr(link.ino).atime, first);
-    mount.tick();
-    block_on(mount.fs.readlink(link.ino)).unwrap();
-    assert_eq!(mount.getattr(link.ino).atime, first, "read since the last change");
-    mount.clock.advance(25 * 3600 * 1_000_000_000);
-    let later = mount.fs.now();
-    block_on(mount.fs.readlink(link.ino)).unwrap();
-    assert_eq!(mount.getattr(link.ino).atime, later);
-}

@@ -1,5 +1,6 @@
 //! The filesystem over a store on a memory device.
 
+mod access;
 mod acl;
 mod attributes;
 mod histories;
@@ -13,7 +14,7 @@ mod xattrs;
 
 use crate::hash::NameHasher;
 use crate::types::{Attributes, Caller, FileType, Ino, ROOT, RenameFlags, Timestamp};
-use crate::{Filesystem, FsError, ManualClock, Options};
+use crate::{AccessTime, Filesystem, FsError, ManualClock, Options};
 use std::sync::Arc;
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_store::{Ablation, Ablations, FormatOptions, Store, StoreOptions, format};
@@ -40,6 +41,7 @@ pub(super) struct Setup {
     pub parent_pointers: bool,
     /// Mechanisms that are switched off.
     pub ablations: Ablations,
+    pub access_time: AccessTime,
 }
 
 impl Default for Setup {
@@ -50,6 +52,7 @@ impl Default for Setup {
             cached_inodes_max: 65536,
             parent_pointers: true,
             ablations: Ablations::default(),
+            access_time: AccessTime::default(),
         }
     }
 }
@@ -85,6 +88,7 @@ impl Mount {
         let options = Options {
             clock: clock.clone(),
             cached_inodes_max: setup.cached_inodes_max,
+            access_time: setup.access_time,
             ..Options::default()
         };
         let fs = block_on(Filesystem::open_with(store, spawn.clone(), options, hasher)).unwrap();

@@ -34,6 +34,7 @@ impl Filesystem {
             }
         }
         self.store.writable()?;
+        self.ease_access().await;
         let readable = source.state.lock().attr.size.saturating_sub(from.1);
         let len = len.min(readable).min(CALL_BYTES_MAX);
         if to.1.checked_add(len).is_none_or(|end| end > SIZE_MAX) {

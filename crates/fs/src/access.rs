@@ -1,0 +1,167 @@
+//! Access times: moved in memory by reads, logged later by one transaction for many reads.
+//!
+//! Whoever reads pays a mark and, the first time, an entry in a list. What is in the list is logged when it is as old as dirty
+//! data may become, before anything that brings the tree up to date, and at the end; an inode's own with its fsync. Until then
+//! an inode stays in memory, or its time would be lost without a crash.
+
+use crate::FsError;
+use crate::change::Changes;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::options::AccessTime;
+use crate::types::Timestamp;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_format::items::inode::FLAG_NO_ACCESS_TIME;
+use syncline_store::{Admission, OpSeq, Transaction};
+use syncline_sync::Mutex;
+use syncline_sync::atomic::{AtomicUsize, Ordering};
+
+/// A relative access time is renewed after this.
+const ACCESS_TIME_AGE_SECONDS: i64 = 24 * 60 * 60;
+/// Inodes that wait at which the background task is asked to log them, whatever their age.
+const WAITING_MANY: usize = 1024;
+/// And at which whoever reads one more logs another first, so that the list stays bounded.
+const WAITING_MAX: usize = 4096;
+
+/// Inodes with an access time that is not logged, oldest first. Some were logged with another change meanwhile.
+#[derive(Default)]
+pub(crate) struct Accessed {
+    waiting: Mutex<VecDeque<(Timestamp, Arc<Inode>)>>,
+    /// How many there are, for those who only look.
+    len: AtomicUsize,
+}
+
+impl Accessed {
+    /// True when nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many wait.
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Adds one, at the end or, if it was tried in vain, at the front; gives how many there are now.
+    fn add(&self, since: Timestamp, inode: Arc<Inode>, again: bool) -> usize {
+        let mut waiting = self.waiting.lock();
+        if again {
+            waiting.push_front((since, inode))
+        } else {
+            waiting.push_back((since, inode))
+        }
+        self.len.store(waiting.len(), Ordering::Relaxed);
+        waiting.len()
+    }
+
+    /// The one that has waited longest, if `wanted` by the time since when it waits.
+    fn take(&self, wanted: impl Fn(Timestamp) -> bool) -> Option<Arc<Inode>> {
+        let mut waiting = self.waiting.lock();
+        let (since, _) = waiting.front()?;
+        if !wanted(*since) {
+            return None;
+        }
+        let taken = waiting.pop_front().map(|(_, inode)| inode);
+        self.len.store(waiting.len(), Ordering::Relaxed);
+        taken
+    }
+}
+
+impl Filesystem {
+    /// Moves the access time of what was read, in memory. The caller need not hold the lease, and may.
+    pub(crate) fn touch_access(&self, inode: &Arc<Inode>) {
+        if self.options.access_time == AccessTime::Never {
+            return;
+        }
+        let now = self.now();
+        let mut state = inode.state.lock();
+        if state.meta.flags & FLAG_NO_ACCESS_TIME != 0 {
+            return;
+        }
+        let attr = &mut state.attr;
+        let stale = now.seconds.saturating_sub(attr.atime.seconds) >= ACCESS_TIME_AGE_SECONDS;
+        let always = self.options.access_time == AccessTime::Always;
+        if !always && !stale && attr.atime > attr.mtime && attr.atime > attr.ctime {
+            return;
+        }
+        attr.atime = now;
+        // Where nothing can be logged the time lives in memory only, as it always did.
+        if state.access_unlogged || self.store.writable().is_err() {
+            return;
+        }
+        state.access_unlogged = true;
+        drop(state);
+        let len = self.accessed.add(now, inode.clone(), false);
+        if len == 1 || len == WAITING_MANY {
+            self.data.wake();
+        }
+    }
+
+    /// Waits where reads are so far ahead of the background task that the list of inodes to be logged has no room. The caller
+    /// holds no lease. It fails for nobody: whoever syncs hears of what can't be logged.
+    pub(crate) async fn ease_access(&self) {
+        if self.options.access_time == AccessTime::Never || self.accessed.len() < WAITING_MAX {
+            return;
+        }
+        // In memory of its own: hardly any read comes here.
+        Box::pin(async {
+            for _ in 0..2 {
+                let Some(inode) = self.accessed.take(|_| true) else { return };
+                self.log_taken(&inode).await.ok();
+            }
+        })
+        .await;
+    }
+
+    /// Logs what has waited as long as dirty data may, or everything if that is much.
+    pub(crate) async fn log_access_due(&self) -> Result<(), FsError> {
+        let many = self.accessed.len() >= WAITING_MANY;
+        let now = self.now();
+        let due = |since| many || crate::data::age(since, now) >= self.options.writeback_age;
+        while let Some(inode) = self.accessed.take(due) {
+            self.log_taken(&inode).await?;
+        }
+        Ok(())
+    }
+
+    /// Logs every access time that is not logged now.
+    pub(crate) async fn log_access_times(&self) -> Result<(), FsError> {
+        if self.store.writable().is_err() {
+            return Ok(());
+        }
+        // As many as there are: others may go on reading.
+        for _ in 0..self.accessed.len() {
+            let Some(inode) = self.accessed.take(|_| true) else { break };
+            self.log_taken(&inode).await?;
+        }
+        Ok(())
+    }
+
+    /// Logs the access time of an inode taken from the list; one that could not be logged waits again.
+    async fn log_taken(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let result = self.log_access_time(inode).await;
+        if result.is_err() && self.store.writable().is_ok() {
+            self.accessed.add(self.now(), inode.clone(), true);
+        }
+        result.map(drop)
+    }
+
+    /// Logs the access time of this inode, if that is ahead of the log; gives the operation that did. The caller holds no lease.
+    pub(crate) async fn log_access_time(&self, inode: &Arc<Inode>) -> Result<Option<OpSeq>, FsError> {
+        if !inode.state.lock().access_unlogged {
+            return Ok(None);
+        }
+        self.store.admit(Admission::Shrink).await?;
+        let _lease = inode.lease.write().await;
+        let state = inode.state.lock();
+        // What has no name is about to go, and nobody can look at it after a crash.
+        if !state.access_unlogged || state.removing || state.attr.nlink == 0 {
+            return Ok(None);
+        }
+        drop(state);
+        let mut changes = Changes::new();
+        changes.of(inode);
+        changes.commit(self, Transaction::new()).map(Some)
+    }
+}
