@@ -49,7 +49,7 @@ mod xattr_place;
 pub use changes::{Change, ChangeKind};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage};
+pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage, is_hole};
 pub use enlarge::Enlarged;
 pub use error::FsError;
 pub use filesystem::{Filesystem, Loaded};

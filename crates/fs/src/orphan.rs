@@ -55,6 +55,11 @@ impl Filesystem {
         }
     }
 
+    /// True while the kernel refers to the inode.
+    pub fn is_referred_to(&self, ino: Ino) -> bool {
+        self.references.any(ino)
+    }
+
     /// Counts a handle, which keeps the inode alive without a name.
     pub async fn open_file(&self, ino: Ino) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;

@@ -13,6 +13,7 @@ mod mount;
 mod negotiate;
 mod operations;
 mod options;
+mod page_cache;
 mod reply;
 mod request;
 mod serve;

@@ -7,6 +7,7 @@ use crate::error::MountError;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
+use crate::page_cache::PageCache;
 use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, handshake};
 use parking_lot::Mutex;
@@ -25,6 +26,7 @@ pub struct Session<F = Filesystem> {
     direct_io: DirectIo,
     synchronous: Synchronous,
     sync_observer: Option<SyncObserver>,
+    page_cache: PageCache,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
 }
@@ -66,6 +68,8 @@ impl<F: Serve> Session<F> {
         }
         let fs = fs.clone();
         let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
+        let notifying = descriptor.try_clone().map_err(MountError::workers)?;
+        session.page_cache.letting_go.start(notifying).map_err(MountError::workers)?;
         let workers = ReadyWorkers::prepare(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
         Ok(Prepared { workers, path, mount_point: Arc::new(Mutex::new(mount_point)), session })
@@ -94,6 +98,7 @@ impl<F: Serve> Session<F> {
             direct_io,
             synchronous,
             sync_observer,
+            page_cache: PageCache::default(),
             ended,
         }
     }
@@ -138,6 +143,10 @@ impl<F: Serve> Session<F> {
         if let Some(observer) = &self.sync_observer {
             observer.tell(synced);
         }
+    }
+
+    pub(crate) fn page_cache(&self) -> &PageCache {
+        &self.page_cache
     }
 
     pub(crate) fn synchronous(&self) -> Synchronous {
@@ -216,8 +225,9 @@ impl<F: Serve> Mounted<F> {
 
     /// Waits until it was unmounted, by whomever, and every request was answered.
     pub fn run_until_unmounted(self) -> Result<(), MountError> {
-        let Self { mount_point, workers, .. } = self;
+        let Self { mount_point, workers, session, .. } = self;
         let outcome = workers.join();
+        session.page_cache.letting_go.end();
         // Whoever ended the connection, what may be left of the mount is dead; the drop removes it.
         drop(mount_point);
         outcome

@@ -90,7 +90,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,

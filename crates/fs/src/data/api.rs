@@ -1,5 +1,6 @@
 //! The filesystem's methods for file data.
 
+use super::write::Writer;
 use super::{read, seek, sync, write};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -29,13 +30,19 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, kill_privileges).await
+        write::write(self, &inode, offset, data, Writer::calling(kill_privileges)).await
+    }
+
+    /// The same of what was stored into a mapping of the file, and reaches it later: privileges of the file stay, whoever it was.
+    pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
+        let inode = self.regular(ino).await?;
+        write::write(self, &inode, offset, data, Writer::Mapping).await
     }
 
     /// Writes all of `data` at the end of the file, or nothing, and returns the offset where it lies.
     pub async fn append(&self, ino: Ino, data: Bytes, kill_privileges: bool) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
-        write::append(self, &inode, data, kill_privileges).await
+        write::append(self, &inode, data, Writer::calling(kill_privileges)).await
     }
 
     /// Returns when the file's data and everything that was committed anywhere before would survive any crash (P1); with

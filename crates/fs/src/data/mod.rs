@@ -50,6 +50,7 @@ mod tests;
 
 pub use allocate::Allocation;
 pub use defragment::{Defragmented, Fragments};
+pub use read::is_hole;
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use relocate::Relocation;
 pub use rewrite::Rewritten;

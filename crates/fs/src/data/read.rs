@@ -17,6 +17,11 @@ const READS_IN_FLIGHT: usize = 16;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
+/// True for a piece of what was read that is a hole, or lies behind what a small file has: nothing but zeros that were never written.
+pub fn is_hole(piece: &Bytes) -> bool {
+    ZEROS.as_ptr_range().contains(&piece.as_ptr())
+}
+
 /// A part of a request.
 enum Segment {
     /// Bytes at hand.

@@ -18,17 +18,35 @@ use syncline_store::{Admission, Reservation, StoreError};
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
 
+/// Who writes, and so which of the file's privileges go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// Somebody who stored into a mapping: whoever that was, it takes nothing away, as on the kernel's own filesystems.
+    Mapping,
+    /// One that may keep setuid and setgid. Capabilities go.
+    Privileged,
+    /// Any other: setuid and setgid go as well.
+    Ordinary,
+}
+
+impl Writer {
+    /// The caller of write(2), who may have been found not to be privileged.
+    pub(crate) fn calling(kill_privileges: bool) -> Self {
+        if kill_privileges { Self::Ordinary } else { Self::Privileged }
+    }
+}
+
 /// Writes `data` at `offset`.
 pub(crate) async fn write(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     data: Bytes,
-    kill_privileges: bool,
+    writer: Writer,
 ) -> Result<(), FsError> {
-    prepare(fs, inode, data.len(), kill_privileges).await?;
+    prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, &data, kill_privileges).await
+    write_leased(fs, inode, offset, &data, writer).await
 }
 
 /// Writes `data` at the end of the file, wherever that is by then, and says where it was.
@@ -36,28 +54,24 @@ pub(crate) async fn append(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     data: Bytes,
-    kill_privileges: bool,
+    writer: Writer,
 ) -> Result<u64, FsError> {
-    prepare(fs, inode, data.len(), kill_privileges).await?;
+    prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, &data, kill_privileges).await?;
+    write_leased(fs, inode, offset, &data, writer).await?;
     Ok(offset)
 }
 
 /// Waits for what must not be waited for under the lease.
-async fn prepare(
-    fs: &Filesystem,
-    inode: &Arc<Inode>,
-    len: usize,
-    kill_privileges: bool,
-) -> Result<(), FsError> {
+async fn prepare(fs: &Filesystem, inode: &Arc<Inode>, len: usize, writer: Writer) -> Result<(), FsError> {
     fs.store.writable()?;
     throttle::wait_for_room(fs, len as u64).await?;
     let (loses_privileges, may_have_stale) = {
         let state = inode.state.lock();
-        let setid = kill_privileges && state.attr.permissions & SETID != 0;
-        (setid || state.meta.flags & FLAG_CAPABILITY != 0, state.data.extent_end.is_none())
+        let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
+        let capability = writer != Writer::Mapping && state.meta.flags & FLAG_CAPABILITY != 0;
+        (setid || capability, state.data.extent_end.is_none())
     };
     if loses_privileges || may_have_stale {
         fs.store.admit(Admission::Shrink).await?;
@@ -70,7 +84,7 @@ async fn write_leased(
     inode: &Arc<Inode>,
     offset: u64,
     data: &Bytes,
-    kill_privileges: bool,
+    writer: Writer,
 ) -> Result<(), FsError> {
     if data.is_empty() {
         return Ok(());
@@ -87,7 +101,9 @@ async fn write_leased(
     // What has room already needs no more.
     let reservation = reserve(fs, plan.new_blocks.saturating_sub(plan.preallocated)).await?;
     let bases = plan.read_bases(fs, inode).await?;
-    fs.drop_privileges(inode, kill_privileges).await?;
+    if writer != Writer::Mapping {
+        fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
+    }
     fs.store.give_way();
     apply(fs, inode, &plan, data, &bases, reservation, accepted);
     fs.store.give_way();

@@ -68,7 +68,7 @@ fn an_fsync_takes_the_access_time_along() {
         let mount = mount_with(option);
         let inos = three(&mount);
         let read_at = read(&mount, inos);
-        inos.map(|ino| block_on(mount.fs.fsync(ino, false)).unwrap());
+        inos.iter().for_each(|&ino| block_on(mount.fs.fsync(ino, false)).unwrap());
         let mount = mount.crash();
         assert_eq!(times(&mount, inos), [read_at; 3], "{option:?}");
         // With data that was written after it was read, and of several files.

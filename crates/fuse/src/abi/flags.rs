@@ -90,8 +90,16 @@ pub mod setattr {
 pub mod write {
     /// Comes from the page cache: nobody in particular writes.
     pub const CACHE: u32 = 1 << 0;
+    /// Says whose locks count; only a write past the page cache does.
+    pub const LOCK_OWNER: u32 = 1 << 1;
     /// Clear setuid and setgid.
     pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// Requests READ.
+pub mod read {
+    /// Says whose locks count; only a read past the page cache does.
+    pub const LOCK_OWNER: u32 = 1 << 1;
 }
 
 /// Requests FSYNC and FSYNCDIR.

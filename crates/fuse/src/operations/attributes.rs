@@ -1,6 +1,6 @@
 //! GETATTR, STATX, SETATTR, STATFS, and the shape of attributes in answers.
 
-use super::{Answer, Refusal};
+use super::{Answer, Refusal, page_cache};
 use crate::abi::flags::setattr as valid;
 use crate::abi::{Attr, AttrOut, EntryOut, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime};
 use crate::reply::Reply;
@@ -143,6 +143,9 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
 
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let changes = changes(&request.arguments().take()?)?;
+    if let Some(size) = changes.size {
+        page_cache::before_truncation(session, request.ino(), size).await?;
+    }
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }

@@ -2,8 +2,10 @@
 
 use super::attributes::entry_out;
 use super::names::new_mode;
-use super::{Answer, Refusal};
-use crate::abi::flags::{fsync as fsync_flags, init, open as open_flags, open_request, write as write_flags};
+use super::{Answer, Refusal, page_cache};
+use crate::abi::flags::{
+    fsync as fsync_flags, init, open as open_flags, open_request, read as read_flags, write as write_flags,
+};
 use crate::abi::{
     CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
 };
@@ -189,7 +191,17 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
     if input.size > session.negotiated().transfer_bytes_max {
         return Err(Refusal::Malformed);
     }
-    let pieces = session.fs().read(request.ino(), input.offset, left.min(input.size.into()) as usize).await?;
+    let (ino, len) = (request.ino(), left.min(input.size.into()));
+    let cached = input.read_flags & read_flags::LOCK_OWNER == 0;
+    if cached {
+        let range = input.offset..input.offset + len;
+        session.page_cache().grown.touch(ino, range.clone());
+        session.page_cache().beside.note(ino, range);
+    }
+    let pieces = session.fs().read(ino, input.offset, len as usize).await?;
+    if cached {
+        session.page_cache().holes.note(ino, input.offset, &pieces);
+    }
     debug_assert!(pieces.iter().map(|piece| piece.len()).sum::<usize>() <= input.size as usize);
     Ok(Reply::data(pieces))
 }
@@ -202,27 +214,46 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         return Err(Refusal::Malformed);
     }
     let ino = request.ino();
+    if input.write_flags & write_flags::CACHE != 0 {
+        let data = session.page_cache().grown.without_rest(ino, input.offset, data);
+        session.fs().write_mapped(ino, input.offset, data).await?;
+        return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
+    }
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
     let stale = would_lose_privileges(session, ino, kill_privileges).await?;
+    let range = input.offset..input.offset + u64::from(input.size);
+    page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
     session.fs().write(ino, input.offset, data, kill_privileges).await?;
-    let cached = input.write_flags & write_flags::CACHE != 0;
-    let direct = input.handle & HANDLE_DIRECT != 0 || input.flags & libc::O_DIRECT as u32 != 0;
-    if direct && !cached && input.flags & libc::O_DSYNC as u32 != 0 {
-        // Of a write through its cache, or beside it by a caller that waits, the kernel makes sure with an FSYNC, which finds
-        // everything done. Of one that came through AIO or io_uring, or on a handle of ours, it relies on us, and which it
-        // is it does not say.
-        let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
-        sync(session, ino, data_only).await?;
+    if goes_beside(&input) {
+        let synced = async {
+            if input.flags & libc::O_DSYNC as u32 != 0 {
+                // Of a write through its cache, or beside it by a caller that waits, the kernel makes sure with an FSYNC, which finds
+                // everything done. Of one that came through AIO or io_uring, or on a handle of ours, it relies on us, and which it
+                // is it does not say.
+                let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
+                sync(session, ino, data_only).await?;
+            }
+            Ok::<_, FsError>(())
+        };
+        futures_lite::future::try_zip(synced, page_cache::after_write(session, ino, range)).await?;
     }
     let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 });
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }
 
+/// True for a write that passes the page cache by.
+fn goes_beside(input: &WriteIn) -> bool {
+    let opened = input.handle & HANDLE_DIRECT != 0 || input.flags & libc::O_DIRECT as u32 != 0;
+    opened || input.write_flags & write_flags::LOCK_OWNER != 0
+}
+
 pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
     let input: LSeekIn = request.arguments().take()?;
+    let (ino, offset) = (request.ino(), input.offset);
+    let maybe_data = page_cache::write_back_holes(session, ino).await;
     let offset = match input.whence as i32 {
-        libc::SEEK_DATA => session.fs().seek_data(request.ino(), input.offset).await?,
-        libc::SEEK_HOLE => session.fs().seek_hole(request.ino(), input.offset).await?,
+        libc::SEEK_DATA => page_cache::seek_data(session, ino, offset, &maybe_data).await?,
+        libc::SEEK_HOLE => page_cache::seek_hole(session, ino, offset, &maybe_data).await?,
         // The kernel does the others itself.
         _ => return Err(Refusal::Malformed),
     };

@@ -69,6 +69,11 @@ pub(super) fn statx_attributes(flags: FileFlags) -> u64 {
     numbered(flags, |numbers| numbers.statx)
 }
 
+/// True for a command that asks for flags.
+pub(super) fn only_asks(command: u32) -> bool {
+    matches!(command, GET_FLAGS | GET_XFLAGS)
+}
+
 /// An ioctl of these; `None` for any other.
 pub(super) async fn ioctl(
     session: &Session,

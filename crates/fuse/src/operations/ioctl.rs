@@ -50,6 +50,12 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
+/// True for a command that changes a file, or may: all but those that are known to ask or to sync.
+pub(super) fn changes_a_file(command: u32) -> bool {
+    let asks = flags::only_asks(command) || command == TRIM || FilesCommand::from_number(command).is_some();
+    !asks
+}
+
 async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid: u32) -> Answer {
     match command {
         FilesCommand::Sync => {

@@ -11,6 +11,7 @@ mod fuzz;
 mod ioctl;
 mod label;
 mod names;
+mod page_cache;
 mod quotas;
 mod reflink;
 mod resize;

@@ -7,7 +7,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
-use syncline_fs::types::{Caller, FileType, NewMode, RenameFlags};
+use syncline_fs::types::{Caller, FileType, Ino, NewMode, RenameFlags};
 
 pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
     // Who has nothing but an inode's number (open_by_handle_at, NFS) looks up what is special for everybody else.
@@ -23,7 +23,7 @@ pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
 
 pub(super) fn forget(session: &Session, request: &Request) -> Answer {
     let input: ForgetIn = request.arguments().take()?;
-    session.fs().forget(request.ino(), input.lookups);
+    forget_one(session, request.ino(), input.lookups);
     Ok(Reply::none())
 }
 
@@ -33,9 +33,16 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
     for _ in 0..input.count {
         // A count that promises more than there is ends here.
         let one: ForgetOne = arguments.take()?;
-        session.fs().forget(one.node, one.lookups);
+        forget_one(session, one.node, one.lookups);
     }
     Ok(Reply::none())
+}
+
+fn forget_one(session: &Session, ino: Ino, lookups: u64) {
+    session.fs().forget(ino, lookups);
+    if !session.fs().is_referred_to(ino) {
+        session.page_cache().forget(ino);
+    }
 }
 
 /// What a mode says is to be made; directories and symbolic links have requests of their own.

@@ -1,6 +1,6 @@
 //! COPY_FILE_RANGE, and the ioctls about a file's blocks.
 
-use super::{Answer, Refusal};
+use super::{Answer, Refusal, page_cache};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
 use crate::control::blocks::{
     BLOCKS_MAX, Block, BlocksCommand, BlocksPage, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL,
@@ -22,6 +22,7 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
     // Without CAP_FSETID, which root has, a change of contents takes setuid and setgid away.
     let kill_privileges = request.caller().uid != 0;
     let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
+    page_cache::before_growth(session, input.to_node, input.to_offset).await?;
     let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
     if opcode == Opcode::CopyFileRange64 {
         return Ok(Reply::fixed(&CopyFileRangeOut { copied }));

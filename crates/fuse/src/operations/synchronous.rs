@@ -3,8 +3,8 @@
 //! The kernel knows these flags for its own filesystems only. Here an fsync follows the change: of one inode, which by
 //! promise P1 covers every change of names before it, whoever made it.
 
-use super::Refusal;
-use crate::abi::{CopyFileRangeIn, Opcode};
+use super::{Refusal, ioctl};
+use crate::abi::{CopyFileRangeIn, IoctlIn, Opcode, OpenIn};
 use crate::options::Synchronous;
 use crate::request::Request;
 use crate::session::Session;
@@ -22,12 +22,24 @@ fn changes_a_file(opcode: Opcode) -> bool {
     matches!(opcode, Write | SetAttr | SetXattr | RemoveXattr | FAllocate | CopyFileRange | CopyFileRange64)
 }
 
+/// True for what changes a file by what it asks for.
+fn may_change_a_file(request: &Request, opcode: Opcode) -> Result<bool, Refusal> {
+    let mut arguments = request.arguments();
+    Ok(match opcode {
+        Opcode::Open => arguments.take::<OpenIn>()?.flags & libc::O_TRUNC as u32 != 0,
+        Opcode::Ioctl => ioctl::changes_a_file(arguments.take::<IoctlIn>()?.command),
+        _ => false,
+    })
+}
+
 /// The inode to be synced after a request that has succeeded.
 fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Result<Option<Ino>, Refusal> {
     let wanted = match synchronous {
         Synchronous::Never => false,
         Synchronous::Directories => changes_names(opcode),
-        Synchronous::Everything => changes_names(opcode) || changes_a_file(opcode),
+        Synchronous::Everything => {
+            changes_names(opcode) || changes_a_file(opcode) || may_change_a_file(request, opcode)?
+        }
     };
     Ok(match opcode {
         _ if !wanted => None,

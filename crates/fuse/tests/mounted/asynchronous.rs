@@ -1,4 +1,5 @@
-//! Direct writes through io_uring and AIO, which nobody stands and waits for: what they acknowledge as durable is durable.
+//! Direct writes through io_uring and AIO, which nobody stands and waits for: what they acknowledge as durable is durable, and who
+//! reads through the page cache sees it.
 
 use crate::support::{Setup, TestFilesystem, TestMount};
 use io_uring::{IoUring, opcode, types};
@@ -6,6 +7,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use syncline_device::{AlignedBuf, block_on};
 use syncline_fs::types::ROOT;
 
@@ -170,6 +173,48 @@ fn a_synced_direct_write_costs_one_flush() {
             // A checkpoint may fall into it, with two of its own.
             assert!((WRITES..=WRITES + 2).contains(&used), "{used} flushes for {WRITES} writes");
         }
+        mount.unmount();
+    }
+}
+
+#[test]
+fn cached_readers_see_what_asynchronous_direct_writes_have_written() {
+    const WRITES: u64 = 300;
+    for way in [Way::Uring, Way::Aio] {
+        let Some(mount) = TestMount::or_skip() else { return };
+        let path = mount.path().join("shared");
+        make(&path);
+        let written = AtomicU64::new(0);
+        let stale = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let file = File::open(&path).unwrap();
+                    loop {
+                        let least = written.load(Ordering::SeqCst);
+                        if least == u64::MAX {
+                            break;
+                        }
+                        let mut number = [0; 8];
+                        file.read_exact_at(&mut number, BLOCK as u64).unwrap();
+                        if u64::from_le_bytes(number) < least {
+                            stale.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            let file = open_direct(&path, 0);
+            for number in 1..=WRITES {
+                let block = AlignedBuf::copy_from(&number.to_le_bytes().repeat(BLOCK / 8));
+                write_all(way, &file, &[(BLOCK as u64, block)], 0);
+                written.store(number, Ordering::SeqCst);
+            }
+            written.store(u64::MAX, Ordering::SeqCst);
+        });
+        assert_eq!(stale.into_inner(), 0, "reads after a write that showed what was before: {way:?}");
+        let mut number = [0; 8];
+        File::open(&path).unwrap().read_exact_at(&mut number, BLOCK as u64).unwrap();
+        assert_eq!(u64::from_le_bytes(number), WRITES);
         mount.unmount();
     }
 }

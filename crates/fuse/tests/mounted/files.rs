@@ -90,10 +90,10 @@ fn an_open_file_outlives_its_name() {
 }
 
 /// A file in memory, until it is dropped.
-struct Mapping(*mut libc::c_void, usize);
+pub struct Mapping(*mut libc::c_void, usize);
 
 impl Mapping {
-    fn new(file: &File, len: usize, sharing: libc::c_int) -> Self {
+    pub fn new(file: &File, len: usize, sharing: libc::c_int) -> Self {
         // SAFETY: a new mapping, of a descriptor that is open.
         let map = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -103,23 +103,23 @@ impl Mapping {
         Self(map, len)
     }
 
-    fn get(&self, at: usize) -> u8 {
+    pub fn get(&self, at: usize) -> u8 {
         assert!(at < self.1);
         // SAFETY: within the mapping. Volatile, as the file may change it.
         unsafe { self.0.cast::<u8>().add(at).read_volatile() }
     }
 
-    fn set(&self, at: usize, byte: u8) {
+    pub fn set(&self, at: usize, byte: u8) {
         assert!(at < self.1);
         // SAFETY: within the mapping, which only this thread touches.
         unsafe { self.0.cast::<u8>().add(at).write_volatile(byte) }
     }
 
-    fn contents(&self) -> Vec<u8> {
+    pub fn contents(&self) -> Vec<u8> {
         (0..self.1).map(|at| self.get(at)).collect()
     }
 
-    fn sync(&self) {
+    pub fn sync(&self) {
         // SAFETY: the range is that of the mapping.
         assert_eq!(unsafe { libc::msync(self.0, self.1, libc::MS_SYNC) }, 0);
     }

@@ -2,9 +2,11 @@
 
 mod asynchronous;
 mod attributes;
+mod durable;
 mod files;
 mod handles;
 mod life;
+mod mapped;
 mod names;
 #[path = "../support/shell.rs"]
 mod shell;

@@ -8,6 +8,8 @@ mod attributes;
 mod files;
 #[path = "../mounted/life.rs"]
 mod life;
+#[path = "../mounted/mapped.rs"]
+mod mapped;
 #[path = "../mounted/names.rs"]
 mod names;
 mod queues;

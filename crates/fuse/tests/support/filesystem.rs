@@ -15,6 +15,7 @@ pub struct TestFilesystem {
     pub fs: Arc<Filesystem>,
 }
 
+#[allow(dead_code, reason = "who includes this needs one or the other")]
 impl TestFilesystem {
     /// A fresh, empty one in memory.
     pub fn new(size_bytes: u64) -> Self {

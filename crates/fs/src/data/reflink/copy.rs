@@ -2,7 +2,8 @@
 
 use super::take_over::Span;
 use crate::FsError;
-use crate::data::{BLOCK, read, write};
+use crate::data::write::{self, Writer};
+use crate::data::{BLOCK, read};
 use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino};
 use syncline_format::items::inode::SIZE_MAX;
@@ -83,7 +84,8 @@ impl Filesystem {
         let mut bytes = 0;
         for piece in pieces {
             let len = piece.len() as u64;
-            match write::write(self, span.to, span.to_offset + bytes, piece, kill_privileges).await {
+            let writer = Writer::calling(kill_privileges);
+            match write::write(self, span.to, span.to_offset + bytes, piece, writer).await {
                 Ok(()) => {
                     bytes += len;
                     self.counters.copied_bytes.add(len);

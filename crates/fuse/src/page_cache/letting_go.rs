@@ -1,0 +1,213 @@
+//! Has the kernel write back pages and drop them.
+//!
+//! The notification returns when all pages are gone. Until then it waits for whoever holds one: for a read that is on its way
+//! here, or for the write-back itself. So
+//!
+//! - a thread of its own sends it, which serves no requests;
+//! - few requests may wait for it at a time, fewer than can be under way, or those it waits for would never come through;
+//! - that thread has no descriptor but its own: if the daemon is killed in the middle of it, those of the threads that serve are
+//!   closed, the kernel gives up what they had begun, and the wait ends.
+
+use super::joined;
+use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
+use event_listener::Event;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::{io, thread};
+use syncline_fs::types::Ino;
+use zerocopy::IntoBytes;
+
+/// Requests that may wait at a time: half of the entries that every queue of io_uring has at least.
+const WAITING_MAX: usize = 4;
+
+/// Pages of one file to be let go of.
+struct Job {
+    ino: Ino,
+    ranges: Vec<Range<u64>>,
+    /// Who waits for it.
+    waiting: Vec<Arc<Done>>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Whoever waits is told in any case.
+        self.waiting.iter().for_each(|done| done.tell());
+    }
+}
+
+#[derive(Default)]
+struct Done {
+    over: AtomicBool,
+    told: Event,
+}
+
+impl Done {
+    fn tell(&self) {
+        self.over.store(true, Ordering::Release);
+        self.told.notify(usize::MAX);
+    }
+
+    async fn wait(&self) {
+        while !self.over.load(Ordering::Acquire) {
+            let told = self.told.listen();
+            if !self.over.load(Ordering::Acquire) {
+                told.await;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    /// One for each file, oldest first.
+    jobs: Mutex<State>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// The thread takes jobs.
+    running: bool,
+}
+
+/// The thread that sends notifications, once it was started.
+#[derive(Default)]
+pub struct LettingGo {
+    queue: Arc<Queue>,
+    waiting: AtomicUsize,
+}
+
+impl LettingGo {
+    /// Starts the thread, with a descriptor of the connection.
+    pub fn start(&self, connection: OwnedFd) -> io::Result<()> {
+        let (ready, started) = mpsc::channel();
+        let (finished, done) = mpsc::channel::<Job>();
+        let (descriptor, queue) = (connection.as_raw_fd(), self.queue.clone());
+        self.queue.jobs.lock().running = true;
+        thread::Builder::new().name("syncline-pages".into()).spawn(move || {
+            // The starting thread waits for this very message.
+            let _ = ready.send(keep_only(descriptor));
+            while let Some(job) = queue.next() {
+                job.ranges.iter().for_each(|range| let_go(descriptor, job.ino, range));
+                // Ends only after this thread.
+                let _ = finished.send(job);
+            }
+        })?;
+        // Waking who waits takes a descriptor that the other thread has not.
+        thread::Builder::new().name("syncline-told".into()).spawn(move || done.into_iter().for_each(drop))?;
+        if started.recv() != Ok(true) {
+            // It shares this descriptor, which then has to stay open for as long as the process lives.
+            std::mem::forget(connection);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread. What was asked for is over: the connection has ended.
+    pub fn end(&self) {
+        let mut state = self.queue.jobs.lock();
+        state.running = false;
+        state.jobs.clear();
+        self.queue.more.notify_all();
+    }
+
+    /// Has the pages of these ranges written back and dropped, and waits until they are; false if it did not wait, as too many
+    /// do already. Never to be called for a request during which the kernel holds one of the pages, or holds write-back up
+    /// (SETATTR of a size).
+    pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
+        let place = Place::take(&self.waiting);
+        let done = place.is_some().then(Arc::<Done>::default);
+        self.queue.add(ino, ranges, done.clone());
+        if let Some(done) = &done {
+            done.wait().await;
+        }
+        done.is_some()
+    }
+}
+
+impl Drop for LettingGo {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Queue {
+    fn add(&self, ino: Ino, ranges: Vec<Range<u64>>, done: Option<Arc<Done>>) {
+        let mut state = self.jobs.lock();
+        if !state.running {
+            done.iter().for_each(|done| done.tell());
+            return;
+        }
+        let known = state.jobs.iter().position(|job| job.ino == ino);
+        let index = known.unwrap_or_else(|| {
+            state.jobs.push_back(Job { ino, ranges: Vec::new(), waiting: Vec::new() });
+            state.jobs.len() - 1
+        });
+        let job = &mut state.jobs[index];
+        job.ranges.extend(ranges);
+        job.ranges = joined(std::mem::take(&mut job.ranges));
+        job.waiting.extend(done);
+        self.more.notify_one();
+    }
+
+    /// Waits for the next job; `None` at the end.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.jobs.lock();
+        loop {
+            if !state.running {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            self.more.wait(&mut state);
+        }
+    }
+}
+
+/// One of the few that may wait.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicUsize) -> Option<Self> {
+        // One too many gives its place back at once.
+        let place = (waiting.fetch_add(1, Ordering::AcqRel), Self(waiting));
+        (place.0 < WAITING_MAX).then_some(place.1)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Gives this thread a table of descriptors of its own with nothing but this one; false if that can't be done.
+fn keep_only(descriptor: RawFd) -> bool {
+    let own = descriptor as libc::c_uint;
+    // SAFETY: after the first call the table is this thread's alone, so what is closed in it is closed for nobody else, and this
+    // thread uses no other descriptor.
+    unsafe {
+        libc::unshare(libc::CLONE_FILES) == 0
+            && (own == 0 || libc::syscall(libc::SYS_close_range, 0, own - 1, 0) == 0)
+            && libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0) == 0
+    }
+}
+
+fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
+    let mut message = [0u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
+    let header = OutHeader { len: message.len() as u32, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
+    // No length stands for everything.
+    let end = range.end.min(i64::MAX as u64);
+    let body = InvalidateInodeOut { ino, offset: range.start as i64, len: (end - range.start) as i64 };
+    message[..OUT_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    message[OUT_HEADER_BYTES..].copy_from_slice(body.as_bytes());
+    // SAFETY: the memory is that of `message`. (A file the kernel does not know has no pages, and a connection that has ended
+    // none either: there is nothing to do about an error.)
+    unsafe { libc::write(descriptor, message.as_ptr().cast(), message.len()) };
+}
