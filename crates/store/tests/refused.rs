@@ -70,12 +70,14 @@ fn crashed(spawn: &Arc<dyn Spawn>) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(SIZE);
     block_on(format(device.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
     let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn.clone())).unwrap();
-    let mut put = |object: u64| {
+    let put = |object: u64| {
         let mut transaction = Transaction::new();
         transaction.put(Key { object, kind: 1, offset: 0 }, vec![object as u8; 2000]);
         store.commit(transaction).unwrap()
     };
-    (100..140).for_each(|object| drop(put(object)));
+    (100..140).for_each(|object| {
+        put(object);
+    });
     block_on(store.checkpoint()).unwrap();
     for object in 200..220 {
         block_on(store.sync(put(object))).unwrap();

@@ -204,7 +204,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
 
 /// What is mounted.
 enum Opened {
-    Whole(Recovered),
+    Whole(Box<Recovered>),
     Snapshot(Arc<Store>),
 }
 
@@ -236,7 +236,7 @@ async fn open(
     let about = |error: StoreError| Failure::from(error).about(image);
     let Some(name) = &choices.snapshot else {
         let (recovered, report) = Store::recover(device, options, spawn).await.map_err(about)?;
-        return Ok((Opened::Whole(recovered), report));
+        return Ok((Opened::Whole(Box::new(recovered)), report));
     };
     let (store, _) = Store::open_snapshot(device, options, spawn, name).await.map_err(about)?;
     Ok((Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
