@@ -24,6 +24,10 @@ crash:
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test soak -- --ignored --nocapture soak
 
+# Virtual hours: devices whose flushes take up to a minute, tasks that run late, an hour of rest after each life; so many seeds of each of four searches
+idle seeds="2000":
+    SYNCLINE_CRASH_SEEDS={{seeds}} cargo test --release -p syncline-sim --test time -- --ignored --nocapture --test-threads 1
+
 # Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
 threads seconds="600":
     SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture threads_for_a_long_time

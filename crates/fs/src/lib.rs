@@ -8,6 +8,7 @@
 mod access;
 mod acl;
 mod attributes;
+mod audit;
 mod cache;
 mod change;
 mod changes;

@@ -73,7 +73,7 @@ fn run_one<S: Subject>(subject: &S, case: &Case, script: &std::sync::Arc<Script>
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { cycles, lives, images, recovery_cuts, faults, canary, load } = self.plan;
+        let Plan { cycles, lives, images, recovery_cuts, faults, canary, load, slow, through } = self.plan;
         let Load { tasks, actions: (least, most), pressure } = load;
         let subject = match self.subject {
             CaseSubject::Store => "store",
@@ -83,8 +83,11 @@ impl fmt::Display for Case {
         writeln!(f, "subject {subject}\nseed {}", self.seed)?;
         writeln!(
             f,
-            "plan cycles={cycles} lives={lives} images={images} recovery_cuts={recovery_cuts} faults={faults} tasks={tasks} actions={least}..{most} pressure={pressure}"
+            "plan cycles={cycles} lives={lives} images={images} recovery_cuts={recovery_cuts} faults={faults} tasks={tasks} actions={least}..{most} pressure={pressure} slow={slow}"
         )?;
+        if let Some(through) = through {
+            writeln!(f, "plan through={through}")?;
+        }
         if let Some(canary) = canary {
             writeln!(f, "canary {canary}")?;
         }
@@ -128,6 +131,8 @@ fn set(plan: &mut Plan, setting: &str) -> Result<(), String> {
         "recovery_cuts" => plan.recovery_cuts = number(value)?,
         "faults" => plan.faults = number(value)?,
         "tasks" => plan.load.tasks = number(value)?,
+        "through" => plan.through = Some(number(value)?),
+        "slow" => plan.slow = number(value)?,
         "pressure" => plan.load.pressure = number(value)?,
         "actions" => {
             let (least, most) = value.split_once("..").ok_or_else(|| format!("'{value}' is no range"))?;
@@ -147,7 +152,13 @@ mod tests {
         let case = Case {
             subject: CaseSubject::Fs,
             seed: 77,
-            plan: Plan { faults: true, canary: Some("late-joiner".parse().unwrap()), ..Plan::long() },
+            plan: Plan {
+                faults: true,
+                canary: Some("late-joiner".parse().unwrap()),
+                slow: true,
+                through: Some(false),
+                ..Plan::long()
+            },
             pieces: Some(vec![
                 Piece::Action { life: 0, task: 3, index: 12 },
                 Piece::Fault { life: 1, index: 0 },

@@ -47,6 +47,10 @@ struct State {
     ready: Vec<u64>,
     timers: BTreeMap<Due, Waker>,
     jobs: BTreeMap<Due, Job>,
+    /// The task that runs late now, and until when; `None` where none ever does.
+    late: Option<(u64, u64)>,
+    /// Tasks started since somebody asked.
+    started: u64,
     closed: bool,
 }
 
@@ -55,6 +59,24 @@ struct Task {
     future: Option<TaskFuture>,
     waker: Arc<TaskWaker>,
     queued: bool,
+    /// Polls since somebody asked.
+    polls: u64,
+}
+
+/// How long a thread that is not scheduled leaves its task waiting.
+const LATE_NS: (u64, u64) = (1_000_000, 10_000_000_000);
+/// How long it is the same task that waits.
+const LATE_FOR_NS: (u64, u64) = (10_000_000, 60_000_000_000);
+
+/// What ran in a while.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Wakes {
+    /// Polls of the task that was polled most often.
+    pub most: u64,
+    /// Polls of all of them.
+    pub total: u64,
+    /// Tasks that were started.
+    pub started: u64,
 }
 
 /// The run does not come to its end.
@@ -64,6 +86,15 @@ pub enum Stalled {
     Stuck,
     /// Somebody tries the same for ever.
     Busy,
+}
+
+/// Why a run that is watched ended early.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Interrupted {
+    /// By itself.
+    Stalled(Stalled),
+    /// By what was seen.
+    Wrong(String),
 }
 
 impl Simulation {
@@ -77,6 +108,8 @@ impl Simulation {
             ready: Vec::new(),
             timers: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            late: None,
+            started: 0,
             closed: false,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
@@ -102,11 +135,47 @@ impl Simulation {
         self.shared.state.lock().now_ns
     }
 
+    /// From now on one task at a time, now this and now that, runs up to ten seconds after it was woken, as on a thread that is not
+    /// scheduled or writes to a log that is slow.
+    pub fn let_tasks_run_late(&self, late: bool) {
+        self.shared.state.lock().late = late.then_some((0, 0));
+    }
+
+    /// True when nobody can run before a timer ends: tasks sleep, and no operation of a device is on its way.
+    pub fn is_at_rest(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.ready.is_empty() && state.jobs.is_empty()
+    }
+
+    /// What ran since this was called last. A task that has ended meanwhile counts as started only.
+    pub fn take_wakes(&self) -> Wakes {
+        let mut state = self.shared.state.lock();
+        let mut wakes = Wakes { started: std::mem::take(&mut state.started), ..Wakes::default() };
+        for task in state.tasks.values_mut() {
+            let polls = std::mem::take(&mut task.polls);
+            wakes.most = wakes.most.max(polls);
+            wakes.total += polls;
+        }
+        wakes
+    }
+
     /// Runs everything until `future` ends.
     pub fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Stalled> {
+        self.run_watched(future, &mut |_| Ok(())).map_err(|interrupted| match interrupted {
+            Interrupted::Stalled(stalled) => stalled,
+            Interrupted::Wrong(what) => unreachable!("nobody watches: {what}"),
+        })
+    }
+
+    /// The same; `watch` looks around before each step, and ends the run by what it finds.
+    pub(crate) fn run_watched<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+        watch: &mut dyn FnMut(&Self) -> Result<(), String>,
+    ) -> Result<T, Interrupted> {
         let slot = Arc::new(Mutex::new(None));
         let answer = slot.clone();
         self.shared.add_task(Box::pin(async move {
@@ -117,11 +186,12 @@ impl Simulation {
             if let Some(value) = slot.lock().take() {
                 return Ok(value);
             }
+            watch(self).map_err(Interrupted::Wrong)?;
             if !self.shared.step() {
-                return Err(Stalled::Stuck);
+                return Err(Interrupted::Stalled(Stalled::Stuck));
             }
         }
-        Err(Stalled::Busy)
+        Err(Interrupted::Stalled(Stalled::Busy))
     }
 
     /// Kills the process: its tasks end where they are. Of its device operations on their way some still take place, as
@@ -179,6 +249,11 @@ impl Shared {
         self.state.lock().rng.random_range(0..end)
     }
 
+    /// A duration from the run's seed; see [`spread`].
+    pub(crate) fn random_spread(&self, least_ns: u64, most_ns: u64) -> u64 {
+        spread(&mut self.state.lock().rng, least_ns, most_ns)
+    }
+
     fn add_task(self: &Arc<Self>, future: TaskFuture) {
         let mut state = self.state.lock();
         if state.closed {
@@ -188,7 +263,8 @@ impl Shared {
         }
         let id = state.next_id();
         let waker = Arc::new(TaskWaker { id, shared: Arc::downgrade(self) });
-        state.tasks.insert(id, Task { future: Some(future), waker, queued: true });
+        state.tasks.insert(id, Task { future: Some(future), waker, queued: true, polls: 0 });
+        state.started += 1;
         state.ready.push(id);
     }
 
@@ -208,6 +284,7 @@ impl Shared {
             Pick::Task(id) => {
                 let task = state.tasks.get_mut(&id).expect("a ready task exists");
                 task.queued = false;
+                task.polls += 1;
                 let mut future = task.future.take().expect("a task is polled by one step at a time");
                 let waker = Waker::from(task.waker.clone());
                 drop(state);
@@ -238,6 +315,17 @@ impl State {
     fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    /// True when a task that was woken now is not to run at once.
+    fn runs_late(&mut self, id: u64) -> bool {
+        let Some((_, until_ns)) = self.late else { return false };
+        if self.now_ns >= until_ns {
+            let chosen = self.rng.random_range(0..self.tasks.len());
+            let task = self.tasks.keys().nth(chosen).copied().unwrap_or(0);
+            self.late = Some((task, self.now_ns + spread(&mut self.rng, LATE_FOR_NS.0, LATE_FOR_NS.1)));
+        }
+        self.late.is_some_and(|(task, _)| task == id) && self.rng.random()
     }
 
     fn due_in(&mut self, delay_ns: u64) -> Due {
@@ -276,11 +364,31 @@ impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = shared.state.lock();
-        if let Some(task) = state.tasks.get_mut(&self.id).filter(|task| !task.queued) {
-            task.queued = true;
+        let state = &mut *state;
+        let Some(task) = state.tasks.get_mut(&self.id).filter(|task| !task.queued) else { return };
+        task.queued = true;
+        if !state.runs_late(self.id) {
             state.ready.push(self.id);
+            return;
         }
+        let delay = spread(&mut state.rng, LATE_NS.0, LATE_NS.1);
+        let (due, id, shared) = (state.due_in(delay), self.id, self.shared.clone());
+        let job = move || {
+            let Some(shared) = shared.upgrade() else { return };
+            let mut state = shared.state.lock();
+            // One that woke itself may have ended.
+            if state.tasks.contains_key(&id) {
+                state.ready.push(id);
+            }
+        };
+        state.jobs.insert(due, Box::new(job));
     }
+}
+
+/// A duration between two, short and long ones alike: each order of magnitude is as likely as the next.
+pub(crate) fn spread(rng: &mut ChaCha8Rng, least_ns: u64, most_ns: u64) -> u64 {
+    let (least, most) = ((least_ns as f64).ln(), (most_ns as f64).ln());
+    rng.random_range(least..most).exp() as u64
 }
 
 struct VirtualClock(Arc<Shared>);
@@ -397,6 +505,34 @@ mod tests {
             .unwrap();
         assert!(simulation.now_ns() < 2_000_000_000);
         assert!(simulation.shared.state.lock().timers.is_empty());
+    }
+
+    #[test]
+    fn wakes_that_are_late_take_time_and_are_counted_once() {
+        let simulation = Simulation::new(1);
+        simulation.let_tasks_run_late(true);
+        simulation.spawner().spawn(Box::pin(async {
+            for _ in 0..20 {
+                yield_now().await;
+            }
+        }));
+        let sleep = simulation.spawner().sleep(Duration::from_secs(300));
+        simulation.run(sleep).unwrap();
+        assert!(simulation.is_at_rest());
+        simulation.let_tasks_run_late(false);
+        let wakes = simulation.take_wakes();
+        assert_eq!((wakes.started, wakes.total), (2, 0), "both have ended");
+        let spawner = simulation.spawner();
+        simulation.spawner().spawn(Box::pin(async move {
+            for _ in 0..5 {
+                spawner.sleep(Duration::from_secs(1)).await;
+            }
+            std::future::pending::<()>().await;
+        }));
+        simulation.run(simulation.spawner().sleep(Duration::from_secs(60))).unwrap();
+        // Once at first, and after each sleep.
+        assert_eq!(simulation.take_wakes(), Wakes { most: 6, total: 6, started: 2 });
+        assert_eq!(simulation.take_wakes(), Wakes::default());
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl FaultDevice {
     }
 }
 
-fn failure(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {
+/// EIO.
+pub(crate) fn failure(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {
     DeviceError::io(operation, offset, len_bytes, io::Error::from_raw_os_error(5))
 }
 

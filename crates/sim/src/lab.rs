@@ -4,6 +4,8 @@
 //! killed, which loses nothing that the device was told, or by a power cut, which loses whatever the device may lose.
 //! At several positions of a cycle's log images are made and opened, also with a second power cut during recovery.
 
+use crate::executor::Interrupted;
+use crate::rest::{Pace, Rested, Watched, rest};
 use crate::{
     CrashImages, Effect, Fault, FaultDevice, Latency, Piece, RecordingDevice, Script, SimDevice, Simulation,
     Stalled, ThroughDevice,
@@ -13,9 +15,13 @@ use rand_chacha::ChaCha8Rng;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_fs::Clock;
 use syncline_store::Canary;
+
+/// Limits of memory are looked at once in so many steps of a watched run.
+const STEPS_BETWEEN_LOOKS: u64 = 16;
 
 /// A future that a subject returns.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
@@ -41,6 +47,8 @@ pub struct World {
     pub canary: Option<Canary>,
     /// How much is to be done.
     pub load: Load,
+    /// Flushes take up to a minute, and so may everything else.
+    pub slow: bool,
     script: Arc<Script>,
     life: u32,
 }
@@ -64,9 +72,16 @@ impl World {
             faulty: context.plan.faults,
             canary: context.plan.canary,
             load: context.plan.load,
+            slow: context.plan.slow,
             script: context.script.clone(),
             life: context.life,
         }
+    }
+
+    /// A nap of so many microseconds; far longer beside a slow device.
+    pub(crate) async fn nap(&self, micros: u64) {
+        let stretched = Duration::from_micros(micros) * if self.slow { 500 } else { 1 };
+        self.spawn.sleep(stretched).await;
     }
 
     /// The seeds of a task's actions that take part, of `count` that `rng` decides about.
@@ -89,6 +104,8 @@ pub trait Subject: Send + Sync + 'static {
     /// Opens what a crash after `position` events left, compares it with what `model` allows, and returns a model of
     /// what came back.
     fn open(&self, world: World, model: Arc<Self::Model>, position: usize) -> Work<Opened<Self>>;
+    /// What can be seen of it from outside.
+    fn watch(&self, world: &World, handle: &Self::Handle, model: &Arc<Self::Model>) -> Arc<dyn Watched>;
     /// Does things, and notes them in the model.
     fn work(&self, world: World, handle: Self::Handle, model: Arc<Self::Model>) -> Work<()>;
 }
@@ -120,6 +137,11 @@ pub struct Plan {
     pub canary: Option<Canary>,
     /// What the lives are filled with.
     pub load: Load,
+    /// Slow devices, tasks that run late, and an hour of rest after each life. All the while somebody looks whether every block has
+    /// its owner and memory its limits.
+    pub slow: bool,
+    /// Whether devices flush behind writes; every second one does if that is not said.
+    pub through: Option<bool>,
 }
 
 /// How much a life does.
@@ -136,7 +158,17 @@ pub struct Load {
 impl Default for Plan {
     fn default() -> Self {
         let load = Load { tasks: 4, actions: (5, 60), pressure: false };
-        Self { cycles: 2, lives: 2, images: 6, recovery_cuts: 1, faults: false, canary: None, load }
+        Self {
+            cycles: 2,
+            lives: 2,
+            images: 6,
+            recovery_cuts: 1,
+            faults: false,
+            canary: None,
+            load,
+            slow: false,
+            through: None,
+        }
     }
 }
 
@@ -166,6 +198,8 @@ pub struct Explored {
     pub actions: u64,
     /// Checksum over all logs: equal for equal runs.
     pub digest: u32,
+    /// What was seen of those that are watched.
+    pub rested: Rested,
 }
 
 impl Explored {
@@ -175,6 +209,7 @@ impl Explored {
         self.events += other.events;
         self.actions += other.actions;
         self.digest = self.digest.rotate_left(5) ^ other.digest;
+        self.rested.add(other.rested);
     }
 }
 
@@ -203,9 +238,10 @@ pub fn run_script<S: Subject>(
     for cycle in 0..plan.cycles {
         let base = image.snapshot();
         let context = Context { plan, script: script.clone(), life: cycle * plan.lives };
-        let (log, lives) = run_cycle(subject, &mut rng, &context, image, model)
+        let (log, lives, rested) = run_cycle(subject, &mut rng, &context, image, model)
             .map_err(|what| format!("cycle {cycle}: {what}"))?;
-        explored.add(Explored { events: log.position() as u64, digest: log.digest(), ..Explored::default() });
+        let events = log.position() as u64;
+        explored.add(Explored { events, digest: log.digest(), rested, ..Explored::default() });
         let mut images = CrashImages::new(&base, log.events(), rng.random());
         let mut positions: Vec<usize> =
             (0..plan.images.max(1)).map(|_| rng.random_range(0..=log.position())).collect();
@@ -232,8 +268,8 @@ pub fn run_script<S: Subject>(
 }
 
 type Log = Arc<RecordingDevice>;
-/// What was recorded, and the lives that the process had meanwhile.
-type Recorded<M> = (Log, Vec<Life<M>>);
+/// What was recorded, the lives that the process had meanwhile, and what was seen of them.
+type Recorded<M> = (Log, Vec<Life<M>>, Rested);
 
 /// Lets the process live and be killed on one device, without a power cut.
 fn run_cycle<S: Subject>(
@@ -246,10 +282,12 @@ fn run_cycle<S: Subject>(
     let log = RecordingDevice::new(memory.clone());
     let mut lives = vec![Life { from: 0, model }];
     let plan = cycle.plan;
+    let mut rested = Rested::default();
     for life in 0..rng.random_range(1..=plan.lives.max(1)) {
         let context = Context { plan, script: cycle.script.clone(), life: cycle.life + life };
         let simulation = Simulation::new(rng.random());
-        let (device, faults) = stack(&simulation, &log, &memory, rng.random(), plan);
+        let pace = if plan.slow { Pace::slow(rng, plan.faults) } else { Pace::usual(plan.load.pressure) };
+        let (device, faults) = stack(&simulation, &log, &memory, rng.random(), plan, &pace);
         let world = World::new(device, &log, &memory, &simulation, rng.random(), &context);
         let before = lives.last().expect("there is one").model.clone();
         let early = faults.is_some() && rng.random_range(0..4) == 0;
@@ -264,16 +302,28 @@ fn run_cycle<S: Subject>(
                     break_something(&faults, rng, &context);
                 }
                 lives.push(Life { from: opened.recovered_at, model: opened.model.clone() });
-                drive(&simulation, subject.work(world, opened.handle, opened.model))?;
+                let watched = plan.slow.then(|| subject.watch(&world, &opened.handle, &opened.model));
+                let work = subject.work(world, opened.handle, opened.model);
+                match watched {
+                    None => drive(&simulation, work)?,
+                    Some(watched) => {
+                        simulation.let_tasks_run_late(pace.late);
+                        drive_watched(&simulation, work, &*watched, &mut rested)?;
+                        simulation.let_tasks_run_late(false);
+                        faults.iter().for_each(|faults| faults.mend());
+                        rested.add(rest(&simulation, &*watched, &log)?);
+                    }
+                }
                 simulation.run_steps(rng.random_range(0..60));
             }
             // A recovery that meets errors may give up; what it leaves is looked at like everything else.
+            Err(_) if pace.latency.stalls_fail => {}
             Err(_) if faults.is_some_and(|faults| faults.injected() > 0) => {}
             Err(what) => return Err(what),
         }
         simulation.kill();
     }
-    Ok((log, lives))
+    Ok((log, lives, rested))
 }
 
 /// The devices of one life, from the engine's side down to `memory`.
@@ -286,17 +336,20 @@ fn stack(
     memory: &Arc<MemoryDevice>,
     seed: u64,
     plan: Plan,
+    pace: &Pace,
 ) -> (Arc<dyn Device>, Option<Arc<FaultDevice>>) {
-    let often = if plan.load.pressure { 4 } else { Latency::default().slow_one_in };
-    let latency = Latency { slow_one_in: often, ..Latency::default() };
+    let latency = pace.latency;
     let (device, faults): (Arc<dyn Device>, _) = if plan.faults {
         let faults = FaultDevice::seeded(log.continued(memory.clone()), seed);
         (SimDevice::new(simulation, faults.clone(), latency), Some(faults))
     } else {
         (log.continued(SimDevice::new(simulation, memory.clone(), latency)), None)
     };
-    // Every second one flushes behind writes.
-    if seed.is_multiple_of(2) { (ThroughDevice::new(device), faults) } else { (device, faults) }
+    if plan.through.unwrap_or(seed.is_multiple_of(2)) {
+        (ThroughDevice::new(device), faults)
+    } else {
+        (device, faults)
+    }
 }
 
 /// Adds a few rules.
@@ -371,9 +424,40 @@ fn open_once<S: Subject>(
     Ok((device, opened.model))
 }
 
+/// The same; looks at every moment of rest, and now and then in between.
+fn drive_watched<T: Send + 'static>(
+    simulation: &Simulation,
+    work: Work<T>,
+    watched: &dyn Watched,
+    rested: &mut Rested,
+) -> Result<T, String> {
+    let mut steps = 0_u64;
+    let started_ns = simulation.now_ns();
+    let mut look = |simulation: &Simulation| {
+        steps += 1;
+        if simulation.is_at_rest() {
+            rested.look(watched)?;
+        } else if steps.is_multiple_of(STEPS_BETWEEN_LOOKS) {
+            watched.limits()?;
+        }
+        Ok(())
+    };
+    let outcome = simulation.run_watched(work, &mut look);
+    rested.virtual_ns += simulation.now_ns() - started_ns;
+    match outcome {
+        Ok(result) => result,
+        Err(Interrupted::Wrong(what)) => Err(what),
+        Err(Interrupted::Stalled(stalled)) => Err(told(stalled)),
+    }
+}
+
 fn drive<T: Send + 'static>(simulation: &Simulation, work: Work<T>) -> Result<T, String> {
-    simulation.run(work).map_err(|stalled| match stalled {
+    simulation.run(work).map_err(told)?
+}
+
+fn told(stalled: Stalled) -> String {
+    match stalled {
         Stalled::Stuck => "stalled: everybody waits for something".to_owned(),
         Stalled::Busy => "stalled: somebody tries the same for ever".to_owned(),
-    })?
+    }
 }

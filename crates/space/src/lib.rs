@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+mod books;
 mod bounds;
 mod discard;
 mod error;
@@ -32,6 +33,8 @@ mod shrink;
 mod space;
 mod walk;
 
+#[doc(hidden)]
+pub use books::Books;
 pub use error::SpaceError;
 pub use frozen::FrozenMap;
 pub use kept::KeptMap;

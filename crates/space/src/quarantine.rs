@@ -61,6 +61,11 @@ impl Quarantine {
         open
     }
 
+    /// The runs that nobody uses, and nobody gets.
+    pub(crate) fn withheld(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        self.runs.iter().flat_map(|kept| kept.withheld.iter().copied())
+    }
+
     /// Blocks that nobody uses, and nobody gets.
     pub(crate) fn withheld_blocks(&self) -> u64 {
         self.runs.iter().map(|kept| blocks_of(&kept.withheld)).sum()

@@ -195,6 +195,8 @@ impl Store {
         self.give_way();
         let slot = 1 - state.slot;
         if let Err(error) = self.write_slot_patiently(slot, &written.superblock).await {
+            // Not undone: that superblock may count.
+            table.into_iter().for_each(|table| table.hold(&self.space, frozen.generation));
             self.superblock_uncertain(frozen, &error);
             return Err(error);
         }

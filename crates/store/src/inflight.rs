@@ -102,6 +102,11 @@ impl Write {
         self.attempt().on_end(Box::new(move |_| then()));
     }
 
+    /// Bytes of its buffers.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.bufs.iter().map(|buf| buf.len() as u64).sum()
+    }
+
     /// The block at `index` of the run.
     fn block(&self, index: usize) -> Bytes {
         let mut at = index * BLOCK_BYTES;
@@ -170,6 +175,11 @@ impl DataWrite {
     pub(crate) fn write(&self) -> &Arc<Write> {
         &self.0.write
     }
+
+    /// True when nobody but the table has it: nobody will let go of it.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
 }
 
 /// The table of data writes not known to be durable, by address.
@@ -218,6 +228,12 @@ impl Inflight {
         abandoned.parts.push(part);
         let blocks: u64 = abandoned.parts.iter().map(|part| part.blocks).sum();
         abandoned.retired || blocks >= data.run().blocks
+    }
+
+    /// Looks at each write in the table; how many it counts.
+    pub(crate) fn each(&self, mut look: impl FnMut(&DataWrite)) -> usize {
+        self.writes.read().values().for_each(&mut look);
+        self.count.load(Ordering::Acquire)
     }
 
     /// The bytes of `run` if one write holds them all.

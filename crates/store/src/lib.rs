@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ablation;
+mod audit;
 mod background;
 mod canary;
 mod checkpoint;
@@ -44,6 +45,8 @@ mod trim;
 mod view;
 
 pub use ablation::{Ablation, Ablations};
+#[doc(hidden)]
+pub use audit::Held;
 pub use canary::Canary;
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;

@@ -204,6 +204,11 @@ impl NewTable {
         Ok(())
     }
 
+    /// A superblock that may be durable or not points to it: its blocks are reusable after a later one.
+    pub(crate) fn hold(self, space: &Space, generation: u64) {
+        self.table.blocks.into_iter().for_each(|block| space.hold(block, generation));
+    }
+
     /// Gives its blocks back: no superblock points to it.
     pub(crate) fn undo(self, space: &Space) {
         self.table.blocks.into_iter().for_each(|block| space.give_back(block));

@@ -201,6 +201,11 @@ impl DataState {
         !self.dirty.is_empty() || !self.in_flight.is_empty()
     }
 
+    /// Blocks of memory that what is dirty or not yet named takes: what counts towards the limit of dirty bytes.
+    pub(crate) fn memory_blocks(&self) -> u32 {
+        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.flying_blocks)
+    }
+
     /// True when something is dirty, or not yet named, that the log does not have either.
     pub(crate) fn has_unlogged(&self) -> bool {
         self.dirty.unlogged() > 0 || !self.in_flight.is_empty()

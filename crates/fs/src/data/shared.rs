@@ -82,7 +82,7 @@ impl DataShared {
 
     /// Brings the gauge of dirty bytes up to date with an inode's.
     pub(crate) fn account(&self, data: &mut DataState) {
-        let blocks = data.dirty.memory_blocks() + data.in_flight.memory_blocks().max(data.flying_blocks);
+        let blocks = data.memory_blocks();
         let bytes = |blocks: u32| u64::from(blocks) * super::BLOCK;
         if self.dirty_bytes.replace(bytes(data.accounted_blocks), bytes(blocks)) {
             self.progress.notify(usize::MAX);

@@ -7,7 +7,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
@@ -25,7 +24,7 @@ pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHisto
 async fn grow(world: &World, fs: &Arc<Filesystem>, stopping: Arc<AtomicBool>) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x960e);
     while !stopping.load(Ordering::Acquire) {
-        world.spawn.sleep(Duration::from_micros(rng.random_range(100..10_000))).await;
+        world.nap(rng.random_range(100..10_000)).await;
         match enlarge(fs, &mut rng).await.map_err(Failure::from) {
             Ok(()) | Err(Failure::Expected) => {}
             Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if world.faulty => {

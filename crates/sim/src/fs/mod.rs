@@ -18,6 +18,8 @@ pub use history::FsHistory;
 
 use self::workload::Mix;
 use crate::lab::{Opened, Subject, Work, World};
+use crate::rest::{Watched, WatchedFs, WatchedStore};
+use crate::store::{limits, slow_options};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -63,6 +65,10 @@ impl Subject for FsSubject {
         })
     }
 
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
+    }
+
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         Box::pin(workload::work(world, fs, model, Mix::Plain))
     }
@@ -85,6 +91,10 @@ impl Subject for WithoutParentPointers {
             let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
             Ok(Opened { handle, model, recovered_at })
         })
+    }
+
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
@@ -117,6 +127,10 @@ impl Subject for Compressed {
         })
     }
 
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
+    }
+
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         FsSubject.work(world, fs, model)
     }
@@ -138,6 +152,10 @@ impl Subject for WithQuotas {
             let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
             Ok(Opened { handle, model, recovered_at })
         })
+    }
+
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
@@ -164,6 +182,10 @@ impl Subject for Everything {
             let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
             Ok(Opened { handle, model, recovered_at })
         })
+    }
+
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
@@ -199,6 +221,10 @@ impl Subject for Growing {
         })
     }
 
+    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
+        watch(world, fs)
+    }
+
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
         Box::pin(growing::work(world, fs, model))
     }
@@ -219,9 +245,34 @@ fn check_image(world: &World) -> Result<(), String> {
     }
 }
 
+/// What of the memory that syncs and write-back have in hand comes on top of the limits: what is dirty, twice.
+fn watch(world: &World, fs: &Arc<Filesystem>) -> Arc<dyn Watched> {
+    let (store_options, options) = options(world);
+    let mut limits = limits(&store_options);
+    limits.unflushed_bytes += 2 * options.dirty_bytes_max;
+    // What files hold is compared after each power cut.
+    let verify: Box<dyn Fn() -> Work<()> + Send + Sync> = Box::new(|| Box::pin(async { Ok(()) }));
+    let contents: Box<dyn Fn() -> Result<(), String> + Send + Sync> = Box::new(|| Ok(()));
+    let store = WatchedStore { store: fs.store().clone(), limits, faulty: world.faulty, verify, contents };
+    // A write may be larger than what is left, when nothing else is dirty.
+    Arc::new(WatchedFs { fs: fs.clone(), store, dirty_bytes_max: options.dirty_bytes_max + (1 << 20) })
+}
+
 /// Limits so small that seals, flushes, write-back and checkpoints come often.
 fn options(world: &World) -> (StoreOptions, Options) {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
+    if world.slow {
+        let store = slow_options(world, &mut rng);
+        let fs = Options {
+            dirty_bytes_max: 1 << 20,
+            writeback_start_bytes: 1 << rng.random_range(15..20),
+            cached_inodes_max: if rng.random() { 4 } else { 1000 },
+            clock: world.clock.clone(),
+            access_time: AccessTime::Never,
+            ..Options::default()
+        };
+        return (store, fs);
+    }
     let store = StoreOptions {
         node_cache_bytes: if world.load.pressure { 32 << 10 } else { 8 << 20 },
         memtable_bytes: 1 << rng.random_range(13..18),

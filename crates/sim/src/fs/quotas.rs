@@ -8,7 +8,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use syncline_fs::{Filesystem, FsError, QuotaLimits};
 use syncline_store::StoreError;
 
@@ -53,7 +52,7 @@ async fn change_quotas(
             Err(Failure::Device(error)) => return Err(format!("a quota could not be changed: {error}")),
             Err(Failure::Wrong(what)) => return Err(what),
         }
-        world.spawn.sleep(Duration::from_micros(rng.random_range(100..20_000))).await;
+        world.nap(rng.random_range(100..20_000)).await;
     }
     Ok(())
 }

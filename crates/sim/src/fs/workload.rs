@@ -10,7 +10,6 @@ use rand_chacha::ChaCha8Rng;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use syncline_format::superblock::FEATURE_SNAPSHOTS;
 use syncline_fs::types::Ino;
 use syncline_fs::{Filesystem, FsError};
@@ -52,7 +51,7 @@ pub(super) async fn work(
         }));
     }
     loop {
-        world.spawn.sleep(Duration::from_micros(200)).await;
+        world.nap(200).await;
         let mut outcome = outcome.lock();
         if let Some(error) = outcome.1.take() {
             return Err(error);
@@ -99,7 +98,7 @@ pub(super) async fn work_beside<B: Future<Output = Result<(), String>> + Send + 
         if let Some(ended) = outcome.lock().take() {
             return worked.and(ended);
         }
-        world.spawn.sleep(Duration::from_micros(100)).await;
+        world.nap(100).await;
     }
 }
 
@@ -222,8 +221,7 @@ impl Task {
             97 => self.dedupe_range().await,
             _ => {
                 let longest = if self.rng.random_range(0..8) == 0 { 230_000 } else { 6_000 };
-                let nap = Duration::from_micros(self.rng.random_range(0..longest));
-                self.world.spawn.sleep(nap).await;
+                self.world.nap(self.rng.random_range(0..longest)).await;
                 Ok(())
             }
         }

@@ -110,6 +110,11 @@ impl StoreHistory {
         self.grown.lock().items.get(key).cloned()
     }
 
+    /// All present items.
+    pub(crate) fn present(&self) -> BTreeMap<Key, Bytes> {
+        self.grown.lock().items.clone()
+    }
+
     /// All present items of a range.
     pub(crate) fn range(&self, from: Key, to: Key) -> Vec<(Key, Bytes)> {
         self.grown.lock().items.range(from..=to).map(|(key, value)| (*key, value.clone())).collect()

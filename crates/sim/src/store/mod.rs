@@ -7,7 +7,9 @@ mod workload;
 
 pub use history::StoreHistory;
 
+use crate::executor::spread;
 use crate::lab::{Opened, Subject, Work, World};
+use crate::rest::{Limits, Watched, WatchedStore};
 use bytes::Bytes;
 use history::STAMP;
 use rand::{Rng, SeedableRng};
@@ -27,6 +29,12 @@ const ITEM: u8 = 2;
 const EXTENT: u8 = 3;
 /// Size of the image: the smallest there is.
 const IMAGE_BYTES: u64 = 16 << 20;
+
+/// What operations may hold beyond a limit, because they were admitted below it: each task some writes of at most 60 blocks, gathered
+/// while there was no room to name them, and their share of the log.
+const IN_HAND_BYTES: u64 = 3 << 20;
+/// Of that, log.
+const LOG_IN_HAND_BYTES: u64 = 128 << 10;
 
 /// A store and the history it must come back to a prefix of.
 pub struct StoreSubject;
@@ -52,6 +60,23 @@ impl Subject for StoreSubject {
         })
     }
 
+    fn watch(&self, world: &World, store: &Arc<Store>, model: &Arc<StoreHistory>) -> Arc<dyn Watched> {
+        let limits = limits(&options(world));
+        let verify = {
+            let (store, model) = (store.clone(), model.clone());
+            move || -> Work<()> {
+                let (store, model) = (store.clone(), model.clone());
+                Box::pin(async move { verify::verify_present(&store, &model).await })
+            }
+        };
+        let contents = {
+            let (store, model, image) = (store.clone(), model.clone(), world.image.clone());
+            Box::new(move || verify::compare_device(&store, &model, &image))
+        };
+        let (store, verify) = (store.clone(), Box::new(verify));
+        Arc::new(WatchedStore { store, limits, faulty: world.faulty, verify, contents })
+    }
+
     fn work(&self, world: World, store: Arc<Store>, model: Arc<StoreHistory>) -> Work<()> {
         Box::pin(workload::work(world, store, model))
     }
@@ -60,6 +85,9 @@ impl Subject for StoreSubject {
 /// Limits so small that seals, flushes and checkpoints come often.
 fn options(world: &World) -> StoreOptions {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
+    if world.slow {
+        return slow_options(world, &mut rng);
+    }
     StoreOptions {
         node_cache_bytes: if world.load.pressure { 32 << 10 } else { 8 << 20 },
         memtable_bytes: 1 << rng.random_range(12..18),
@@ -72,6 +100,34 @@ fn options(world: &World) -> StoreOptions {
         discard: rng.random(),
         patience: Duration::ZERO,
         ..StoreOptions::default()
+    }
+}
+
+/// Times as they are shipped, and limits that are reached while a flush takes its time.
+pub(crate) fn slow_options(world: &World, rng: &mut ChaCha8Rng) -> StoreOptions {
+    StoreOptions {
+        memtable_bytes: 1 << rng.random_range(16..22),
+        checkpoint_interval: Duration::from_nanos(spread(rng, 1_000_000_000, 30_000_000_000)),
+        log_bytes: 1 << rng.random_range(17..21),
+        seal_bytes: 1 << rng.random_range(11..15),
+        unflushed_bytes: 1 << rng.random_range(15..18),
+        pending_bytes: 1 << rng.random_range(14..18),
+        // It is real time that is measured there.
+        patience: Duration::ZERO,
+        canary: world.canary,
+        epoch: Some(rng.random()),
+        discard: rng.random(),
+        ..StoreOptions::default()
+    }
+}
+
+/// What a store may hold: what is documented, and one operation of each task that was admitted just below.
+pub(crate) fn limits(options: &StoreOptions) -> Limits {
+    Limits {
+        // What is pending becomes a batch however long the flush before it takes.
+        unflushed_bytes: 4 * options.unflushed_bytes + options.pending_bytes as u64 + IN_HAND_BYTES,
+        pending_log_bytes: options.pending_bytes as u64 + LOG_IN_HAND_BYTES,
+        memtable_bytes: 2 * options.memtable_bytes as u64 + IN_HAND_BYTES,
     }
 }
 

@@ -4,9 +4,11 @@ use super::history::{STAMP, StoreHistory};
 use super::{EXTENT, Placed, snapshots};
 use crate::content::block_of;
 use crate::lab::World;
+use crate::tear::get;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use syncline_device::BLOCK_BYTES;
+use std::sync::Arc;
+use syncline_device::{BLOCK_BYTES, Device, MemoryDevice};
 use syncline_format::{BlockRun, Key};
 use syncline_store::Store;
 
@@ -43,6 +45,38 @@ pub(super) async fn verify(
     verify_space(store, placed.iter().map(|data| data.run).collect()).await?;
     let snapshots = snapshots::verify(world, store, history, position).await?;
     Ok(StoreHistory::starting_with(expected, op, objects).after(history, snapshots))
+}
+
+/// All data that is named can be read. Nobody changes anything meanwhile.
+pub(super) async fn verify_present(store: &Store, history: &StoreHistory) -> Result<(), String> {
+    for data in placed_in(&history.present())? {
+        verify_data(store, &data).await?;
+    }
+    Ok(())
+}
+
+/// All data that is named lies where it should, unless it is in memory because it does not yet. Nothing is on its way.
+pub(super) fn compare_device(
+    store: &Store,
+    history: &StoreHistory,
+    image: &Arc<MemoryDevice>,
+) -> Result<(), String> {
+    let device: Arc<dyn Device> = image.clone();
+    for data in placed_in(&history.present())? {
+        if store.holds_write(data.run) {
+            continue;
+        }
+        let found = get(&device, data.run.offset_bytes(), data.run.len_bytes() as usize);
+        let wrong =
+            found.chunks(BLOCK_BYTES).zip(0..).find(|(block, index)| **block != block_of(data.tag, *index));
+        if let Some((_, index)) = wrong {
+            return Err(format!(
+                "block {index} of data {:#x} at {:?} is not on the device",
+                data.tag, data.run
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The data that the items refer to.

@@ -3,6 +3,7 @@
 use super::history::{Change, STAMP, StoreHistory};
 use super::{EXTENT, FIRST_OBJECT, ITEM, Placed};
 use crate::content::block_of;
+use crate::executor::spread;
 use crate::lab::World;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -25,6 +26,7 @@ pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHist
     };
     // Some lives fill the image, so that room runs out in every place where it can.
     let crowded = rng.random_range(0..if world.load.pressure { 2 } else { 6 }) == 0;
+    let narrow = world.slow && rng.random();
     let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
     for index in 0..world.load.tasks {
         let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
@@ -37,6 +39,8 @@ pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHist
             writes: Vec::new(),
             freed: Vec::new(),
             crowded,
+            narrow,
+            restless: narrow && index >= world.load.tasks / 2,
         };
         let outcome = outcome.clone();
         world.spawn.spawn(Box::pin(async move {
@@ -50,7 +54,7 @@ pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHist
     }
     drop((store, history));
     loop {
-        world.spawn.sleep(Duration::from_micros(200)).await;
+        world.nap(200).await;
         let mut outcome = outcome.lock();
         if let Some(error) = outcome.1.take() {
             return Err(error);
@@ -72,6 +76,10 @@ struct Task {
     freed: Vec<u64>,
     /// Write much and keep it.
     crowded: bool,
+    /// Write over the same few extents again and again, so that blocks are soon used anew.
+    narrow: bool,
+    /// Never wait for a sync: while others do, somebody goes on.
+    restless: bool,
 }
 
 type Done = Result<(), StoreError>;
@@ -88,14 +96,20 @@ fn finds_room(answer: Done) -> Done {
 
 impl Task {
     async fn run(&mut self, actions: Vec<u64>) -> Result<(), String> {
+        let outcome = self.run_actions(actions).await;
+        self.drop_writes();
+        outcome
+    }
+
+    async fn run_actions(&mut self, actions: Vec<u64>) -> Result<(), String> {
         for action in actions {
             // Each on its own: leaving one out changes no other.
             self.rng = ChaCha8Rng::seed_from_u64(action);
             match self.act().await {
                 // Room is scarce on so small an image: that is an answer, not a failure.
                 Ok(()) | Err(StoreError::NoSpace) => {}
-                Err(StoreError::ReadOnly { .. }) if self.world.faulty => return Ok(()),
-                Err(_) if self.world.faulty => self.writes.clear(),
+                Err(StoreError::ReadOnly { .. }) if self.world.faulty => break,
+                Err(_) if self.world.faulty => self.drop_writes(),
                 Err(error) => return Err(format!("an operation failed: {error}")),
             }
             self.look().await?;
@@ -103,7 +117,27 @@ impl Task {
         Ok(())
     }
 
+    /// Names nothing of what was written and not named.
+    fn drop_writes(&mut self) {
+        for (write, _) in std::mem::take(&mut self.writes) {
+            self.store.abandon(&write, write.run());
+        }
+    }
+
     async fn act(&mut self) -> Done {
+        if self.world.slow && self.rng.random_range(0..12) == 0 {
+            return self.change_many_items().await;
+        }
+        if self.restless {
+            self.world
+                .spawn
+                .sleep(Duration::from_nanos(spread(&mut self.rng, 1_000_000, 2_000_000_000)))
+                .await;
+            return match self.rng.random_range(0..10) {
+                0..7 => self.write_data(true).await,
+                _ => self.remove_data().await,
+            };
+        }
         match self.rng.random_range(0..100) {
             0..30 => self.change_items().await,
             30..45 => self.write_data(true).await,
@@ -120,13 +154,12 @@ impl Task {
             91..93 => self.create_snapshot().await,
             93..95 => self.delete_snapshot().await,
             95..98 => {
-                let nap = Duration::from_micros(self.rng.random_range(0..3000));
-                self.world.spawn.sleep(nap).await;
+                self.world.nap(self.rng.random_range(0..3000)).await;
                 Ok(())
             }
             _ => {
                 // Long enough for the marker of an idle log.
-                self.world.spawn.sleep(Duration::from_millis(230)).await;
+                self.world.nap(230_000).await;
                 Ok(())
             }
         }
@@ -187,6 +220,14 @@ impl Task {
         Ok(())
     }
 
+    /// Changes without a sync, as fast as they are admitted: more than may wait for a flush.
+    async fn change_many_items(&mut self) -> Done {
+        for _ in 0..self.rng.random_range(50..1500) {
+            self.change_items().await?;
+        }
+        Ok(())
+    }
+
     /// Writes data, and names it at once or later.
     async fn write_data(&mut self, name_now: bool) -> Done {
         let want = self.rng.random_range(1..=if self.crowded { 60 } else { 16 });
@@ -209,10 +250,12 @@ impl Task {
         }
         let wait = self.rng.random_bool(0.4);
         self.store.admit(Admission::Grow).await?;
-        for (write, tag) in std::mem::take(&mut self.writes) {
+        while !self.writes.is_empty() {
             if wait {
+                let write = self.writes[0].0.clone();
                 write.wait().await?;
             }
+            let (write, tag) = self.writes.remove(0);
             self.name(write, tag)?;
         }
         Ok(())
@@ -239,12 +282,19 @@ impl Task {
             transaction.free(old.run);
             self.freed.push(old.run.start);
         }
-        self.commit(transaction, vec![(key, Some(placed.encode()))])?;
-        Ok(())
+        let committed = self.commit(transaction, vec![(key, Some(placed.encode()))]);
+        if committed.is_err() {
+            self.store.abandon(&write, part);
+        }
+        committed.map(drop)
     }
 
     fn random_extent_key(&mut self) -> Key {
-        let (objects, offsets) = if self.crowded { (40, 10) } else { (8, 6) };
+        let (objects, offsets) = match (self.narrow, self.crowded) {
+            (true, _) => (2, 3),
+            (_, true) => (40, 10),
+            _ => (8, 6),
+        };
         let object = FIRST_OBJECT + self.rng.random_range(0..objects);
         Key { object, kind: EXTENT, offset: self.rng.random_range(0..offsets) }
     }

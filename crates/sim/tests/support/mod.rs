@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
+use syncline_sim::rest::Rested;
 
 const THREADS: usize = 2;
 /// No seed takes so long, unless it hangs.
@@ -147,4 +148,11 @@ fn report(found: &Found, started: Instant) {
         found.violations.len(),
         started.elapsed().as_secs_f64()
     );
+    let Rested { moments, compared, hours, virtual_ns } = found.explored.rested;
+    if moments > 0 {
+        println!(
+            "{} virtual hours, {hours} of rest; {moments} moments of rest, at {compared} of them the owner of every block",
+            virtual_ns / 3_600_000_000_000
+        );
+    }
 }

@@ -1,0 +1,228 @@
+//! What is looked at while a simulated engine runs, at each moment of rest, and before and after an hour of it.
+//!
+//! A moment of rest is one at which nobody can run before a timer ends: every task sleeps or waits, and no operation of the device is on
+//! its way. Then every block that is not free has exactly one owner, and what is held in memory is what is counted. After an hour in which
+//! nobody asks for anything all of that is as it was, nothing was written, and no task ran more often than is stated here.
+
+use crate::lab::Work;
+use crate::{Latency, RecordingDevice, Simulation, Stalled, Wakes};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_fs::Filesystem;
+use syncline_store::{Held, Store};
+
+/// Polls of one task in a second in which nobody asks for anything: the log's task looks five times whether it is idle.
+pub const WAKES_MAX: u64 = 6;
+/// Polls of all tasks of an engine in such a second.
+pub const WAKES_OF_ALL_MAX: u64 = 8;
+
+/// Until then everything that was due has come to its end, also on a device whose flushes take a minute.
+const SETTLE: Duration = Duration::from_secs(1800);
+/// How long the rest is.
+const REST_SECONDS: u64 = 3600;
+
+/// What is named is compared with the device at one in so many moments of rest.
+const MOMENTS_BETWEEN_READS: u64 = 8;
+
+/// How fast a life's devices and threads are.
+pub(crate) struct Pace {
+    pub(crate) latency: Latency,
+    /// Tasks run late, one at a time.
+    pub(crate) late: bool,
+}
+
+impl Pace {
+    /// Devices as most are.
+    pub(crate) fn usual(pressure: bool) -> Self {
+        let often = if pressure { 4 } else { Latency::default().slow_one_in };
+        Self { latency: Latency { slow_one_in: often, ..Latency::default() }, late: false }
+    }
+
+    /// Slow ones, and in every second life threads that are not scheduled for a while.
+    pub(crate) fn slow(rng: &mut ChaCha8Rng, stalls_fail: bool) -> Self {
+        Self { late: rng.random(), latency: Latency::slow(rng, stalls_fail) }
+    }
+}
+
+/// What can be seen of an engine from outside.
+pub trait Watched: Send + Sync {
+    /// What no moment may show: more memory than the limits allow, books that are wrong.
+    fn limits(&self) -> Result<(), String>;
+    /// Whether every block has one owner; false if that can't be told now.
+    fn owners(&self) -> Result<bool, String>;
+    /// Whether what is named lies on the device, unless it is on its way there. Only to be asked when nothing is.
+    fn contents(&self) -> Result<(), String>;
+    /// What an hour of rest must not change.
+    fn held(&self) -> Result<String, String>;
+    /// Everything can be read, and is what it should be.
+    fn verify(&self) -> Work<()>;
+}
+
+/// What was seen of lives that were watched.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Rested {
+    /// Moments of rest.
+    pub moments: u64,
+    /// Of these, such that the owner of every block was compared.
+    pub compared: u64,
+    /// Hours of rest.
+    pub hours: u64,
+    /// Virtual time that passed.
+    pub virtual_ns: u64,
+}
+
+impl Rested {
+    /// Adds another life's.
+    pub fn add(&mut self, other: Self) {
+        self.moments += other.moments;
+        self.compared += other.compared;
+        self.hours += other.hours;
+        self.virtual_ns += other.virtual_ns;
+    }
+
+    /// Looks at a moment of rest.
+    pub(crate) fn look(&mut self, watched: &dyn Watched) -> Result<(), String> {
+        self.moments += 1;
+        watched.limits()?;
+        self.compared += u64::from(watched.owners()?);
+        if self.moments.is_multiple_of(MOMENTS_BETWEEN_READS) {
+            watched.contents()?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets an hour pass in which nobody asks for anything.
+pub(crate) fn rest(
+    simulation: &Simulation,
+    watched: &dyn Watched,
+    log: &RecordingDevice,
+) -> Result<Rested, String> {
+    let mut rested = Rested::default();
+    let started_ns = simulation.now_ns();
+    sleep(simulation, SETTLE)?;
+    simulation.run(watched.verify()).map_err(|stalled| format!("at rest: {stalled:?}"))??;
+    rested.look(watched)?;
+    let (before, events) = (watched.held()?, log.position());
+    simulation.take_wakes();
+    for second in 1..=REST_SECONDS {
+        sleep(simulation, Duration::from_secs(1))?;
+        let Wakes { most, total, .. } = simulation.take_wakes();
+        if most > WAKES_MAX || total > WAKES_OF_ALL_MAX {
+            return Err(format!(
+                "in second {second} of a rest one task ran {most} times, and all of them {total} times"
+            ));
+        }
+        if second % 60 == 0 {
+            rested.look(watched)?;
+        }
+    }
+    let (after, written) = (watched.held()?, log.position() - events);
+    if before != after {
+        return Err(format!("an hour of rest made of {before} {after}"));
+    }
+    if written > 0 {
+        return Err(format!("the device was asked {written} things in an hour of rest"));
+    }
+    rested.hours = 1;
+    rested.virtual_ns = simulation.now_ns() - started_ns;
+    Ok(rested)
+}
+
+fn sleep(simulation: &Simulation, duration: Duration) -> Result<(), String> {
+    let ended = simulation.run(simulation.spawner().sleep(duration));
+    ended.map_err(|stalled: Stalled| format!("at rest: {stalled:?}"))
+}
+
+/// Limits of a store's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Log and data that no flush covers.
+    pub(crate) unflushed_bytes: u64,
+    /// Of that, log that is not sealed.
+    pub(crate) pending_log_bytes: u64,
+    /// Changes that are not in the tree.
+    pub(crate) memtable_bytes: u64,
+}
+
+/// A store that is watched.
+pub(crate) struct WatchedStore {
+    pub(crate) store: Arc<Store>,
+    pub(crate) limits: Limits,
+    /// The device fails now and then, so the store may become read-only.
+    pub(crate) faulty: bool,
+    /// Reads what should be there.
+    pub(crate) verify: Box<dyn Fn() -> Work<()> + Send + Sync>,
+    /// Compares the device with what should be there.
+    pub(crate) contents: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+impl Watched for WatchedStore {
+    fn limits(&self) -> Result<(), String> {
+        let held: Held = self.store.held()?;
+        let Limits { unflushed_bytes, pending_log_bytes, memtable_bytes } = self.limits;
+        let exceeds = held.unflushed_bytes() > unflushed_bytes
+            || held.pending_log_bytes > pending_log_bytes
+            || held.memtable_bytes > memtable_bytes;
+        if exceeds && !held.leaving_log {
+            return Err(format!("more is held in memory than {:?}: {held:?}", self.limits));
+        }
+        match self.store.read_only_reason() {
+            Some(reason) if !self.faulty => Err(format!("it has turned read-only: {reason}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn owners(&self) -> Result<bool, String> {
+        self.store.audit_blocks().transpose().map(|compared| compared.is_some())
+    }
+
+    fn held(&self) -> Result<String, String> {
+        Ok(format!("{:?}", self.store.held()?))
+    }
+
+    fn contents(&self) -> Result<(), String> {
+        (self.contents)()
+    }
+
+    fn verify(&self) -> Work<()> {
+        (self.verify)()
+    }
+}
+
+/// A filesystem that is watched.
+pub(crate) struct WatchedFs {
+    pub(crate) fs: Arc<Filesystem>,
+    pub(crate) store: WatchedStore,
+    pub(crate) dirty_bytes_max: u64,
+}
+
+impl Watched for WatchedFs {
+    fn limits(&self) -> Result<(), String> {
+        self.store.limits()?;
+        let dirty = self.fs.counters().dirty_bytes;
+        if dirty > self.dirty_bytes_max {
+            return Err(format!("{dirty} bytes are dirty, at most {} may be", self.dirty_bytes_max));
+        }
+        Ok(())
+    }
+
+    fn owners(&self) -> Result<bool, String> {
+        self.fs.dirty_held()?;
+        self.store.owners()
+    }
+
+    fn held(&self) -> Result<String, String> {
+        Ok(format!("{} bytes dirty and {}", self.fs.dirty_held()?, self.store.held()?))
+    }
+
+    fn contents(&self) -> Result<(), String> {
+        self.store.contents()
+    }
+
+    fn verify(&self) -> Work<()> {
+        self.store.verify()
+    }
+}

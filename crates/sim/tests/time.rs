@@ -1,0 +1,76 @@
+//! The store and the filesystem through virtual hours: devices whose flushes take up to a minute, operations that stall, threads that run
+//! late, and after each life an hour in which nobody asks for anything; power cuts as ever.
+//!
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test time` repeats it. `just idle` searches for
+//! long.
+
+mod support;
+
+use support::assert_no_violation;
+use syncline_sim::lab::{Load, Plan, Subject, run_seed};
+use syncline_sim::{Everything, FsSubject, StoreSubject};
+
+fn slow(faults: bool) -> Plan {
+    let plan = Plan { slow: true, faults, cycles: 1, images: 3, ..Plan::default() };
+    Plan { load: Load { actions: (5, 40), ..plan.load }, ..plan }
+}
+
+#[test]
+fn a_store_at_rest_has_an_owner_for_every_block() {
+    assert_no_violation(&StoreSubject, slow(false), 10);
+}
+
+#[test]
+fn a_store_at_rest_on_a_failing_device_has_an_owner_for_every_block() {
+    assert_no_violation(&StoreSubject, slow(true), 10);
+}
+
+#[test]
+fn a_filesystem_keeps_its_promises_and_limits_on_a_slow_device() {
+    assert_no_violation(&FsSubject, slow(false), 10);
+}
+
+#[test]
+fn everything_at_once_keeps_its_promises_and_limits_on_a_slow_device() {
+    assert_no_violation(&Everything, slow(false), 6);
+}
+
+#[test]
+fn everything_at_once_on_a_slow_device_that_fails() {
+    assert_no_violation(&Everything, slow(true), 6);
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    fn runs<S: Subject>(subject: &S, plan: Plan) {
+        for seed in 2_000_000..2_000_002 {
+            assert_eq!(run_seed(subject, seed, plan), run_seed(subject, seed, plan), "seed {seed}");
+        }
+    }
+    runs(&StoreSubject, slow(true));
+    runs(&FsSubject, slow(false));
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn store_for_long() {
+    support::explore(&StoreSubject, slow(false), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn failing_store_for_long() {
+    support::explore(&StoreSubject, slow(true), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn everything_for_long() {
+    support::explore(&Everything, slow(false), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn failing_everything_for_long() {
+    support::explore(&Everything, slow(true), 10_000);
+}

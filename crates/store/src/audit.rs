@@ -1,0 +1,214 @@
+//! Does every block that is not free have one owner, and is what is held in memory what is counted? For tests that look at a store at
+//! rest; nothing of it is used otherwise.
+
+use crate::seal::Sealed;
+use crate::{DataWrite, Store};
+use std::fmt;
+use syncline_format::BlockRun;
+use syncline_sync::atomic::Ordering;
+
+/// What a store holds. At rest it stays as it is.
+#[doc(hidden)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Blocks that can be allocated.
+    pub free_blocks: u64,
+    /// Blocks that will be free.
+    pub pending_free_blocks: u64,
+    /// Blocks that are named.
+    pub named_blocks: u64,
+    /// Blocks set aside.
+    pub reserved_blocks: u64,
+    /// Blocks of log segments in use.
+    pub log_blocks: u64,
+    /// Log that is not sealed.
+    pub pending_log_bytes: u64,
+    /// Data that the log not sealed names.
+    pub pending_data_bytes: u64,
+    /// Sealed log, and data that it names, which no flush covers.
+    pub sealed_bytes: u64,
+    /// Data writes in memory.
+    pub data_writes: u64,
+    /// Changes that are not in the tree.
+    pub memtable_bytes: u64,
+    /// Data is being placed anew: nobody waits for limits meanwhile.
+    pub leaving_log: bool,
+}
+
+impl Held {
+    /// Log and data in memory because no flush covers them.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.pending_log_bytes + self.pending_data_bytes + self.sealed_bytes
+    }
+}
+
+/// Why a block is not free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Nobody,
+    /// Something committed names it.
+    Named,
+    /// Freed, and to be reusable after a superblock.
+    Waiting,
+    /// The log's chain has it.
+    Log,
+    /// The table of snapshots lies there.
+    SnapshotTable,
+    /// The device did not take it.
+    Quarantine,
+    /// Written, and not named yet.
+    Write,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "nobody",
+            Self::Named => "what is named",
+            Self::Waiting => "what waits for a superblock",
+            Self::Log => "the log",
+            Self::SnapshotTable => "the table of snapshots",
+            Self::Quarantine => "the quarantine",
+            Self::Write => "a write that nothing names",
+        })
+    }
+}
+
+/// The owner of each block.
+struct Owners(Vec<Owner>);
+
+impl Owners {
+    fn add(&mut self, owner: Owner, runs: impl IntoIterator<Item = BlockRun>) -> Result<(), String> {
+        for block in runs.into_iter().flat_map(|run| run.start..run.end()) {
+            let slot = self
+                .0
+                .get_mut(block as usize)
+                .ok_or_else(|| format!("block {block} of {owner} does not exist"))?;
+            if *slot != Owner::Nobody {
+                return Err(format!("block {block} belongs to {slot} and to {owner}"));
+            }
+            *slot = owner;
+        }
+        Ok(())
+    }
+
+    /// The blocks of a write that have no other owner.
+    fn add_write(&mut self, write: &DataWrite) {
+        let run = write.run();
+        for slot in &mut self.0[run.start as usize..run.end() as usize] {
+            if *slot == Owner::Nobody {
+                *slot = Owner::Write;
+            }
+        }
+    }
+}
+
+impl Store {
+    /// True when some block of the run is in memory because its write is not known to be durable.
+    #[doc(hidden)]
+    pub fn holds_write(&self, run: BlockRun) -> bool {
+        self.inflight.touches(run)
+    }
+
+    /// What is held in memory and on the device, if that is what is counted.
+    #[doc(hidden)]
+    pub fn held(&self) -> Result<Held, String> {
+        let log = self.log.lock();
+        let commit = self.commit.lock();
+        let sealed_bytes = log.sealed.iter().flat_map(Sealed::writes).map(|write| write.held_bytes()).sum();
+        if sealed_bytes != log.unflushed_bytes {
+            return Err(format!(
+                "{sealed_bytes} bytes are sealed and not flushed, {} are counted",
+                log.unflushed_bytes
+            ));
+        }
+        let pending_data_bytes = commit.writes.iter().map(|data| data.write().held_bytes()).sum();
+        if pending_data_bytes != commit.writes.bytes() {
+            return Err(format!(
+                "{pending_data_bytes} bytes of data are not sealed, {} are counted",
+                commit.writes.bytes()
+            ));
+        }
+        let (mut data_writes, mut forgotten) = (0, None);
+        let counted = self.inflight.each(|data| {
+            data_writes += 1;
+            forgotten = forgotten.or(data.is_forgotten().then(|| data.run()));
+        });
+        if counted != data_writes {
+            return Err(format!("{data_writes} data writes are in memory, {counted} are counted"));
+        }
+        // Where nothing can be written any more, the table serves those who read.
+        if let Some(run) = forgotten.filter(|_| self.health.writable().is_ok()) {
+            return Err(format!("the write to {run:?} stays in memory, and nobody knows of it"));
+        }
+        let space = self.space.counters();
+        Ok(Held {
+            free_blocks: space.free,
+            pending_free_blocks: space.pending_free,
+            named_blocks: space.named,
+            reserved_blocks: self.reserved.load(Ordering::Acquire),
+            log_blocks: log.segments.iter().map(|segment| segment.blocks).sum(),
+            pending_log_bytes: commit.pending.payload_bytes() as u64,
+            pending_data_bytes,
+            sealed_bytes,
+            data_writes: data_writes as u64,
+            memtable_bytes: self.layers.read().memory_bytes() as u64,
+            leaving_log: self.is_leaving_log(),
+        })
+    }
+
+    /// Fails unless every block that is not free has one owner. `None` while a checkpoint or a discard has blocks in hand: then that
+    /// can't be told from outside.
+    #[doc(hidden)]
+    pub fn audit_blocks(&self) -> Option<Result<(), String>> {
+        let state = self.checkpoint.try_lock()?;
+        let _batch = self.discarding.batch.try_lock()?;
+        Some(self.compare_books(&state.table.blocks))
+    }
+
+    fn compare_books(&self, table: &[BlockRun]) -> Result<(), String> {
+        let log = self.log.lock();
+        let _commit = self.commit.lock();
+        let books = self.space.books();
+        let mut owners = Owners(vec![Owner::Nobody; books.usable.end() as usize]);
+        owners.add(Owner::Named, books.named)?;
+        owners.add(Owner::Waiting, books.waiting.iter().copied())?;
+        owners.add(Owner::Log, log.segments.iter().copied())?;
+        owners.add(Owner::SnapshotTable, table.iter().copied())?;
+        owners.add(Owner::Quarantine, books.withheld.iter().copied())?;
+        self.inflight.each(|data| owners.add_write(data));
+        let mut kept = vec![false; owners.0.len()];
+        for block in books.kept.iter().flat_map(|run| run.start..run.end()) {
+            kept[block as usize] = true;
+        }
+        let mut live = vec![false; owners.0.len()];
+        for block in books.live.iter().flat_map(|run| run.start..run.end()) {
+            live[block as usize] = true;
+        }
+        let is_lost = |block: &usize| live[*block] && !kept[*block] && owners.0[*block] == Owner::Nobody;
+        let lost: Vec<usize> = (0..live.len()).filter(is_lost).collect();
+        if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
+            return Err(format!(
+                "{} blocks from {first} to {last} are not free and belong to nobody",
+                lost.len()
+            ));
+        }
+        let mut waiting = 0;
+        for (block, (owner, (kept, live))) in owners.0.iter().zip(kept.into_iter().zip(live)).enumerate() {
+            match (owner, kept, live) {
+                (Owner::Log | Owner::SnapshotTable | Owner::Quarantine | Owner::Write, true, _) => {
+                    return Err(format!("block {block} belongs to {owner} and to a snapshot"));
+                }
+                (owner, kept, false) if *owner != Owner::Nobody || kept => {
+                    let owner = if kept { "a snapshot".to_owned() } else { owner.to_string() };
+                    return Err(format!("block {block} is free although it belongs to {owner}"));
+                }
+                _ => waiting += u64::from(*owner == Owner::Waiting && !kept),
+            }
+        }
+        if waiting != books.pending_free {
+            return Err(format!("{waiting} blocks wait to be free, {} are counted", books.pending_free));
+        }
+        Ok(())
+    }
+}
