@@ -32,7 +32,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         ThroughEarly => (Engine::Store, false, 100),
         SkipDataVerification => (Engine::Store, false, 100),
         ReuseEarly => (Engine::Store, false, 400),
-        UnchainedBatch => (Engine::Store, false, 100),
+        UnchainedBatch => (Engine::Store, false, 400),
         StaleEpoch => (Engine::Store, false, 100),
         UncheckedPayload => (Engine::Store, false, 100),
         SplitTransaction => (Engine::Fs, false, 50),
@@ -60,30 +60,51 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         OverlookUsage => (Engine::Everything, false, 50),
         GrowEarly => (Engine::Growing, false, 100),
         LeadOnce => (Engine::Rot, false, 10),
-        // Looked for elsewhere: these take time, threads, or an end of the device at one moment.
-        IdleSegment | UnboundedPending | LateRetry | SealAfterSuperblock => return None,
+        IdleSegment => (Engine::Store, false, 100),
+        UnboundedPending => (Engine::Store, false, 100),
+        // Looked for elsewhere: these take a thread that stops, or an end of the device, at one moment.
+        LateRetry | SealAfterSuperblock => return None,
     })
 }
 
-fn plan(canary: Canary, faults: bool) -> Plan {
-    let plan = Plan { canary: Some(canary), faults, ..Plan::default() };
+fn plan(canary: Canary, faults: bool, through: bool) -> Plan {
+    let plan = Plan { canary: Some(canary), faults, through: Some(through), ..Plan::default() };
     match canary {
         // Within one epoch the log must come round to where it was before, and that takes one long life.
         Canary::UnchainedBatch => {
             Plan { cycles: 1, lives: 1, load: Load { actions: (300, 600), ..plan.load }, ..plan }
         }
+        // These take time.
+        Canary::IdleSegment | Canary::UnboundedPending => {
+            Plan { slow: true, cycles: 1, images: 3, load: Load { actions: (5, 40), ..plan.load }, ..plan }
+        }
         _ => plan,
     }
 }
 
+/// True when what is broken is done in another way where the device does not flush behind writes.
+fn depends_on_the_device(canary: Canary) -> bool {
+    use Canary::*;
+    matches!(canary, SkipFlush | FlushEarly | LateJoiner | RedeemFailedFlush | IgnoreFailedWrite)
+}
+
+/// On devices that flush behind writes, as most are, and on others.
 fn look<S: Subject>(subject: &S, canary: Canary, faults: bool, seeds: u64) {
+    look_on(subject, canary, plan(canary, faults, true), seeds);
+    if depends_on_the_device(canary) {
+        look_on(subject, canary, plan(canary, faults, false), seeds);
+    }
+}
+
+fn look_on<S: Subject>(subject: &S, canary: Canary, plan: Plan, seeds: u64) {
     let started = Instant::now();
-    let plan = plan(canary, faults);
-    let found = search(subject, 1_000_000..1_000_000 + seeds, plan, 1);
+    let first = if plan.slow { 0 } else { 1_000_000 };
+    let found = search(subject, first..first + seeds, plan, 1);
     let (seed, what) =
         found.violations.first().unwrap_or_else(|| panic!("{canary} went unnoticed in {seeds} seeds"));
+    let device = if plan.through == Some(true) { "a device that flushes behind writes" } else { "another" };
     println!(
-        "{canary} found after {} seeds, {:.1} s, at {seed}: {what}",
+        "{canary} found on {device} after {} seeds, {:.1} s, at {seed}: {what}",
         found.seeds,
         started.elapsed().as_secs_f64()
     );

@@ -4,6 +4,7 @@ use crate::group::failed_for_good;
 use crate::inflight::Write;
 use crate::trace::DurableMark;
 use crate::{Ablation, Canary, DataWrite, Store, StoreError};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,11 +115,8 @@ impl Store {
     /// The same for somebody who is about to flush. If nothing but the batch has yet to be written, and the device can, the flush
     /// goes with it, and the second part waits for that.
     pub(crate) fn seal_to_flush(&self) -> Result<(u64, Option<Durability>), StoreError> {
-        // What a test breaks is the flush by itself.
-        let apart = self.options.canary.is_some_and(|canary| canary != Canary::ThroughEarly);
         let alone = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
-        let then =
-            if apart || alone || self.ablates(Ablation::WriteThrough) { Then::Nothing } else { Then::Flush };
+        let then = if alone || self.ablates(Ablation::WriteThrough) { Then::Nothing } else { Then::Flush };
         self.seal_with(then)
     }
 
@@ -192,7 +190,7 @@ impl Store {
                 Write::start(&self.tracker, BlockRun::new(addr, batch.run.blocks), vec![batch.bytes.clone()])
             });
             let write = if index == last && then == Then::Flush && self.all_written(log, &data) {
-                let (write, durability) = Write::start_through(&self.tracker, batch.run, vec![batch.bytes]);
+                let (write, durability) = self.start_to_flush(batch.run, batch.bytes);
                 flushed = durability;
                 write
             } else {
@@ -206,6 +204,18 @@ impl Store {
             self.ask_for_checkpoint();
         }
         (log.chain.newest_seq(), flushed)
+    }
+
+    /// Starts writing a batch with the flush behind it.
+    fn start_to_flush(&self, run: BlockRun, bytes: Bytes) -> (Arc<Write>, Option<Durability>) {
+        match self.options.canary {
+            Some(Canary::SkipFlush) => (Write::start(&self.tracker, run, vec![bytes]), None),
+            Some(Canary::FlushEarly) => {
+                let write = Write::start(&self.tracker, run, vec![bytes]);
+                (write, Some(self.tracker.flush_now()))
+            }
+            _ => Write::start_through(&self.tracker, run, vec![bytes]),
+        }
     }
 
     /// True when nothing that a flush of the next batch must cover is still on its way (rule R1).
