@@ -15,7 +15,8 @@ impl Filesystem {
         // What was freed can be had again after the next checkpoint.
         let free = space.free.saturating_add(space.pending_free).min(geometry.total_blocks);
         let free = free.saturating_sub(self.data.room.blocks());
-        let available = self.store.available_blocks().min(free);
+        // One fallocate or one write gets all of it.
+        let available = self.store.available_data_blocks().min(free);
         Statfs {
             blocks: geometry.total_blocks,
             free,

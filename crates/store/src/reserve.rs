@@ -160,6 +160,11 @@ impl Store {
         (space.free + space.pending_free).saturating_sub(promised)
     }
 
+    /// The same, without what so many blocks of data cost besides: as many as one file can get.
+    pub fn available_data_blocks(&self) -> u64 {
+        data_blocks(self.available_blocks())
+    }
+
     /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
     /// deletes on a full filesystem.
     pub(crate) fn reserve_blocks(&self) -> u64 {
@@ -212,6 +217,17 @@ impl Store {
     pub fn try_reserve_to_shrink(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
         let room = self.room() + self.floor_blocks() as i64;
         if room < with_metadata(blocks) as i64 {
+            return None;
+        }
+        self.reserved.fetch_add(blocks, Ordering::AcqRel);
+        Some(Reservation { store: Some(self.clone()), blocks })
+    }
+
+    /// The same for data that replaces other, whose blocks are free after the next checkpoint: half of that part of the reserve is
+    /// left to whoever makes room. With snapshots, which may keep what is replaced, there is nothing to be had.
+    pub fn try_reserve_to_replace(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
+        let room = self.room() + self.floor_blocks() as i64 / 2;
+        if room < with_metadata(blocks) as i64 || self.space.keeps_any() {
             return None;
         }
         self.reserved.fetch_add(blocks, Ordering::AcqRel);
@@ -299,7 +315,28 @@ fn with_metadata(blocks: u64) -> u64 {
     blocks + blocks / 16 + 4
 }
 
+/// The most data blocks whose share is within `room` too.
+fn data_blocks(room: u64) -> u64 {
+    let room = room.saturating_sub(with_metadata(0));
+    // Sixteen blocks take one more.
+    room / 17 * 16 + (room % 17).min(15)
+}
+
 /// Blocks of a log segment: 4 MiB, or a 64th of a small image.
 pub(crate) fn segment_blocks(total_blocks: u64) -> u64 {
     (total_blocks / 64).clamp(16, 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_blocks_that_fit_are_the_most_that_fit() {
+        for room in 0..5000 {
+            let blocks = data_blocks(room);
+            assert!(blocks == 0 || with_metadata(blocks) <= room, "{room}: {blocks}");
+            assert!(with_metadata(blocks + 1) > room, "{room}: {blocks}");
+        }
+    }
 }

@@ -23,6 +23,7 @@ mod join;
 mod kept;
 mod lookup;
 mod numbers;
+mod overwrite;
 mod pack;
 mod place;
 mod plan;

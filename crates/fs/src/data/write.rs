@@ -2,7 +2,7 @@
 
 use super::charge::{self, Accepted};
 use super::ranges::count;
-use super::{BLOCK, DataState, MemoryBlock, read, throttle, truncate};
+use super::{BLOCK, DataState, MemoryBlock, overwrite, read, throttle, truncate};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -44,9 +44,19 @@ pub(crate) async fn write(
     data: Bytes,
     writer: Writer,
 ) -> Result<(), FsError> {
-    prepare(fs, inode, data.len(), writer).await?;
-    let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, &data, writer).await
+    let mut restored = false;
+    loop {
+        prepare(fs, inode, data.len(), writer).await?;
+        let written = {
+            let _lease = inode.lease.write().await;
+            write_leased(fs, inode, offset, &data, writer).await
+        };
+        let end = offset.saturating_add(data.len() as u64);
+        if restored || !overwrite::is_full(&written) || !overwrite::restore(fs, inode, offset..end).await? {
+            return written;
+        }
+        restored = true;
+    }
 }
 
 /// Writes `data` at the end of the file, wherever that is by then, and says where it was.
@@ -99,7 +109,11 @@ async fn write_leased(
     let plan = WritePlan::new(fs, inode, offset, end);
     let accepted = charge::accept(fs, inode, &plan.ranges(), end).await?;
     // What has room already needs no more.
-    let reservation = reserve(fs, plan.new_blocks.saturating_sub(plan.preallocated)).await?;
+    let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
+    let reservation = match reserve(fs, blocks).await {
+        full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
+        reserved => reserved?,
+    };
     let bases = plan.read_bases(fs, inode).await?;
     if writer != Writer::Mapping {
         fs.drop_privileges(inode, writer == Writer::Ordinary).await?;

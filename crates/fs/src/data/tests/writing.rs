@@ -270,9 +270,8 @@ fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     assert!(matches!(block_on(mount.fs.getattr(ino)), Err(FsError::Stale)));
 }
 
-#[test]
-fn a_truncation_works_on_a_full_image() {
-    let mount = Mount::sized(24 << 20, options());
+/// Fills an image to the last block that an ordinary write gets; the file, and how long it is.
+fn fill(mount: &Mount) -> (Ino, u64) {
     let ino = mount.create("filler");
     let mut offset = 0;
     for chunk in [256 << 10, 4096] {
@@ -282,6 +281,52 @@ fn a_truncation_works_on_a_full_image() {
         }
         mount.fsync(ino);
     }
+    (ino, offset)
+}
+
+#[test]
+fn what_is_there_is_overwritten_on_a_full_image() {
+    let mount = Mount::sized(24 << 20, options());
+    let (ino, len) = fill(&mount);
+    let refused = mount.try_write(ino, len, &[1; 4096]).unwrap_err();
+    assert!(matches!(refused, FsError::Store(syncline_store::StoreError::NoSpace)), "{refused}");
+    // Several times the reserve, without a sync.
+    for (round, chunk) in [(1, 300 << 10), (2, 4096), (3, 100_000)] {
+        let mut offset = 0;
+        while offset < len {
+            let chunk = chunk.min(len - offset);
+            mount.try_write(ino, offset, &vec![round; chunk as usize]).unwrap();
+            offset += chunk;
+        }
+        assert!(mount.read(ino, 0, len as usize).iter().all(|&byte| byte == round));
+    }
+    mount.fsync(ino);
+    mount.check_items(ino);
+    block_on(mount.fs.unlink(ROOT, b"filler")).unwrap();
+    mount.fs.forget(ino, 1);
+}
+
+#[test]
+fn statfs_tells_as_much_as_one_file_gets() {
+    let mount = Mount::sized(64 << 20, options());
+    for round in 0..3 {
+        let ino = mount.create(&format!("file {round}"));
+        mount.write(ino, 0, &pattern(round, 3 << 20));
+        mount.fsync(ino);
+        let available = mount.fs.statfs().available;
+        let all = Allocation::Preallocate { keep_size: false };
+        mount.allocate(ino, all, 3 << 20, available * 4096).unwrap();
+        let left = mount.fs.statfs().available;
+        assert!(left * 50 <= available, "{left} blocks are left of {available}");
+        mount.truncate(ino, 3 << 20).unwrap();
+        mount.fsync(ino);
+    }
+}
+
+#[test]
+fn a_truncation_works_on_a_full_image() {
+    let mount = Mount::sized(24 << 20, options());
+    let (ino, offset) = fill(&mount);
     let error = mount.try_write(ino, offset, &[1; 4096]).unwrap_err();
     assert!(matches!(error, FsError::Store(syncline_store::StoreError::NoSpace)), "{error}");
     mount.truncate(ino, 5_001).unwrap();

@@ -1,0 +1,65 @@
+//! Room for writes over what a file has, on a filesystem that is full.
+//!
+//! Data is never written in place, so that such a write takes blocks too; but those that it replaces are free again after the next
+//! checkpoint. It may draw on the reserve for so long. Who finds that spent has what others left in memory written back, which
+//! restores it, and tries once more.
+
+use super::{BLOCK, lookup};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_format::items::extent::Extent;
+use syncline_store::{Reservation, StoreError};
+
+/// True for the answer of a filesystem without room.
+pub(super) fn is_full<T>(answer: &Result<T, FsError>) -> bool {
+    matches!(answer, Err(FsError::Store(StoreError::NoSpace)))
+}
+
+/// Sets aside `blocks` of the reserve for a write of `ranges`, if all of them replaces blocks that nothing else refers to. The
+/// caller holds the lease.
+pub(super) async fn reserve(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    ranges: &[Range<u64>],
+    blocks: u64,
+) -> Result<Option<Reservation>, FsError> {
+    for range in ranges {
+        if !releases_what_it_takes(fs, inode, range.clone()).await? {
+            return Err(StoreError::NoSpace.into());
+        }
+    }
+    let reservation = fs.store.try_reserve_to_replace(blocks);
+    reservation.map(Some).ok_or(FsError::Store(StoreError::NoSpace))
+}
+
+/// After a write found no room: restores the reserve, if such a write can have of it. The caller holds no lease.
+pub(super) async fn restore(fs: &Filesystem, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<bool, FsError> {
+    let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+    let helps = {
+        let _lease = inode.lease.read().await;
+        releases_what_it_takes(fs, inode, blocks).await?
+    };
+    if helps {
+        fs.syncfs().await?;
+    }
+    Ok(helps)
+}
+
+/// True if each of these blocks is dirty already, or has an extent of its own that goes when the block is written anew.
+async fn releases_what_it_takes(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+) -> Result<bool, FsError> {
+    let extents = lookup::all(&fs.store, inode.ino, blocks.start, blocks.end).await?;
+    let own = |extent: &&Extent| !extent.shared && extent.packed.is_none();
+    let extents: Vec<Range<u64>> =
+        extents.iter().filter(own).map(|extent| extent.file_block..extent.end()).collect();
+    let state = inode.state.lock();
+    Ok(blocks.into_iter().all(|block| {
+        state.data.dirty.contains(block) || extents.iter().any(|extent| extent.contains(&block))
+    }))
+}
