@@ -109,6 +109,21 @@ fn access_times_follow_the_option() {
 }
 
 #[test]
+fn reading_a_directory_leaves_its_access_time_with_nodiratime() {
+    skip_if!(no_fuse());
+    for (options, moves) in [("strictatime", true), ("strictatime,nodiratime", false)] {
+        let ground = Ground::with(&["-o", options]);
+        fs::create_dir(ground.path("directory")).unwrap();
+        fs::write(ground.path("directory/file"), "x").unwrap();
+        let accessed = || fs::metadata(ground.path("directory")).unwrap().atime_nsec();
+        let before = accessed();
+        assert_eq!(fs::read_dir(ground.path("directory")).unwrap().count(), 1);
+        assert_eq!(accessed() != before, moves, "{options}");
+        ground.end();
+    }
+}
+
+#[test]
 fn mount_calls_the_program_by_another_name() {
     skip_if!(no_fuse());
     skip_if!(not_root());
@@ -121,7 +136,9 @@ fn mount_calls_the_program_by_another_name() {
     let line = flags.lines().find(|line| line.contains(&*directory.to_string_lossy())).unwrap().to_owned();
     assert!(["nosuid", "nodev", "noexec"].iter().all(|flag| line.contains(flag)), "{line}");
     fs::write(directory.join("file"), "x").unwrap();
-    for (options, refused) in [("remount,ro", true), ("remount,rw", false)] {
+    for (options, refused) in
+        [("remount,ro,user_id=0,group_id=0,default_permissions", true), ("remount,rw", false)]
+    {
         let mut remount = named(&place, "mount.fuse.syncline");
         remount.arg(place.image()).arg(&directory).args(["-o", options]);
         assert_eq!(run(remount).code, 0);
@@ -165,11 +182,22 @@ fn mount_and_fstab_know_the_type() {
         cp mount.syncline /sbin/mount.syncline && ln -sf mount.syncline /sbin/mount.fuse.syncline
         mount -t syncline "$1/image" "$1/mnt" -o nodev,noatime
         echo kept >mnt/file
-        mount -o remount,ro "$1/mnt" && ! touch mnt/new 2>/dev/null
+        ln -s file mnt/link
+        # What the kernel tells of the mount (user_id=0 and the like) is handed on with this.
+        mount -o remount,ro "$1/mnt"
+        if touch mnt/new 2>/dev/null; then exit 1; fi
+        mount -o remount,rw "$1/mnt"
+        touch mnt/new
         umount mnt
-        printf '%s/image %s/mnt syncline rw,nosuid,noauto,nofail,x-systemd.requires=local-fs.target 0 0\n' "$1" "$1" >fstab
+        line() { printf '%s/image %s/mnt syncline %s 0 0\n' "$PWD" "$PWD" "$1" >fstab; }
+        line rw,nosuid,noauto,nofail,x-systemd.requires=local-fs.target,nodiratime,lazytime,nosymfollow,iversion
         mount --fstab fstab "$1/mnt"
         test "$(cat mnt/file)" = kept
+        if cat mnt/link 2>/dev/null; then exit 1; fi
+        umount mnt
+        line ro,norecovery
+        mount --fstab fstab "$1/mnt"
+        test "$(cat mnt/link)" = kept
         umount mnt
     "#;
     let mut command = Command::new("unshare");

@@ -34,6 +34,8 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Access times. Default relative.
     pub access_time: AccessTime,
+    /// Access times of directories, too. Default: yes.
+    pub directory_access_time: bool,
     /// Receipts kept of the last syncs. Default 4096, some 2 MiB when that many were made; 0 for none.
     pub receipts_max: usize,
 }
@@ -48,6 +50,7 @@ impl Default for Options {
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),
             access_time: AccessTime::default(),
+            directory_access_time: true,
             receipts_max: 4096,
         }
     }

@@ -38,8 +38,8 @@ pub struct Args {
     /// Stay in the foreground and serve until it is unmounted
     #[arg(long, short)]
     foreground: bool,
-    /// Options, separated by commas: ro, nosuid, nodev, noexec, allow_other, no_allow_other, noatime, relatime, strictatime,
-    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
+    /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other, no_allow_other, noatime, nodiratime, relatime, strictatime,
+    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -82,7 +82,7 @@ pub fn run(mut args: Args) -> Outcome {
 
 /// What `mount -o remount` asks for. The daemon goes on as it was mounted: one that was mounted read-only stays so.
 pub fn remount(directory: &Path, options: &[String]) -> Outcome {
-    let choices = MountChoices::parse(options)?;
+    let choices = MountChoices::parse_remount(options)?;
     syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,10 @@ const RECEIPTS_MAX: usize = 1 << 20;
 /// What is said of an option that nobody knows.
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
+/// What the kernel tells of any FUSE mount.
+const KERNEL_WORDS: [&str; 7] =
+    ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
+
 /// Everything that `-o` can choose.
 #[derive(Default)]
 pub struct MountChoices {
@@ -27,8 +31,11 @@ pub struct MountChoices {
     no_suid: bool,
     no_devices: bool,
     no_execution: bool,
+    no_symlinks: bool,
+    no_recovery: bool,
     allow_other: Option<bool>,
     direct_io: DirectIo,
+    check_opens: bool,
     synchronous: Synchronous,
     transport: Transport,
 }
@@ -46,7 +53,19 @@ impl MountChoices {
                 applied => applied.map_err(|text| Failure::usage(format!("-o {option}: {text}")))?,
             }
         }
+        if choices.no_recovery && !choices.store.read_only {
+            return Err(Failure::usage(
+                "-o norecovery: only together with ro, which replays the log in memory only",
+            ));
+        }
         Ok(choices)
+    }
+
+    /// Reads the options of a remount. mount(8) hands on what the kernel tells of the mount, too: words of FUSE's own among it.
+    pub fn parse_remount(options: &[String]) -> Result<Self, Failure> {
+        let name = |option: &String| option.trim().split('=').next().unwrap_or_default().to_owned();
+        let ours = options.iter().filter(|option| !KERNEL_WORDS.contains(&&*name(option)));
+        Self::parse(&ours.cloned().collect::<Vec<_>>())
     }
 
     /// Mounts a snapshot, which is read-only.
@@ -71,11 +90,16 @@ impl MountChoices {
             "dev" => self.no_devices = false,
             "noexec" => self.no_execution = true,
             "exec" => self.no_execution = false,
+            "nosymfollow" => self.no_symlinks = true,
+            "symfollow" => self.no_symlinks = false,
             "allow_other" => self.allow_other = Some(true),
             "no_allow_other" => self.allow_other = Some(false),
             "noatime" => self.fs.access_time = AccessTime::Never,
             "relatime" | "atime" => self.fs.access_time = AccessTime::Relative,
             "strictatime" => self.fs.access_time = AccessTime::Always,
+            "nodiratime" => self.fs.directory_access_time = false,
+            "diratime" => self.fs.directory_access_time = true,
+            "norecovery" | "noload" => self.no_recovery = true,
             "sync" => self.synchronous = Synchronous::Everything,
             "dirsync" => self.synchronous = self.synchronous.max(Synchronous::Directories),
             "async" => self.synchronous = Synchronous::Never,
@@ -110,6 +134,8 @@ impl MountChoices {
                     _ => return Err("choose never, synced, write or always".into()),
                 }
             }
+            "check_opens" => self.check_opens = true,
+            "nocheck_opens" => self.check_opens = false,
             "receipts" => {
                 let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);
                 self.fs.receipts_max = count.ok_or(format!("give a number up to {RECEIPTS_MAX}"))?;
@@ -130,7 +156,9 @@ impl MountChoices {
             }
             // Words of mount(8) and fstab(5) that say what is the case anyway.
             "defaults" | "user" | "nouser" | "users" | "nofail" | "auto" | "noauto" | "_netdev"
-            | "sloppy" | "remount" => {}
+            | "sloppy" | "remount" | "silent" | "loud" | "group" | "owner" => {}
+            // An access time alone is logged by nothing but what is logged anyway. A version of an inode is only the kernel's business.
+            "lazytime" | "nolazytime" | "iversion" | "noiversion" | "acl" | "user_xattr" => {}
             // For other programs that read fstab.
             _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             _ => return Err(UNKNOWN.into()),
@@ -145,8 +173,10 @@ impl MountChoices {
         options.kernel.no_suid |= self.no_suid;
         options.kernel.no_devices |= self.no_devices;
         options.kernel.no_execution |= self.no_execution;
+        options.kernel.no_symlinks |= self.no_symlinks;
         options.kernel.allow_other = self.allow_other;
         options.direct_io = self.direct_io;
+        options.check_opens = self.check_opens;
         options.synchronous = self.synchronous;
         options.transport = self.transport;
         options
@@ -189,6 +219,18 @@ mod tests {
         );
         assert_eq!(synchronous("sync,async"), Synchronous::Never);
         assert_eq!(parse("strictatime").unwrap().fs.access_time, AccessTime::Always);
+    }
+
+    #[test]
+    fn words_of_fstab_have_their_meaning() {
+        let choices = parse("nodiratime,lazytime,nosymfollow,iversion,norecovery,ro").unwrap();
+        assert!(!choices.fs.directory_access_time && choices.store.read_only);
+        assert!(choices.kernel(Path::new("image")).kernel.no_symlinks);
+        assert!(parse("norecovery").is_err_and(|failure| failure.to_string().contains("together with ro")));
+        assert!(parse("user_id=0").is_err(), "only a remount has this from the kernel");
+        let words = "remount,ro,noatime,user_id=0,group_id=0,default_permissions,allow_other";
+        let words: Vec<String> = words.split(',').map(str::to_owned).collect();
+        assert!(MountChoices::parse_remount(&words).unwrap().store.read_only);
     }
 
     #[test]

@@ -91,6 +91,7 @@ fn option_list(options: &KernelOptions) -> OsString {
         (options.no_suid, "nosuid"),
         (options.no_devices, "nodev"),
         (options.no_execution, "noexec"),
+        (options.no_symlinks, "nosymfollow"),
     ] {
         if chosen {
             list.push(b',');

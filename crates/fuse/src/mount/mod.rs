@@ -45,6 +45,8 @@ pub struct KernelOptions {
     pub no_devices: bool,
     /// Refuse to execute files. Default: no.
     pub no_execution: bool,
+    /// Refuse to follow symbolic links. Default: no.
+    pub no_symlinks: bool,
 }
 
 impl KernelOptions {
@@ -58,6 +60,7 @@ impl KernelOptions {
             no_suid: false,
             no_devices: false,
             no_execution: false,
+            no_symlinks: false,
         }
     }
 }

@@ -47,6 +47,9 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
     }
 }
 
+/// `MS_NOSYMFOLLOW` (Linux 5.10).
+const NO_SYMLINKS: libc::c_ulong = 256;
+
 /// Flags of mount(2).
 fn flags(options: &KernelOptions) -> libc::c_ulong {
     let chosen = [
@@ -56,11 +59,12 @@ fn flags(options: &KernelOptions) -> libc::c_ulong {
         (options.no_suid, libc::MS_NOSUID),
         (options.no_devices, libc::MS_NODEV),
         (options.no_execution, libc::MS_NOEXEC),
+        (options.no_symlinks, NO_SYMLINKS),
     ];
     chosen.iter().filter(|(chosen, _)| *chosen).fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// Changes what the kernel minds itself of a mount: whether it is read-only, nosuid, nodev, noexec.
+/// Changes what the kernel minds itself of a mount: whether it is read-only, nosuid, nodev, noexec, nosymfollow.
 pub fn remount(path: &Path, options: &KernelOptions) -> Result<(), MountError> {
     let target = c_string(path.as_os_str())?;
     let flags = flags(options) | libc::MS_REMOUNT;
