@@ -9,7 +9,7 @@ use crate::change::Changes;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::options::AccessTime;
-use crate::types::Timestamp;
+use crate::types::{FileType, Timestamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_NO_ACCESS_TIME;
@@ -71,7 +71,10 @@ impl Accessed {
 impl Filesystem {
     /// Moves the access time of what was read, in memory. The caller need not hold the lease, and may.
     pub(crate) fn touch_access(&self, inode: &Arc<Inode>) {
-        if self.options.access_time == AccessTime::Never {
+        let is_directory = inode.file_type == FileType::Directory;
+        if self.options.access_time == AccessTime::Never
+            || (is_directory && !self.options.directory_access_time)
+        {
             return;
         }
         let now = self.now();

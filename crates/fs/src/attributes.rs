@@ -109,7 +109,7 @@ fn require_settable(inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
 /// explicit mode in the same request is meant as it is.
 fn set_owner_and_mode(change: &mut Change<'_>, set: SetAttributes, chown: bool) {
     let attr = &mut change.attr;
-    let kill = (chown && attr.file_type != FileType::Directory) || set.kill_privileges;
+    let kill = (chown || set.kill_privileges) && attr.file_type != FileType::Directory;
     if kill {
         attr.permissions = without_privileges(attr.permissions);
     }

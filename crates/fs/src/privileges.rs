@@ -3,12 +3,13 @@
 use crate::FsError;
 use crate::change::{Change, Changes};
 use crate::filesystem::Filesystem;
+use crate::flags::require_growable;
 use crate::inode::Inode;
-use crate::types::FileType;
+use crate::types::{FileType, Ino};
 use crate::xattr_place::Place;
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;
-use syncline_store::Transaction;
+use syncline_store::{Admission, Transaction};
 
 /// The xattr that holds file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -50,6 +51,25 @@ impl Filesystem {
         self.drop_capability(change, &mut transaction, capability);
         change.touch(self.now());
         changes.commit(self, transaction)?;
+        Ok(())
+    }
+
+    /// Clears setgid, also where it does not mean execution as the group: somebody who is not of the group is about to change
+    /// the file. A crash before that change leaves the file without setgid, which is no more than anybody may have expected.
+    pub async fn clear_setgid(&self, ino: Ino) -> Result<(), FsError> {
+        self.store.admit(Admission::Shrink).await?;
+        let inode = self.inode(ino).await?;
+        let _lease = inode.lease.write().await;
+        self.require_present(&inode)?;
+        let has = inode.state.lock().attr.permissions & SETGID != 0;
+        if !has || inode.file_type == FileType::Directory || require_growable(&inode).is_err() {
+            return Ok(());
+        }
+        let mut changes = Changes::new();
+        let change = changes.of(&inode);
+        change.attr.permissions &= !SETGID;
+        change.touch(self.now());
+        changes.commit(self, Transaction::new())?;
         Ok(())
     }
 

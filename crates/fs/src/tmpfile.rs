@@ -33,6 +33,10 @@ impl Filesystem {
         };
         let ino = self.store.new_object();
         require_growable(&dir)?;
+        if dir.state.lock().attr.nlink == 0 {
+            // As ext4 answers where nothing can be made any more.
+            return Err(FsError::NotPermitted);
+        }
         self.admit_inode(&dir).await?;
         let lists = self.inherit_acls(&mut new, &dir).await?;
         let mut state = new.inherit(&dir).state(ino, parent, caller, self.now());

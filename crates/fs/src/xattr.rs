@@ -90,6 +90,9 @@ impl Filesystem {
             (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
             _ => {}
         }
+        if is_value(&inode, search.place.as_ref(), value) {
+            return Ok(());
+        }
         self.set_xattr_held(&inode, name, &Bytes::copy_from_slice(value), search)
     }
 
@@ -170,6 +173,15 @@ impl Filesystem {
         changes.commit(self, transaction)?;
         self.counters.xattrs_logged.add(1);
         Ok(())
+    }
+}
+
+/// True where the value is there already. (Long ones are not looked at: they would have to be read.)
+fn is_value(inode: &Inode, place: Option<&Place>, value: &[u8]) -> bool {
+    match place {
+        Some(Place::Inode(index)) => inode.state.lock().meta.xattrs[*index].1 == value,
+        Some(Place::Item(_, old)) => old == value,
+        _ => false,
     }
 }
 

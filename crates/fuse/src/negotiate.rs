@@ -69,6 +69,8 @@ pub struct Wishes {
     pub over_io_uring: bool,
     /// Which openings pass the page cache by; if none does, the kernel need not ask when a file is opened.
     pub direct_io: DirectIo,
+    /// Be asked when a file is opened in any case.
+    pub check_opens: bool,
 }
 
 /// Answers an INIT.
@@ -83,7 +85,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let opens = wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
+    let opens = wishes.check_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
     let wanted = WANTED
         | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
         | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
@@ -118,7 +120,7 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced };
+    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, check_opens: false };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
@@ -168,16 +170,19 @@ mod tests {
     /// Without OPEN nobody could truncate there.
     #[test]
     fn files_are_truncated_on_opening_only_where_they_are_opened() {
-        let flags = |minor, direct_io| match negotiate(&offer(minor, u64::MAX), Wishes { direct_io, ..PLAIN })
-        {
+        let flags = |minor, direct_io, check_opens| match negotiate(
+            &offer(minor, u64::MAX),
+            Wishes { direct_io, check_opens, ..PLAIN },
+        ) {
             Ok(InitAnswer::Agreed(_, agreed)) => {
                 (agreed.has(init::ATOMIC_O_TRUNC), agreed.has(init::NO_OPEN_SUPPORT))
             }
             _ => panic!(),
         };
-        assert_eq!(flags(45, DirectIo::Synced), (true, false));
-        assert_eq!(flags(44, DirectIo::Synced), (false, true));
-        assert_eq!(flags(45, DirectIo::Never), (false, true));
+        assert_eq!(flags(45, DirectIo::Synced, false), (true, false));
+        assert_eq!(flags(44, DirectIo::Synced, false), (false, true));
+        assert_eq!(flags(45, DirectIo::Never, false), (false, true));
+        assert_eq!(flags(45, DirectIo::Never, true), (true, false));
     }
 
     #[test]

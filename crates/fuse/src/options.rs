@@ -119,6 +119,9 @@ pub struct MountOptions {
     pub cache_time: Duration,
     /// Which openings pass the page cache by. Default: none, so that opening a file costs no request.
     pub direct_io: DirectIo,
+    /// Be asked at each opening, and refuse to open an immutable or append-only file for what may not be written. Default: no, so
+    /// that opening a file costs no request; what is written is refused either way.
+    pub check_opens: bool,
     /// Which changes are durable before they are answered. Default: none.
     pub synchronous: Synchronous,
     /// How requests come. Default: over io_uring where that is possible.
@@ -136,6 +139,7 @@ impl MountOptions {
             pin_workers: true,
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
+            check_opens: false,
             synchronous: Synchronous::default(),
             transport: Transport::default(),
             sync_observer: None,

@@ -71,6 +71,11 @@ impl Request {
         Caller { uid: self.header.uid, gid: self.header.gid }
     }
 
+    /// The thread that asks; 0 where the daemon's namespace does not have it.
+    pub fn pid(&self) -> u32 {
+        self.header.pid
+    }
+
     /// Memory that it holds.
     pub fn len_bytes(&self) -> usize {
         self.arguments.len() + self.payload.len()

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_fs::Filesystem;
+use syncline_fs::types::Ino;
 
 /// What the threads that serve one mount share.
 pub struct Session<F = Filesystem> {
@@ -29,6 +30,10 @@ pub struct Session<F = Filesystem> {
     page_cache: PageCache,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
+    /// The inode whose capabilities were removed last, and the thread that the kernel did it for.
+    capability_removed: Mutex<Option<(Ino, u32)>>,
+    /// Somebody shut the filesystem down; the connection goes on.
+    shut_down: AtomicBool,
 }
 
 impl<F: Serve> Session<F> {
@@ -60,7 +65,8 @@ impl<F: Serve> Session<F> {
         options: &MountOptions,
     ) -> Result<Prepared<F>, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
-        let negotiated = handshake(&descriptor, Wishes { over_io_uring, direct_io: options.direct_io })?;
+        let wishes = Wishes { over_io_uring, direct_io: options.direct_io, check_opens: options.check_opens };
+        let negotiated = handshake(&descriptor, wishes)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
         mount_point.read_ahead();
         if options.transport == Transport::Uring && !negotiated.has(init::OVER_IO_URING) {
@@ -100,6 +106,8 @@ impl<F: Serve> Session<F> {
             sync_observer,
             page_cache: PageCache::default(),
             ended,
+            capability_removed: Mutex::default(),
+            shut_down: AtomicBool::new(false),
         }
     }
 
@@ -136,6 +144,25 @@ impl<F: Serve> Session<F> {
     /// The kernel has ended the connection.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+
+    /// The kernel has the capabilities of a file removed before a change of it.
+    pub(crate) fn note_capability_removed(&self, ino: Ino, thread: u32) {
+        *self.capability_removed.lock() = Some((ino, thread));
+    }
+
+    /// True if that was the last that happened to capabilities.
+    pub(crate) fn take_capability_removed(&self, ino: Ino, thread: u32) -> bool {
+        self.capability_removed.lock().take_if(|removed| *removed == (ino, thread)).is_some()
+    }
+
+    /// Refuses from now on what would read or change data.
+    pub(crate) fn shut_down(&self) {
+        self.shut_down.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
     }
 
     /// A sync has succeeded and is about to be answered.

@@ -123,6 +123,12 @@ impl Store {
         self.health.writable()
     }
 
+    /// Changes nothing from now on, for this reason: what is not durable yet is lost with the end of the process. A sync, a
+    /// checkpoint or the closing of the store fails after this.
+    pub fn shut_down(&self, reason: &str) {
+        self.turn_read_only(reason);
+    }
+
     /// Lets the read-only latch fall, and wakes those who wait for room that nobody will make any more.
     pub(crate) fn turn_read_only(&self, reason: &str) {
         self.health.turn_read_only(reason);

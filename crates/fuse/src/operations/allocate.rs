@@ -1,6 +1,6 @@
 //! FALLOCATE. (The kernel has seen to it that the file is open for writing, and to the caller's limits.)
 
-use super::{Answer, Refusal, files, page_cache};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::FAllocateIn;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -25,12 +25,11 @@ fn meaning(mode: u32) -> Result<Allocation, Refusal> {
 pub(super) async fn allocate(session: &Session, request: &Request) -> Answer {
     let input: FAllocateIn = request.arguments().take()?;
     let (ino, what) = (request.ino(), meaning(input.mode)?);
-    // Without CAP_FSETID, which root has, a change of contents takes setuid and setgid away.
-    let kill_privileges = request.caller().uid != 0;
+    let kill_privileges = privileges::goes_by(request);
     if input.mode & libc::FALLOC_FL_KEEP_SIZE as u32 == 0 {
         page_cache::before_growth(session, ino, input.offset.saturating_add(input.len)).await?;
     }
-    let stale = files::would_lose_privileges(session, ino, kill_privileges).await?;
+    let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     session.fs().allocate(ino, what, input.offset, input.len, kill_privileges).await?;
     let reply = Reply::empty();
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })

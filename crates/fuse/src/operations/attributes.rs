@@ -1,6 +1,6 @@
 //! GETATTR, STATX, SETATTR, STATFS, and the shape of attributes in answers.
 
-use super::{Answer, Refusal, page_cache};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::flags::setattr as valid;
 use crate::abi::{Attr, AttrOut, EntryOut, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime};
 use crate::reply::Reply;
@@ -141,8 +141,18 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
     })
 }
 
+/// chown(2) takes setuid and setgid away even if it changes neither owner nor group. The kernel sends it as a change of nothing;
+/// and so it does before a write that takes capabilities away, once it has removed them. Such a write of root's keeps the bits.
+fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
+    let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
+    *changes == SetAttributes::default() && (!after_capabilities || privileges::goes_by(request))
+}
+
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
-    let changes = changes(&request.arguments().take()?)?;
+    let mut changes = changes(&request.arguments().take()?)?;
+    changes.kill_privileges |= is_bare_chown(session, request, &changes);
+    let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
+    privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
     if let Some(size) = changes.size {
         page_cache::before_truncation(session, request.ino(), size).await?;
     }

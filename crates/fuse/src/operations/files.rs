@@ -2,7 +2,7 @@
 
 use super::attributes::entry_out;
 use super::names::new_mode;
-use super::{Answer, Refusal, page_cache};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::flags::{
     fsync as fsync_flags, init, open as open_flags, open_request, read as read_flags, write as write_flags,
 };
@@ -14,10 +14,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
-use syncline_fs::types::{Attributes, Caller, FileType, Ino, SetAttributes};
-
-/// setuid and setgid.
-const PRIVILEGES: u16 = 0o6000;
+use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 
 /// Marks a handle whose reads and writes pass the page cache by. (Nothing else is kept per opening.)
 const HANDLE_DIRECT: u64 = 1;
@@ -32,22 +29,16 @@ fn opened(session: &Session, flags: u32) -> OpenOut {
     OpenOut { handle: 0, open_flags: open_flags::KEEP_CACHE | open_flags::NOFLUSH, backing_id: 0 }
 }
 
-/// True when clearing setuid and setgid would change something that the kernel has cached. (It asks for it to be
-/// done, but does not notice that it was.)
-pub(super) async fn would_lose_privileges(session: &Session, ino: Ino, kill: bool) -> Result<bool, FsError> {
-    Ok(kill && session.fs().getattr(ino).await?.permissions & PRIVILEGES != 0)
-}
-
 /// Makes an opened file empty, as O_TRUNC asks.
 async fn truncate(
     session: &Session,
-    caller: Caller,
+    request: &Request,
     ino: Ino,
     kill_privileges: bool,
 ) -> Result<bool, FsError> {
-    let stale = would_lose_privileges(session, ino, kill_privileges).await?;
+    let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let changes = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
-    session.fs().setattr(caller, ino, changes).await?;
+    session.fs().setattr(request.caller(), ino, changes).await?;
     Ok(stale)
 }
 
@@ -63,17 +54,34 @@ fn refuse_for_good() -> Answer {
     Err(Refusal::Errno(libc::ENOSYS))
 }
 
+/// Refuses what the kernel refuses for its own filesystems, of whose inodes it knows the flags: to open an immutable file for
+/// writing, and one that may only grow for writing elsewhere.
+async fn require_permitted(session: &Session, ino: Ino, flags: i32) -> Result<(), Refusal> {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let truncates = flags & libc::O_TRUNC != 0;
+    if !writes && !truncates {
+        return Ok(());
+    }
+    let file = session.fs().file_flags(ino).await?;
+    let elsewhere = truncates || flags & libc::O_APPEND == 0;
+    if file.immutable || (file.append_only && elsewhere) {
+        return Err(Refusal::Errno(libc::EPERM));
+    }
+    Ok(())
+}
+
 pub(super) async fn open(session: &Session, request: &Request) -> Answer {
     let input: OpenIn = request.arguments().take()?;
     let ino = request.ino();
     if !counts_openings(session) {
         return refuse_for_good();
     }
+    require_permitted(session, ino, input.flags as i32).await?;
     session.fs().open_file(ino).await?;
     let mut reply = Reply::fixed(&opened(session, input.flags));
     if input.flags & libc::O_TRUNC as u32 != 0 {
         let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
-        match truncate(session, request.caller(), ino, kill_privileges).await {
+        match truncate(session, request, ino, kill_privileges).await {
             Ok(true) => reply = reply.with_stale_attributes(ino),
             Ok(false) => {}
             Err(error) => {
@@ -133,7 +141,7 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     if input.flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0 {
         let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
         let emptied = async {
-            truncate(session, request.caller(), ino, kill_privileges).await?;
+            truncate(session, request, ino, kill_privileges).await?;
             session.fs().getattr(ino).await
         };
         match emptied.await {
@@ -220,7 +228,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
     }
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
-    let stale = would_lose_privileges(session, ino, kill_privileges).await?;
+    let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
     page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
     session.fs().write(ino, input.offset, data, kill_privileges).await?;

@@ -14,6 +14,8 @@ const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XFLAGS: u32 = 0x801c_581f;
 const SET_XFLAGS: u32 = 0x401c_5820;
+/// `FS_IOC_GETVERSION`, for programs of 64 and of 32 bits. Both get 32 bits.
+const GET_VERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 
 /// One flag in the three numberings: of `FS_IOC_GETFLAGS`, of `FS_IOC_FSGETXATTR`, of statx (0: not told there).
 struct Numbers {
@@ -84,6 +86,7 @@ pub(super) async fn ioctl(
     match input.command {
         GET_FLAGS | GET_XFLAGS => Some(get(session, request, input).await),
         SET_FLAGS | SET_XFLAGS => Some(set(session, request, input, arguments).await),
+        command if GET_VERSION.contains(&command) => Some(version(session, request).await),
         _ => None,
     }
 }
@@ -102,6 +105,12 @@ async fn get(session: &Session, request: &Request, input: &IoctlIn) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(bytes))
 }
 
+/// What tells an inode from earlier ones of its number. Numbers are never used again, so the number itself does.
+async fn version(session: &Session, request: &Request) -> Answer {
+    session.fs().getattr(request.ino()).await?;
+    Ok(Reply::fixed(&IoctlOut::default()).with_data((request.ino() as u32).to_ne_bytes().to_vec()))
+}
+
 async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &mut Arguments<'_>) -> Answer {
     let before = session.fs().file_flags(request.ino()).await?;
     let mut flags = if input.command == SET_FLAGS {
@@ -118,5 +127,6 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         flags.compression = before.compression.or(flags.compression);
     }
     session.fs().set_file_flags(request.ino(), flags).await?;
-    Ok(Reply::fixed(&IoctlOut::default()))
+    // The time of the change moved, and the kernel does not expect that of an ioctl.
+    Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino()))
 }

@@ -1,5 +1,6 @@
 //! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label, FITRIM. Every other command is "not for this file".
 
+use super::shutdown::{self, SHUT_DOWN};
 use super::{Answer, Refusal, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
@@ -36,6 +37,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     }
     if input.command == TRIM {
         return trim::trim(session, request, &input, &mut arguments).await;
+    }
+    if input.command == SHUT_DOWN {
+        return shutdown::shut_down(session, request, &input).await;
     }
     if input.command != COMMAND {
         return Err(Refusal::Errno(libc::ENOTTY));

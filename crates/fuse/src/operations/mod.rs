@@ -12,9 +12,11 @@ mod ioctl;
 mod label;
 mod names;
 mod page_cache;
+mod privileges;
 mod quotas;
 mod reflink;
 mod resize;
+mod shutdown;
 mod synchronous;
 #[cfg(test)]
 mod tests;
@@ -69,6 +71,9 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
     let Some(opcode) = request.opcode() else {
         return Reply::error(libc::ENOSYS);
     };
+    if session.is_shut_down() && !shutdown::is_answered_after(opcode) {
+        return Reply::error(libc::EIO);
+    }
     let answer = match dispatch(session, request, opcode).await {
         Ok(reply) => synchronous::settle(session, request, opcode).await.map(|()| reply),
         refused => refused,

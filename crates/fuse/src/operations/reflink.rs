@@ -1,6 +1,6 @@
 //! COPY_FILE_RANGE, and the ioctls about a file's blocks.
 
-use super::{Answer, Refusal, page_cache};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
 use crate::control::blocks::{
     BLOCKS_MAX, Block, BlocksCommand, BlocksPage, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL,
@@ -19,16 +19,18 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
     if input.flags != 0 {
         return Err(Refusal::Errno(libc::EINVAL));
     }
-    // Without CAP_FSETID, which root has, a change of contents takes setuid and setgid away.
-    let kill_privileges = request.caller().uid != 0;
+    let kill_privileges = privileges::goes_by(request);
+    let stale = privileges::prepare(session, request, input.to_node, kill_privileges).await?;
     let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
     page_cache::before_growth(session, input.to_node, input.to_offset).await?;
     let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
-    if opcode == Opcode::CopyFileRange64 {
-        return Ok(Reply::fixed(&CopyFileRangeOut { copied }));
-    }
-    let size = u32::try_from(copied).expect("a call copies a gigabyte at most");
-    Ok(Reply::fixed(&WriteOut { size, padding: 0 }))
+    let reply = if opcode == Opcode::CopyFileRange64 {
+        Reply::fixed(&CopyFileRangeOut { copied })
+    } else {
+        let size = u32::try_from(copied).expect("a call copies a gigabyte at most");
+        Reply::fixed(&WriteOut { size, padding: 0 })
+    };
+    Ok(if stale { reply.with_stale_attributes(input.to_node) } else { reply })
 }
 
 /// Answers with as many bytes as the kernel has been told to expect.

@@ -8,6 +8,7 @@ use crate::control::trim::TrimRange;
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
+use syncline_device::BLOCK_BYTES;
 use syncline_fs::FsError;
 use zerocopy::IntoBytes;
 
@@ -25,7 +26,7 @@ pub(super) async fn trim(
     let range: TrimRange = arguments.take()?;
     let store = session.fs().store();
     let size_bytes = store.device().size_bytes();
-    if range.start >= size_bytes || range.min_len > size_bytes {
+    if range.start >= size_bytes || range.min_len > size_bytes || range.len < BLOCK_BYTES as u64 {
         return Err(Refusal::Errno(libc::EINVAL));
     }
     let bytes = range.start..range.start.saturating_add(range.len).min(size_bytes);

@@ -14,6 +14,10 @@ use syncline_fs::types::XattrMode;
 const KEPT: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 /// The ones whose meaning is known: access control lists. The kernel enforces them if that was agreed on.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+/// Both at once, which the kernel lets pass.
+const CREATE_AND_REPLACE: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+/// What a program may do that is no setuid one.
+const CAPABILITY: &[u8] = b"security.capability";
 /// What only root may see.
 const TRUSTED: &[u8] = b"trusted.";
 
@@ -25,10 +29,12 @@ fn name<'a>(session: &Session, arguments: &mut Arguments<'a>) -> Result<&'a [u8]
     if ACLS.contains(&name) && session.negotiated().has(init::POSIX_ACL) {
         return Ok(name);
     }
-    if !KEPT.iter().any(|namespace| name.starts_with(namespace)) {
-        return Err(Refusal::Errno(libc::EOPNOTSUPP));
+    match KEPT.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
+        None => Err(Refusal::Errno(libc::EOPNOTSUPP)),
+        // Nothing but the namespace.
+        Some(b"") => Err(Refusal::Malformed),
+        Some(_) => Ok(name),
     }
-    Ok(name)
 }
 
 /// The value, or its length if there is no room at all for it.
@@ -80,6 +86,11 @@ pub(super) async fn set(session: &Session, request: &Request) -> Answer {
         0 => XattrMode::Set,
         libc::XATTR_CREATE => XattrMode::Create,
         libc::XATTR_REPLACE => XattrMode::Replace,
+        // It must not be there, and must be.
+        CREATE_AND_REPLACE => {
+            session.fs().getxattr(request.ino(), name).await?;
+            return Err(Refusal::Errno(libc::EEXIST));
+        }
         _ => return Err(Refusal::Malformed),
     };
     if ACLS.contains(&name) {
@@ -92,6 +103,11 @@ pub(super) async fn set(session: &Session, request: &Request) -> Answer {
 }
 
 pub(super) async fn remove(session: &Session, request: &Request) -> Answer {
-    session.fs().removexattr(request.ino(), name(session, &mut request.arguments())?).await?;
+    let mut arguments = request.arguments();
+    let name = name(session, &mut arguments)?;
+    session.fs().removexattr(request.ino(), name).await?;
+    if name == CAPABILITY {
+        session.note_capability_removed(request.ino(), request.pid());
+    }
     Ok(Reply::empty())
 }

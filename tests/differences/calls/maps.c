@@ -1,0 +1,122 @@
+/* Mapped files. */
+#include "calls.h"
+
+static void *map(const char *path, int flags, size_t len, int prot, int how)
+{
+	int fd = MUST(open(path, flags));
+	void *at = mmap(NULL, len, prot, how, fd, 0);
+
+	close(fd);
+	return at;
+}
+
+CASE(mapping_is_refused)
+{
+	int fd;
+
+	make_mode("f", 4096, 0644);
+	fd = MUST(open("f", O_RDONLY));
+	TRY(mmap(NULL, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 4096, PROT_WRITE, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 0, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 100) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 4096, PROT_READ, 0, fd, 0) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+	fd = MUST(open("f", O_WRONLY));
+	TRY(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+	TRY(mmap(NULL, 4096, PROT_WRITE, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+}
+
+CASE(mapping_persistent_memory)
+{
+	make("f", 4096);
+	TRY(mmap(NULL, 4096, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, open("f", O_RDWR), 0) == MAP_FAILED ? -1 : 0);
+}
+
+static void touch_behind_the_end(void)
+{
+	volatile char *at = map("f", O_RDWR, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED);
+
+	tell("inside %d, behind the end of the file %d", at[0], at[4095]);
+	tell("behind its last page %d", at[4096]);
+}
+
+CASE(touching_pages_behind_the_end)
+{
+	make("f", 100);
+	in_child("touching", touch_behind_the_end);
+}
+
+static void touch_after_truncation(void)
+{
+	volatile char *at = map("f", O_RDWR, 8192, PROT_READ, MAP_SHARED);
+
+	tell("before %d", at[4096]);
+	MUST(truncate("f", 10));
+	tell("after %d", at[9]);
+	tell("cut off %d", at[4096]);
+}
+
+CASE(touching_pages_that_were_cut_off)
+{
+	make("f", 8192);
+	in_child("touching", touch_after_truncation);
+}
+
+CASE(stores_and_writes_meet)
+{
+	char room[8];
+	char *at;
+	int fd;
+
+	make("f", 8192);
+	fd = MUST(open("f", O_RDWR));
+	at = map("f", O_RDWR, 8192, PROT_READ | PROT_WRITE, MAP_SHARED);
+	at[0] = 'm';
+	MUST(pread(fd, room, 2, 0));
+	bytes("read after a store", room, 2);
+	MUST(pwrite(fd, "w", 1, 1));
+	bytes("mapped after a write", at, 3);
+	at[4097] = 'n';
+	TRY(msync(at, 8192, MS_SYNC));
+	TRY(msync(at, 8192, MS_ASYNC | MS_SYNC));
+	TRY(munmap(at, 8192));
+	contents("f");
+}
+
+CASE(private_stores_stay_private)
+{
+	char *at;
+
+	make("f", 4096);
+	at = map("f", O_RDONLY, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+	at[0] = 'p';
+	contents("f");
+	bytes("mapped", at, 3);
+}
+
+CASE(mapped_files_without_names)
+{
+	char *at;
+
+	make("f", 4096);
+	at = map("f", O_RDWR, 4096, PROT_READ | PROT_WRITE, MAP_SHARED);
+	TRY(unlink("f"));
+	at[0] = 'u';
+	TRY(msync(at, 4096, MS_SYNC));
+	bytes("mapped", at, 2);
+	TRY(madvise(at, 4096, MADV_REMOVE));
+	bytes("mapped", at, 2);
+}
+
+CASE(reading_into_a_mapping_of_the_same_file)
+{
+	char *at;
+
+	make("f", 8192);
+	at = map("f", O_RDWR, 8192, PROT_READ | PROT_WRITE, MAP_SHARED);
+	memset(at, 'a', 4096);
+	TRY(pread(open("f", O_RDONLY), at + 4096, 4096, 0));
+	TRY(pwrite(open("f", O_WRONLY), at, 4096, 8192));
+	contents("f");
+}

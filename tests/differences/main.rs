@@ -1,0 +1,171 @@
+//! Some 250 groups of system calls, made on a mount of Syncline and on ext4, as root and as an ordinary user: what they answer
+//! must be the same, but for the differences that docs/DIFFERENCES.md names with their reasons.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{Loop, Mount, Place, no_fuse, not_root, run, tool};
+
+const PAGE: &str = include_str!("../../docs/DIFFERENCES.md");
+/// What differs only because the kernel does not ask when a file is opened, unless it is told to.
+const CHECKED_OPENS: [&str; 2] = ["immutable_files_are_opened", "append_only_files_are_opened"];
+/// What root's run and the user's saw in each case, by its name.
+type Told = BTreeMap<String, Vec<String>>;
+
+/// The program that makes the calls, compiled; `None` where there is no compiler.
+fn calls(place: &Place) -> Option<PathBuf> {
+    let binary = place.path().join("calls");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/differences/calls");
+    let mut files: Vec<PathBuf> = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension() == Some(OsStr::new("c")));
+    files.sort();
+    tool("cc", &[OsStr::new("--version")])?;
+    let mut cc = Command::new("cc");
+    // Many of the calls are wrong on purpose, and who makes them tells what they answer.
+    cc.args(["-O1", "-w", "-o"]).arg(&binary).args(files);
+    run(cc).ok();
+    Some(binary)
+}
+
+/// An ext4 on a loop device; unmounted when dropped.
+struct Ext4 {
+    path: PathBuf,
+    _device: Loop,
+}
+
+impl Ext4 {
+    fn make(image: &Path) -> Option<()> {
+        File::create(image).unwrap().set_len(512 << 20).unwrap();
+        tool("mkfs.ext4", &[OsStr::new("-q"), OsStr::new("-F"), image.as_ref()]).map(drop)
+    }
+
+    fn mount(image: &Path, path: &Path) -> Option<Self> {
+        let device = Loop::new(image)?;
+        tool("mount", &[OsStr::new("-t"), OsStr::new("ext4"), device.device.as_ref(), path.as_ref()])?;
+        Some(Self { path: path.to_owned(), _device: device })
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        tool("umount", &[self.path.as_ref()]);
+    }
+}
+
+/// Makes the calls below `directory`: all, or those of some cases.
+fn told(calls: &Path, directory: &Path, cases: &[&str]) -> Told {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(calls);
+    command.arg(directory).args(cases);
+    let mut told = Told::new();
+    for line in run(command).ok().out.lines() {
+        let (case, _) = line.split_once(": ").unwrap_or_else(|| panic!("not a line of a case: {line}"));
+        let name = case.rsplit(' ').next().expect("there is a last word");
+        told.entry(name.to_owned()).or_default().push(line.to_owned());
+    }
+    told
+}
+
+/// The ways to shut down, each on a filesystem of its own, and what is there afterwards.
+const SHUT_DOWNS: [&str; 4] = ["shut-down-0", "shut-down-1", "shut-down-2", "shut-down-cached"];
+
+/// Shuts a filesystem down that `mount` mounts, and mounts it again.
+fn told_alone<M>(calls: &Path, directory: &Path, way: &str, mount: impl Fn() -> M, told: &mut Told) {
+    for (word, name) in [(way, format!("{way}-answers")), ("survived", format!("{way}-leaves"))] {
+        let mounted = mount();
+        let mut command = Command::new(calls);
+        command.arg(directory).arg(format!("--{word}"));
+        let lines = run(command).ok().out.lines().map(str::to_owned).collect();
+        told.insert(name.replace('-', "_"), lines);
+        drop(mounted);
+    }
+}
+
+/// The cases that the page names: the first column of its tables.
+fn named() -> BTreeSet<String> {
+    let cells = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
+    cells.filter_map(|rest| rest.split_once('`')).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// True on the kernel that the page tells of.
+fn is_the_pages_kernel() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
+    PAGE.contains(&format!("Linux {version}."))
+}
+
+/// What the two say, where it is not the same.
+fn difference(ext4: &[String], ours: &[String]) -> String {
+    let only = |these: &[String], those: &[String], mark: &str| {
+        let lines = these.iter().filter(|line| !those.contains(line));
+        lines.map(|line| format!("    {mark}: {line}\n")).collect::<String>()
+    };
+    only(ext4, ours, "ext4") + &only(ours, ext4, "here")
+}
+
+/// What is not the same, by case.
+fn differing(ext4: &Told, ours: &Told) -> BTreeMap<String, String> {
+    let none = Vec::new();
+    let cases: BTreeSet<&String> = ext4.keys().chain(ours.keys()).collect();
+    let sides = cases
+        .into_iter()
+        .map(|case| (case, ext4.get(case).unwrap_or(&none), ours.get(case).unwrap_or(&none)));
+    let differing = sides.filter(|(_, ext4, ours)| ext4 != ours);
+    differing.map(|(case, ext4, ours)| (case.clone(), difference(ext4, ours))).collect()
+}
+
+#[test]
+fn calls_answer_as_on_ext4_or_the_page_says_why_not() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("512MiB");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(calls) = calls(&place) else {
+        eprintln!("skipped: there is no compiler for C");
+        return;
+    };
+    let (image, on_ext4, on_syncline) =
+        (place.path().join("ext4"), place.directory("on ext4"), place.directory("on syncline"));
+    let Some(ext4) = Ext4::make(&image).and_then(|()| Ext4::mount(&image, &on_ext4)) else {
+        eprintln!("skipped: there are no loop devices here, or no ext4");
+        return;
+    };
+    let mount = Mount::new(&place.image(), &on_syncline, &[]);
+    let (mut theirs, mut ours) = (told(&calls, &on_ext4, &[]), told(&calls, &on_syncline, &[]));
+    assert!(theirs.len() >= 200, "{} cases", theirs.len());
+    drop(ext4);
+    mount.unmount().ok();
+    place.check_clean();
+    let checked = Mount::new(&place.image(), &on_syncline, &["-o", "check_opens"]);
+    fs::create_dir(on_syncline.join("checked")).unwrap();
+    for (case, lines) in told(&calls, &on_syncline.join("checked"), &CHECKED_OPENS) {
+        assert_eq!(lines, theirs[&case], "with check_opens it is as on ext4");
+    }
+    checked.unmount().ok();
+    for way in SHUT_DOWNS {
+        Ext4::make(&image).expect("it was possible before");
+        let ext4 = || Ext4::mount(&image, &on_ext4).expect("it was possible before");
+        told_alone(&calls, &on_ext4, way, ext4, &mut theirs);
+        let place = Place::with_image("64MiB");
+        told_alone(&calls, &on_syncline, way, || Mount::new(&place.image(), &on_syncline, &[]), &mut ours);
+        place.check_clean();
+    }
+    let (differing, named) = (differing(&theirs, &ours), named());
+    let unnamed = differing.iter().filter(|(case, _)| !named.contains(*case));
+    let unnamed: String = unnamed.map(|(case, difference)| format!("{case}:\n{difference}")).collect();
+    assert!(
+        unnamed.is_empty(),
+        "docs/DIFFERENCES.md does not name these differences; mend them, or name them with the reason:\n{unnamed}"
+    );
+    let stale: Vec<&String> = named.iter().filter(|case| !differing.contains_key(*case)).collect();
+    assert!(
+        stale.is_empty() || !is_the_pages_kernel(),
+        "docs/DIFFERENCES.md names what is no difference: {stale:?}"
+    );
+}
