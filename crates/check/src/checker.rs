@@ -10,7 +10,7 @@ use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::BlockRun;
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
-use syncline_store::{Snapshot, Store, StoreError, StoreOptions};
+use syncline_store::{RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
 use syncline_tree::{Tree, TreeError};
 
 /// What a check is doing.
@@ -60,10 +60,10 @@ pub async fn check(
     let log = start::log(&device, &superblock, &mut report).await?;
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
     let table = snapshots::table(&tracker, &superblock, &log.segments, &mut report).await;
-    if !space_map || !log.sound || !table {
+    let Some(table) = table.filter(|_| space_map && log.sound) else {
         report.incomplete = true;
         return Ok(report);
-    }
+    };
     let (store, recovery) = match Store::open(device.clone(), options(), spawn.clone()).await {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { addr, detail }) => {
@@ -80,12 +80,26 @@ pub async fn check(
     };
     report.batches_replayed = recovery.batches;
     report.batches_discarded = recovery.discarded_batches;
-    contents(&store, reachable, &log.segments, &mut report, tell).await;
+    ignored(&recovery, &mut report);
+    contents(&store, reachable, (&log.segments, &table), &mut report, tell).await;
     for snapshot in store.snapshots().await {
         let found = check_snapshot(&device, &spawn, &snapshot, tell).await;
         report.adopt(&snapshot.name, found?);
     }
     Ok(report)
+}
+
+/// What of the log was left out, which keeps the image from being mounted for writing.
+fn ignored(recovery: &RecoveryReport, report: &mut Report) {
+    let ignored = &recovery.ignored;
+    if let Some(object) = ignored.object {
+        let text = format!("the log has {} items of objects that can't have their numbers", ignored.items);
+        report.object(FindingKind::ObjectNumber, object, text);
+    }
+    if let Some(block) = ignored.block {
+        let text = format!("the log names blocks that are in use, {} times", ignored.names);
+        report.block(FindingKind::SpaceMapDamaged, block, text);
+    }
 }
 
 /// How stores are opened here.
@@ -97,7 +111,7 @@ fn options() -> StoreOptions {
 async fn contents(
     store: &Arc<Store>,
     mut reachable: BlockSet,
-    log: &[BlockRun],
+    (log, table): (&[BlockRun], &[BlockRun]),
     report: &mut Report,
     tell: Teller<'_>,
 ) {
@@ -109,7 +123,7 @@ async fn contents(
         names::compare(facts, report);
         counters(store, report);
     }
-    space::compare(store, reachable, log, report);
+    space::compare(store, reachable, log, table, report);
 }
 
 /// A snapshot is checked like an image that has no log.
@@ -137,7 +151,11 @@ async fn check_snapshot(
     let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
     let tracker = FlushTracker::new(device.clone());
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
-    contents(&store, reachable, &[], &mut report, tell).await;
+    let then = Superblock { geometry: snapshot.geometry(superblock.geometry), ..superblock.clone() };
+    if !start::space_map(&tracker, &then, &mut report).await {
+        return Ok(report);
+    }
+    contents(&store, reachable, (&[], &[]), &mut report, tell).await;
     Ok(report)
 }
 

@@ -6,7 +6,7 @@ use crate::data::DataReader;
 use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
 use crate::object::Object;
-use crate::preallocation::Sums;
+use crate::preallocation::{Sums, excess};
 use crate::quotas::Quotas;
 use crate::references::References;
 use bytes::Bytes;
@@ -29,6 +29,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) facts: Facts,
     pub(crate) references: References,
     pub(crate) sums: Sums,
+    /// Preallocated blocks of all files.
+    pub(crate) preallocated: u64,
     pub(crate) quotas: Quotas,
 }
 
@@ -70,6 +72,7 @@ impl<'a> ItemCheck<'a> {
             facts: Facts::default(),
             references: References::default(),
             sums: Sums::default(),
+            preallocated: 0,
             quotas: Quotas::default(),
         };
         Self { store, shared, tell, object: None, next_object: store.new_object() }
@@ -110,9 +113,20 @@ impl<'a> ItemCheck<'a> {
                 let text = format!("{blocks} preallocated blocks of what is not there");
                 self.shared.report.object(FindingKind::PreallocationSum, inode, text);
             }
+            self.room();
             self.shared.quotas.compare(self.shared.report);
         }
         self.shared.facts
+    }
+
+    /// There is room for what is preallocated.
+    fn room(&mut self) {
+        let Shared { geometry, reachable, report, preallocated, .. } = &mut self.shared;
+        let data = reachable.len().saturating_sub(report.nodes * geometry.node_blocks());
+        if excess(*geometry, data, *preallocated) > 0 {
+            let text = format!("{preallocated} blocks are preallocated, and there can't be room for them");
+            report.add(FindingKind::PreallocationSum, None, None, text);
+        }
     }
 
     /// Blocks that several extents lie on: each is used once, and counted as often as it is referred to.

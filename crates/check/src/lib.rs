@@ -5,7 +5,7 @@
 //! compared with what the others say: names with inodes, link counts with names, extents with the space map, counters with
 //! what was counted. It writes nothing.
 //!
-//! [`repair`] mends what a check finds; [`Scrub`] verifies a filesystem that is in use.
+//! [`repair`] mends what a check finds, or refuses, and [`take_back`] undoes it; [`Scrub`] verifies a filesystem that is in use.
 //!
 //! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name and 24 for its parent
 //! pointer, and 32 for each extent that shares blocks.
@@ -37,5 +37,5 @@ pub use checker::{Progress, Stage, check};
 pub use error::CheckError;
 pub use finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 pub use info::{Info, info};
-pub use repair::{Condition, Repair, repair};
+pub use repair::{Condition, Flaw, Repair, RepairOptions, repair, take_back};
 pub use scrub::{Scrub, ScrubCounters, ScrubReport};

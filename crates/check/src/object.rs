@@ -289,6 +289,10 @@ impl Object {
     /// Room that is set aside.
     pub(crate) fn preallocation(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
         let item = match Preallocation::decode(key.offset, value) {
+            Ok(item) if item.blocks > shared.geometry.total_blocks => {
+                let text = format!("{} preallocated blocks, more than the image has", item.blocks);
+                return shared.report.object(FindingKind::ItemMalformed, self.number, text);
+            }
             Ok(item) if self.inode.as_ref().is_none_or(|inode| inode.file_type == REGULAR) => item,
             Ok(_) => {
                 let text = "preallocated blocks of what is no regular file";
@@ -335,7 +339,7 @@ impl Object {
         let report = &mut *shared.report;
         for offset in self.unplaced.lone() {
             let text = format!("half of the logged contents of file block {} is missing", offset / PIECES);
-            report.object(FindingKind::UnplacedStray, self.number, text);
+            report.object(FindingKind::DataDamaged, self.number, text);
         }
         let Some(inode) = self.inode else {
             if !self.inode_malformed {
@@ -346,6 +350,7 @@ impl Object {
             return;
         };
         let (said, found) = (shared.sums.take(self.number), self.covered.blocks);
+        shared.preallocated = shared.preallocated.saturating_add(found);
         // What could not be read may be the other.
         if said != found && !report.incomplete {
             let text = format!("{said} preallocated blocks, there are {found}");

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use syncline_format::Key;
 use syncline_format::items::preallocation::{Preallocation, decode_sum};
+use syncline_format::{Geometry, Key};
+
+/// By how much preallocated blocks are more than there can be room for beside data.
+pub(crate) fn excess(geometry: Geometry, data: u64, preallocated: u64) -> u64 {
+    preallocated.saturating_sub(geometry.usable().blocks.saturating_sub(data))
+}
 
 /// The sums that the image tells of, by inode.
 #[derive(Default)]

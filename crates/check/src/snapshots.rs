@@ -5,15 +5,16 @@ use std::sync::Arc;
 use syncline_device::FlushTracker;
 use syncline_format::BlockRun;
 use syncline_format::superblock::Superblock;
-use syncline_store::{StoreError, first_kept_by_snapshots};
+use syncline_store::{StoreError, first_kept_by_snapshots, table_of_snapshots};
 
-/// Reads the table and the space maps of all snapshots; false if that can't be done. The log must not lie in what they keep.
+/// Reads the table and the space maps of all snapshots; `None` if that can't be done, else where the table lies. The log must not
+/// lie in what they keep.
 pub(crate) async fn table(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
     log: &[BlockRun],
     report: &mut Report,
-) -> bool {
+) -> Option<Vec<BlockRun>> {
     let overlap = match first_kept_by_snapshots(tracker, superblock, log).await {
         Ok(overlap) => overlap,
         Err(error) => {
@@ -22,12 +23,19 @@ pub(crate) async fn table(
                 _ => None,
             };
             report.add(FindingKind::SnapshotTable, None, block, error.to_string());
-            return false;
+            return None;
         }
     };
     if let Some(run) = overlap {
         let text = "a snapshot keeps blocks in which the log lies";
         report.block(FindingKind::LogOverlap, run.start, text);
     }
-    true
+    let table = table_of_snapshots(tracker.device(), superblock).await.ok()?;
+    let holders = |at: u64| kept.iter().filter(move |run| run.start <= at && at < run.end()).count();
+    // What is kept has the table itself, too.
+    if let Some(block) = table.iter().find(|block| holders(block.start) > 1) {
+        let text = "the table lies in what a snapshot keeps";
+        report.block(FindingKind::SnapshotTable, block.start, text);
+    }
+    Some(table)
 }

@@ -5,8 +5,14 @@ use crate::finding::{FindingKind, Report};
 use syncline_format::BlockRun;
 use syncline_store::Store;
 
-/// Compares. `reachable` has tree nodes and extents.
-pub(crate) fn compare(store: &Store, mut reachable: BlockSet, log: &[BlockRun], report: &mut Report) {
+/// Compares. `reachable` has tree nodes and extents. The log and the table of snapshots lie in blocks that the map does not name.
+pub(crate) fn compare(
+    store: &Store,
+    mut reachable: BlockSet,
+    log: &[BlockRun],
+    table: &[BlockRun],
+    report: &mut Report,
+) {
     for page in store.space_pages() {
         if !reachable.add(page) {
             let text = "a page of the space map lies where something else does";
@@ -14,6 +20,14 @@ pub(crate) fn compare(store: &Store, mut reachable: BlockSet, log: &[BlockRun], 
         }
     }
     let blocks = store.geometry().total_blocks;
+    let mut fixed = BlockSet::new(blocks);
+    for &block in table {
+        fixed.add(block);
+    }
+    for run in reachable.common(&fixed) {
+        let text = "something lies where the table of snapshots does";
+        report.block(FindingKind::BlockUsedTwice, run.start, text);
+    }
     let mut named = BlockSet::new(blocks);
     for run in store.named_runs() {
         named.add(run);

@@ -62,7 +62,7 @@ async fn look_at_copy(
     beyond_doubt
 }
 
-/// Loads the space map as the superblock has it, without the log.
+/// Loads the space map as the superblock has it, without the log; false if it can't be used.
 pub(crate) async fn space_map(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -78,7 +78,7 @@ pub(crate) async fn space_map(
                 );
                 report.add(FindingKind::SuperblockCounter, None, None, text);
             }
-            true
+            named == superblock.used_blocks
         }
         Err(error) => {
             let addr = match &error {

@@ -6,7 +6,7 @@ use common::{SIZE, examine, expect, items, plant, spawn};
 use std::sync::Arc;
 use syncline::device::{MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
-use syncline_check::{Condition, FindingKind, repair};
+use syncline_check::{Condition, FindingKind, RepairOptions, repair};
 use syncline_format::items::inode::InodeItem;
 use syncline_format::items::parent::Parent;
 use syncline_format::{Key, Kind};
@@ -87,7 +87,7 @@ fn what_is_wrong_with_items_is_found_and_mended() {
             damage(store, ino, transaction);
         });
         expect(&examine(device.clone()), kind);
-        let done = block_on(repair(device.clone(), spawn(), false, &mut |_| {})).unwrap();
+        let done = block_on(repair(device.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
         assert_eq!(done.condition(), Condition::Repaired, "{}: {done:#?}", kind.name());
         assert!(
             done.changes.iter().any(|change| change.kind == kind),
@@ -110,6 +110,6 @@ fn pointers_where_none_are_kept_are_taken_away() {
         transaction.put(Key::new(ino, Kind::Parent, 1), pointer.encode());
     });
     expect(&examine(device.clone()), FindingKind::ParentDangling);
-    let done = block_on(repair(device, spawn(), false, &mut |_| {})).unwrap();
+    let done = block_on(repair(device, spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
     assert_eq!(done.condition(), Condition::Repaired, "{done:#?}");
 }

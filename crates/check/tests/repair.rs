@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions};
-use syncline_check::{Condition, FindingKind, Repair, repair};
+use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
 
 fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
-    block_on(repair(device, spawn(), dry_run, &mut |_| {})).unwrap()
+    block_on(repair(device, spawn(), &RepairOptions { dry_run, ..RepairOptions::default() }, &mut |_| {}))
+        .unwrap()
 }
 
 fn is_data(kind: FindingKind) -> bool {
@@ -304,5 +305,8 @@ fn a_second_repair_finds_nothing_and_writes_nothing() {
 
 #[test]
 fn an_image_that_is_none_is_an_error() {
-    assert!(block_on(repair(MemoryDevice::new(common::SIZE), spawn(), false, &mut |_| {})).is_err());
+    assert!(
+        block_on(repair(MemoryDevice::new(common::SIZE), spawn(), &RepairOptions::default(), &mut |_| {}))
+            .is_err()
+    );
 }

@@ -1,13 +1,14 @@
-//! The power may be cut at any moment of a repair: what is left is the old image or the new one, and another repair ends it.
+//! The power may be cut at any moment of a repair: what is left is the old image or the new one, which reads as the old one did,
+//! and another repair ends it.
 
 mod common;
 
 use common::damages::DAMAGES;
-use common::survey::survey;
+use common::survey::{survey, survey_for_reading};
 use common::{sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, block_on};
-use syncline_check::{Condition, FindingKind, repair};
+use syncline_check::{Condition, FindingKind, RepairOptions, repair};
 use syncline_sim::{CrashImages, RecordingDevice};
 
 /// One that needs a transaction, one that only needs superblocks, and those that build the image anew.
@@ -30,9 +31,10 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
         let before = survey(&device);
         DAMAGES.iter().find(|(damaged, _)| damaged == kind).unwrap().1(&device, inodes);
         let base = device.snapshot();
+        let mounted = survey_for_reading(base.clone());
         let recording = RecordingDevice::new(device.clone());
         let any: Arc<dyn Device> = recording.clone();
-        let done = block_on(repair(any, spawn(), false, &mut |_| {})).unwrap();
+        let done = block_on(repair(any, spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
         assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
         let events = recording.events();
         assert!(events.len() > 8, "{}: a repair writes", kind.name());
@@ -43,7 +45,13 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
                 let what =
                     format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
                 let image = images.at(position, seed);
-                let again = block_on(repair(image.clone(), spawn(), false, &mut |_| {})).unwrap();
+                let shown = survey_for_reading(image.clone());
+                for (inode, seen) in &mounted {
+                    let now = shown.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
+                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
+                }
+                let again =
+                    block_on(repair(image.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
                 let left = again.after.as_ref().map(|after| &after.findings);
                 assert_ne!(again.condition(), Condition::Damaged, "{what}: {left:#?}");
                 let after = survey(&image);

@@ -1,13 +1,29 @@
-//! What a mount could read before a repair it reads after it, byte for byte.
+//! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
 
 mod common;
 
-use common::survey::survey;
-use common::{plant, sample, spawn};
-use syncline::device::block_on;
-use syncline::{Filesystem, ImageOptions};
-use syncline_check::{Condition, FindingKind, repair};
-use syncline_format::Key;
+use common::damages::{open_read_only, take_snapshot};
+use common::survey::{survey, survey_for_reading};
+use common::{edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
+use std::sync::Arc;
+use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
+use syncline::{Filesystem, ImageOptions, OpenOptions};
+use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair, take_back};
+use syncline_format::items::extent::Extent;
+use syncline_format::items::inode::FLAG_UNPLACED;
+use syncline_format::items::preallocation::{Preallocation, encode_sum};
+use syncline_format::{BLOCK_BYTES, Key, Kind, crc};
+use syncline_store::Transaction;
+
+fn mend(device: &Arc<MemoryDevice>, options: &RepairOptions) -> Repair {
+    block_on(repair(device.clone(), spawn(), options, &mut |_| {})).unwrap()
+}
+
+fn mended(device: &Arc<MemoryDevice>) -> Repair {
+    let done = mend(device, &RepairOptions::default());
+    assert_eq!(done.condition(), Condition::Repaired, "{:?} {:#?}", done.refused, done.after);
+    done
+}
 
 /// Keys are ordered by kind, and no kind has the number 0: such an item comes before the inode item.
 #[test]
@@ -21,17 +37,212 @@ fn a_stray_item_in_front_of_an_inode_item_takes_nothing_along() {
     fs.close().unwrap();
     let before = survey(&device);
     let numbers = [1, inodes.small, inodes.large, inodes.directory, inodes.long_link, link];
-    plant(&device, |_, transaction| {
+    let stray = |transaction: &mut Transaction| {
         for object in numbers {
             transaction.put(Key { object, kind: 0, offset: 7 }, vec![1]);
         }
-    });
+    };
+    plant(&device, |_, transaction| stray(transaction));
     assert_eq!(survey(&device), before, "a mount does not mind");
-    let done = block_on(repair(device.clone(), spawn(), false, &mut |_| {})).unwrap();
-    assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+    let done = mended(&device);
     let kinds: Vec<_> = done.changes.iter().map(|change| change.kind).collect();
     assert_eq!(kinds, [FindingKind::ItemMalformed; 6], "{:#?}", done.changes);
     assert_eq!(survey(&device), before);
     let fs = Filesystem::open_device(device, ImageOptions::default()).unwrap();
     assert_eq!(mode(&fs), permissions);
+}
+
+/// Plants an extent that lies on the table of snapshots, with the checksum of what is there.
+fn on_the_table(device: &Arc<MemoryDevice>, ino: u64) -> u64 {
+    take_snapshot(device);
+    let table = open_read_only(device).superblock().snapshots.addr;
+    let block = block_on(device.read_at(table * BLOCK_BYTES as u64, BLOCK_BYTES)).unwrap();
+    plant(device, |_, transaction| {
+        let extent = Extent::plain(1, table, vec![crc(&block)]);
+        transaction.put(Key::new(ino, Kind::Extent, 1), extent.encode());
+    });
+    edit_inode(device, ino, |inode| inode.size = 2 * BLOCK_BYTES as u64);
+    table
+}
+
+#[test]
+fn an_extent_on_the_table_of_snapshots_gets_blocks_of_its_own() {
+    let (device, _) = sample();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.create_file("holes").unwrap().set_len(3).unwrap();
+    let ino = fs.symlink_metadata("holes").unwrap().ino();
+    fs.close().unwrap();
+    let table = on_the_table(&device, ino);
+    let before = survey_for_reading(device.clone());
+    expect(&examine(device.clone()), FindingKind::BlockUsedTwice);
+    mended(&device);
+    assert_eq!(survey(&device), before);
+    assert_ne!(extents(&open_read_only(&device), ino)[0].addr, table);
+    let name = "of the sample";
+    let snapshot = Filesystem::open_snapshot_device(device, name, ImageOptions::default()).unwrap();
+    assert_eq!(snapshot.read("large").unwrap(), vec![1; 300_000]);
+}
+
+/// Whoever only reads needs no space map.
+#[test]
+fn a_wrong_bit_in_the_space_map_keeps_nobody_from_reading() {
+    let (device, _) = sample();
+    let before = survey(&device);
+    rot(&device, open_read_only(&device).space_pages()[0].start);
+    let image = device.image();
+    assert!(Filesystem::open_device(device.snapshot(), ImageOptions::default()).is_err());
+    assert_eq!(survey_for_reading(device.clone()), before);
+    assert!(device.image() == image, "a mount for reading wrote");
+    mended(&device);
+    assert_eq!(survey(&device), before);
+}
+
+#[test]
+fn a_preallocation_of_more_than_there_is_goes() {
+    let (device, inodes) = sample();
+    let before = survey(&device);
+    let room = |blocks: u64, wide: bool| {
+        let device = device.snapshot();
+        plant(&device, |_, transaction| {
+            let item = Preallocation { file_block: 1000, blocks };
+            transaction.put(Key::new(inodes.large, Kind::Preallocation, 1000), item.encode());
+            if wide {
+                transaction.put(Key::new(0, Kind::Preallocation, inodes.large), encode_sum(blocks));
+            }
+        });
+        device
+    };
+    // The second is not more than the image has, but more than is free.
+    for (blocks, wide) in [(1 << 50, false), (1 << 50, true), (16_380, true)] {
+        let device = room(blocks, wide);
+        assert!(!examine(device.clone()).is_clean(), "{blocks}");
+        mended(&device);
+        assert_eq!(survey(&device), before);
+        let fs = Filesystem::open_device(device, ImageOptions::default()).unwrap();
+        fs.write("new", vec![5; 3_000_000]).unwrap();
+        fs.close().unwrap();
+    }
+}
+
+/// What the lost half held is not known: the block can't be read before or after, and the half that is left stays.
+#[test]
+fn half_of_a_logged_block_stays_and_is_told() {
+    let (device, inodes) = sample();
+    plant(&device, |_, transaction| transaction.put(Key::new(inodes.large, Kind::Unplaced, 4), vec![7]));
+    edit_inode(&device, inodes.large, |inode| inode.flags |= FLAG_UNPLACED);
+    let read = |device: &Arc<MemoryDevice>, at: u64| {
+        let fs = Filesystem::open_device(device.snapshot(), ImageOptions::default()).unwrap();
+        let file = OpenOptions::new().read(true).open(&fs, "large").unwrap();
+        file.read_exact_at(&mut [0; 100], at).is_ok()
+    };
+    let block = BLOCK_BYTES as u64;
+    assert!(!read(&device, 2 * block) && read(&device, 3 * block) && read(&device, block));
+    expect(&examine(device.clone()), FindingKind::DataDamaged);
+    // Something else to mend, so that it writes.
+    edit_inode(&device, inodes.small, |inode| inode.nlink = 5);
+    let done = mend(&device, &RepairOptions::default());
+    assert_eq!((done.condition(), &done.refused), (Condition::Damaged, &None));
+    assert_eq!(items(&open_read_only(&device), inodes.large, Kind::Unplaced).len(), 1);
+    assert!(!read(&device, 2 * block) && read(&device, 3 * block) && read(&device, block));
+    let left = examine(device);
+    assert!(left.findings.iter().all(|finding| finding.kind == FindingKind::DataDamaged));
+}
+
+/// No superblock could count on from there: a mount is refused, a mount for reading leaves the item out.
+#[test]
+fn an_impossible_object_in_the_log_is_left_out() {
+    let (device, _) = sample();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("small", "logged").unwrap();
+    let mut transaction = Transaction::new();
+    transaction.put(Key::new(1 << 63, Kind::Chunk, 0), vec![1]);
+    fs.engine().store().commit(transaction).unwrap();
+    fs.open_file("small").unwrap().sync_all().unwrap();
+    let crashed = device.snapshot();
+    drop(fs);
+    let image = crashed.image();
+    assert!(Filesystem::open_device(crashed.clone(), ImageOptions::default()).is_err());
+    assert!(crashed.image() == image, "a refused mount wrote");
+    let before = survey_for_reading(crashed.clone());
+    expect(&examine(crashed.clone()), FindingKind::ObjectNumber);
+    mended(&crashed);
+    assert_eq!(survey(&crashed), before);
+    let fs = Filesystem::open_device(crashed, ImageOptions::default()).unwrap();
+    assert_eq!(fs.read("small").unwrap(), b"logged");
+}
+
+/// An image of which a repair could only give something up.
+fn hopeless() -> Arc<MemoryDevice> {
+    let (device, _) = sample();
+    take_snapshot(&device);
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("later", "not in the snapshot").unwrap();
+    fs.close().unwrap();
+    // What the snapshot keeps can't be known any more; it can still be mounted.
+    let snapshots = block_on(syncline_store::Store::snapshots(&open_read_only(&device)));
+    rot(&device, snapshots[0].space.page.addr);
+    device
+}
+
+#[test]
+fn what_would_take_something_away_is_refused_and_changes_nothing() {
+    let device = hopeless();
+    let before = device.image();
+    for dry_run in [true, false] {
+        let done = mend(&device, &RepairOptions { dry_run, ..RepairOptions::default() });
+        assert_eq!(done.condition(), Condition::Damaged);
+        let reason = done.refused.expect("a snapshot would be gone");
+        assert!(reason.contains("of the sample"), "{reason}");
+        assert!(done.after.is_none() && device.image() == before);
+    }
+}
+
+#[test]
+fn what_was_replaced_can_be_put_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let undo = directory.path().join("undo");
+    let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
+    for (number, damage) in ["item", "map"].into_iter().enumerate() {
+        let (device, inodes) = sample();
+        match damage {
+            "item" => edit_inode(&device, inodes.linked, |inode| inode.nlink = 9),
+            _ => rot(&device, open_read_only(&device).space_pages()[0].start),
+        }
+        let before = device.image();
+        assert_eq!(mend(&device, &options).condition(), Condition::Repaired);
+        assert!(device.image() != before);
+        assert!(
+            block_on(repair(mendable(), spawn(), &options, &mut |_| {})).is_err(),
+            "it does not write over an undo file"
+        );
+        let any: Arc<dyn Device> = device.clone();
+        let repaired = device.snapshot();
+        assert!(block_on(take_back(any.clone(), &undo)).unwrap() > 4);
+        assert!(device.image() == before, "{damage}: put back byte for byte");
+        assert!(block_on(take_back(any, &undo)).unwrap() > 4, "twice does no harm");
+        assert!(device.image() == before);
+        // Not when somebody has gone on from there, nor of another image.
+        Filesystem::open_device(repaired.clone(), ImageOptions::default()).unwrap().close().unwrap();
+        let image = repaired.image();
+        let refused = block_on(take_back(repaired.clone(), &undo)).unwrap_err().to_string();
+        assert!(refused.contains("changed after the repair"), "{refused}");
+        assert!(repaired.image() == image);
+        let other = block_on(take_back(sample().0, &undo)).unwrap_err().to_string();
+        assert!(other.contains("another image"), "{other}");
+        let mut bytes = std::fs::read(&undo).unwrap();
+        let at = bytes.len() - 5;
+        bytes[at] ^= 1;
+        let damaged = directory.path().join(format!("damaged {number}"));
+        std::fs::write(&damaged, bytes).unwrap();
+        assert!(block_on(take_back(device.clone(), &damaged)).is_err());
+        assert!(device.image() == before);
+        std::fs::remove_file(&undo).unwrap();
+    }
+}
+
+/// Something that a repair would write to.
+fn mendable() -> Arc<dyn Device> {
+    let (device, inodes) = sample();
+    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
+    device
 }

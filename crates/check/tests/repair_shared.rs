@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline::device::{MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions};
-use syncline_check::{Condition, FindingKind, Repair, repair};
+use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::node::Node;
@@ -64,7 +64,8 @@ impl Pair {
 
     /// Repairs, and compares what does not belong to `lost`.
     fn mend(&self, before: &Survey, lost: &BTreeSet<u64>, what: &str) -> Repair {
-        let done = block_on(repair(self.device.clone(), spawn(), false, &mut |_| {})).unwrap();
+        let done =
+            block_on(repair(self.device.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
         let left = done.after.as_ref().map(|after| &after.findings);
         assert_eq!(done.condition(), Condition::Repaired, "{what}: {left:#?}\n{:#?}", done.changes);
         let report = examine(self.device.clone());

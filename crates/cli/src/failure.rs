@@ -232,6 +232,9 @@ impl From<CheckError> for Failure {
         match error {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
+            // Each tells what is wrong with the file that was named.
+            error @ CheckError::Undo { .. } => Self::new(error)
+                .next("nothing was changed; name the file of the repair's --undo, or another for a new one"),
         }
     }
 }

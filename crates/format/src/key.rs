@@ -3,6 +3,9 @@
 /// Names a file, directory or other object for ever; never reused.
 pub type ObjectId = u64;
 
+/// Numbers from here on are no object's: the counter of those handed out ends here.
+pub const OBJECTS_END: ObjectId = u64::MAX / 2;
+
 /// Encoded length of a key in bytes: object id, kind, offset, each big-endian so that byte order is key order.
 pub const KEY_BYTES: usize = 17;
 

@@ -17,7 +17,7 @@ pub mod superblock;
 
 pub use checksum::{Crc, block_checksums, crc};
 pub use error::FormatError;
-pub use key::{KEY_BYTES, Key, Kind, ObjectId};
+pub use key::{KEY_BYTES, Key, Kind, OBJECTS_END, ObjectId};
 pub use layout::{
     BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT, SharedGeometry,
 };

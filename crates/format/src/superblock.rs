@@ -2,7 +2,8 @@
 
 use crate::batch::first_batch_addr;
 use crate::{
-    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, ObjectId, crc,
+    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, OBJECTS_END,
+    ObjectId, crc,
 };
 
 /// Feature flag: every inode knows its names (parent pointers).
@@ -271,7 +272,7 @@ impl Superblock {
         if self.log.seq == 0 {
             return Err(field("log sequence"));
         }
-        if self.next_object > u64::MAX / 2 || self.used_blocks.max(self.tree_nodes) > geometry.total_blocks {
+        if self.next_object > OBJECTS_END || self.used_blocks.max(self.tree_nodes) > geometry.total_blocks {
             return Err(field("counter"));
         }
         Ok(self)

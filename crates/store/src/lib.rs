@@ -60,14 +60,14 @@ pub use leave_log::Relocate;
 pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
-pub use recovery::{Recovered, RecoveryReport};
+pub use recovery::{Ignored, Recovered, RecoveryReport};
 #[doc(hidden)]
 pub use reserve::Backlog;
 pub use reserve::{Admission, Reservation};
 pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};
 pub use snapshots::{
-    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, roll_back,
+    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, roll_back, table_of_snapshots,
 };
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};

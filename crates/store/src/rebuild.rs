@@ -1,8 +1,9 @@
-//! Building tree and space map of an image anew beside the old ones, and switching over.
+//! Writing tree and space map of an image anew beside the old ones, and switching over.
 //!
 //! Order, and what a crash leaves at each step: (1) nodes and space pages go to blocks that neither the old image nor any
 //! data uses; (2) they are flushed, and read back; (3) a superblock goes to the slot that does not hold the newest good
-//! one; (4) flush. Before (3) is on the device the old image is as it was; after it the new one counts.
+//! one; (4) flush; (5) a superblock that leads to the same goes to the other slot, whose copies may be damaged. Before (3) is on the
+//! device the old image is as it was; after it the new one counts.
 
 use crate::reserve::segment_blocks;
 use crate::salvage::Salvaged;
@@ -36,9 +37,52 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    /// Begins on `device`, the one that `old` was salvaged from. `data` stays where it is and belongs to the new image;
-    /// neither it nor `avoid` is written to.
+    /// Begins on `device`, the one that `old` was salvaged from, with an empty tree. `data` stays where it is and belongs to the new
+    /// image; neither it nor `avoid` is written to.
     pub async fn start(
+        device: Arc<dyn Device>,
+        old: &Store,
+        salvaged: &Salvaged,
+        data: impl Iterator<Item = BlockRun>,
+        avoid: impl Iterator<Item = BlockRun>,
+    ) -> Result<Self, StoreError> {
+        let mut rebuild = Self::prepare(device, old, salvaged, data, avoid).await?;
+        let node = rebuild.tree_blocks();
+        let allocate = |_| rebuild.space.allocate(Class::Node, node, node, None);
+        let empty = rebuild.tree.create(rebuild.generation, &allocate).await;
+        let empty = empty.map_err(|failed| StoreError::from(failed.error))?;
+        rebuild.root = empty.root;
+        rebuild.settle(&empty).await?;
+        rebuild.give_back(empty.unused.into_iter().chain(empty.freed));
+        Ok(rebuild)
+    }
+
+    /// Begins with the tree of `old`, which is sound, what its log says, and these changes. Only nodes that change are
+    /// written, to other places.
+    pub async fn start_with(
+        device: Arc<dyn Device>,
+        old: &Store,
+        salvaged: &Salvaged,
+        data: impl Iterator<Item = BlockRun>,
+        avoid: impl Iterator<Item = BlockRun>,
+        edits: &BTreeMap<Key, Option<Bytes>>,
+    ) -> Result<Self, StoreError> {
+        let mut rebuild = Self::prepare(device, old, salvaged, data, avoid).await?;
+        let mut items = {
+            let layers = old.layers.read();
+            rebuild.root = layers.root;
+            layers.active.items().clone()
+        };
+        items.extend(edits.iter().map(|(key, value)| (*key, value.clone())));
+        let merged = rebuild.merge(&items).await?;
+        rebuild.root = merged.root;
+        rebuild.settle(&merged).await?;
+        // What it freed is the old tree's, which must stay until the new one counts.
+        rebuild.give_back(merged.unused);
+        Ok(rebuild)
+    }
+
+    async fn prepare(
         device: Arc<dyn Device>,
         old: &Store,
         salvaged: &Salvaged,
@@ -53,28 +97,19 @@ impl Rebuild {
         avoid.for_each(|run| space.reserve_live(run));
         salvaged.kept.iter().flatten().for_each(|run| space.reserve_live(*run));
         data.for_each(|run| space.name(run));
-        let tree = Tree::new(tracker.clone(), geometry, NODE_CACHE_BYTES);
-        let generation = salvaged.generation;
-        let node = geometry.node_blocks();
-        let allocate = |_| space.allocate(Class::Node, node, node, None);
-        let empty =
-            tree.create(generation, &allocate).await.map_err(|failed| StoreError::from(failed.error))?;
-        let root = empty.root;
-        let rebuild = Self {
+        Ok(Self {
+            tree: Tree::new(tracker.clone(), geometry, NODE_CACHE_BYTES),
             tracker,
             space,
-            tree,
-            root,
+            root: TreeRoot::default(),
             old: match salvaged.kept {
                 Some(_) => old.superblock(),
                 None => old.superblock().without_snapshots(),
             },
             op_seq: old.last_op().0,
             slot: salvaged.slot,
-            generation,
-        };
-        rebuild.settle(empty).await?;
-        Ok(rebuild)
+            generation: salvaged.generation,
+        })
     }
 
     /// Copies data blocks, whatever they hold, to blocks of their own, each run to at most the blocks it has.
@@ -107,6 +142,15 @@ impl Rebuild {
 
     /// Adds items, all of which have greater keys than those before.
     pub async fn extend(&mut self, items: BTreeMap<Key, Option<Bytes>>) -> Result<(), StoreError> {
+        let merged = self.merge(&items).await?;
+        self.root = merged.root;
+        self.settle(&merged).await?;
+        // No superblock ever named what it replaced.
+        self.give_back(merged.unused.into_iter().chain(merged.freed));
+        Ok(())
+    }
+
+    async fn merge(&self, items: &BTreeMap<Key, Option<Bytes>>) -> Result<Merged, StoreError> {
         let node = self.tree_blocks();
         let allocate = |blocks| {
             let run = self.space.allocate(Class::Node, blocks, node, None)?;
@@ -117,10 +161,8 @@ impl Rebuild {
             }
             Some(BlockRun::new(run.start, used))
         };
-        let merged = self.tree.merge(self.root, self.generation, &items, &allocate).await;
-        let merged = merged.map_err(|failed| StoreError::from(failed.error))?;
-        self.root = merged.root;
-        self.settle(merged).await
+        let merged = self.tree.merge(self.root, self.generation, items, &allocate).await;
+        merged.map_err(|failed| StoreError::from(failed.error))
     }
 
     /// Writes the space map, reads the tree back and switches over.
@@ -160,25 +202,32 @@ impl Rebuild {
             tree_nodes: walked.nodes,
             used_blocks: persisted.used_blocks,
             objects,
-            clean: false,
+            // There is no log.
+            clean: true,
             ..self.old
         };
-        write_slot(&self.tracker, 1 - self.slot, &superblock).await
+        write_slot(&self.tracker, 1 - self.slot, &superblock).await?;
+        let again = Superblock { generation: self.generation + 1, ..superblock };
+        write_slot(&self.tracker, self.slot, &again).await
     }
 
     fn tree_blocks(&self) -> u64 {
         self.old.geometry.node_blocks()
     }
 
-    /// Waits for a merge's writes, and takes back what it replaced: no superblock ever named it.
-    async fn settle(&self, merged: Merged) -> Result<(), StoreError> {
+    /// Waits for a merge's writes.
+    async fn settle(&self, merged: &Merged) -> Result<(), StoreError> {
         for written in &merged.written {
             written.handle.wait().await?;
         }
-        for run in merged.unused.into_iter().chain(merged.freed) {
+        Ok(())
+    }
+
+    /// Takes nodes back that nothing leads to.
+    fn give_back(&self, runs: impl IntoIterator<Item = BlockRun>) {
+        for run in runs {
             self.tree.forget(run);
             self.space.give_back(run);
         }
-        Ok(())
     }
 }

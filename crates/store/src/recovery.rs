@@ -20,8 +20,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
+use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, SharedGeometry};
+use syncline_format::{
+    BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry,
+};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,19 +52,36 @@ pub struct RecoveryReport {
     pub discarded_batches: u64,
     /// What else is worth telling.
     pub notes: Vec<String>,
+    /// What of the log was left out, which only opening for reading does.
+    pub ignored: Ignored,
+}
+
+/// What a log says that can't be, and that was left out to get at the rest.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Ignored {
+    /// Items of objects whose number none can have, and the first such number.
+    pub items: u64,
+    /// The first such number.
+    pub object: Option<u64>,
+    /// Names of blocks that the space map has in use, and the first such block.
+    pub names: u64,
+    /// The first such block.
+    pub block: Option<BlockAddr>,
 }
 
 /// The state that replay builds.
 pub(crate) struct Replayed {
     pub(crate) memtable: Memtable,
-    objects: u64,
-    next_object: u64,
-    op_seq: u64,
+    pub(crate) objects: u64,
+    pub(crate) next_object: u64,
+    pub(crate) op_seq: u64,
     pub(crate) generation: u64,
     pub(crate) end: LogStart,
     pub(crate) segments: Vec<BlockRun>,
     /// Batches, and the data that they name, that a cache may have made up.
     unsure: Vec<BlockRun>,
+    /// Nothing is written: what contradicts the space map or the counters is left out.
+    pub(crate) lenient: bool,
 }
 
 /// An image that has been read and replayed into memory, and not yet been written to. It can be read; whoever drops it leaves the
@@ -122,10 +142,7 @@ impl Store {
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
-        let space = load_space(&tracker, &superblock).await?;
-        let table = Table::read(&device, &superblock).await?;
-        // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
-        table.keep(&tracker, &superblock, &space).await?;
+        let (space, table) = load_structures(&tracker, &superblock, options.read_only, &mut report).await?;
         let believed = believed(&options);
         let found =
             scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
@@ -184,6 +201,40 @@ impl Recovered {
     }
 }
 
+/// The space map with what snapshots keep, and their table. Whoever only reads needs neither: what of them is damaged is told.
+async fn load_structures(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+    read_only: bool,
+    report: &mut RecoveryReport,
+) -> Result<(Arc<Space>, Table), StoreError> {
+    let mut told = |what: &str, error: StoreError| {
+        report
+            .notes
+            .push(format!("{what}: {error}; files can be read, and 'syncline check --repair' mends it"));
+    };
+    let space = match load_space(tracker, superblock).await {
+        Err(error) if read_only && superblock.geometry.total_blocks <= MAX_BLOCKS => {
+            told("the space map", error);
+            Space::format(superblock.geometry)
+        }
+        loaded => loaded?,
+    };
+    let table = match Table::read(tracker.device(), superblock).await {
+        Err(error) if read_only => {
+            told("the table of snapshots", error);
+            return Ok((space, Table::default()));
+        }
+        read => read?,
+    };
+    // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
+    match table.keep(tracker, superblock, &space).await {
+        Err(error) if read_only => told("what snapshots keep", error),
+        kept => kept?,
+    }
+    Ok((space, table))
+}
+
 /// Reads the space map that a superblock points to.
 pub(crate) async fn load_space(
     tracker: &Arc<FlushTracker>,
@@ -239,7 +290,7 @@ async fn replay(
     report: &mut RecoveryReport,
 ) -> Result<Replayed, StoreError> {
     let (device, geometry) = (tracker.device(), slots.superblock.geometry);
-    let mut replayed = Replayed::before(slots, &found);
+    let mut replayed = Replayed { lenient: options.read_only, ..Replayed::before(slots, &found) };
     for segment in &replayed.segments {
         if !space.reserve_segment(*segment) && !options.read_only {
             // Recovery gives the segments back when it ends, and with them whatever else lies there.
@@ -279,6 +330,7 @@ impl Replayed {
             end: superblock.log,
             segments: Vec::new(),
             unsure: Vec::new(),
+            lenient: true,
         }
     }
 
@@ -296,6 +348,7 @@ impl Replayed {
             end: found.end,
             segments: segments(superblock, found),
             unsure: Vec::new(),
+            lenient: false,
         }
     }
 }
@@ -349,6 +402,17 @@ pub(crate) fn apply(
         let record = record.map_err(|detail| StoreError::Corrupt { addr: header.addr, detail })?;
         report.records += 1;
         match record {
+            Record::Put(Key { object, .. }, _) | Record::Delete(Key { object, .. })
+                if object >= OBJECTS_END =>
+            {
+                // The superblock that follows could not count them, and no image would be left.
+                let detail = FormatError::Field { structure: "log record", field: "object number" };
+                if !replayed.lenient {
+                    return Err(StoreError::Corrupt { addr: header.addr, detail });
+                }
+                report.ignored.items += 1;
+                report.ignored.object.get_or_insert(object);
+            }
             Record::Put(key, value) => {
                 replayed.next_object = replayed.next_object.max(key.object.saturating_add(1));
                 replayed.memtable.apply(key, Some(Bytes::copy_from_slice(value)));
@@ -358,6 +422,10 @@ pub(crate) fn apply(
                 replayed.memtable.apply(key, None);
             }
             Record::Name(run, _) if space.name_replayed(run) => {}
+            Record::Name(run, _) if replayed.lenient => {
+                report.ignored.names += 1;
+                report.ignored.block.get_or_insert(run.start);
+            }
             Record::Name(..) => {
                 // Going on would let blocks go twice: to this batch and to whoever is given them later.
                 let detail = FormatError::Field { structure: "log record", field: "name of a block in use" };

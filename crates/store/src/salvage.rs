@@ -5,9 +5,9 @@
 
 use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
-use crate::recovery::{RecoveryReport, Replayed, apply, assemble};
+use crate::recovery::{Ignored, RecoveryReport, Replayed, apply, assemble};
 use crate::slots::read_superblocks;
-use crate::snapshots::kept_by_snapshots;
+use crate::snapshots::{kept_by_snapshots, table_of_snapshots};
 use crate::{Chunk, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -38,6 +38,10 @@ pub struct Salvaged {
     pub space_map: bool,
     /// What the snapshots keep, their table included; `None` if that can't be read.
     pub kept: Option<Vec<BlockRun>>,
+    /// Where that table lies. It can't move, and the space map does not name it.
+    pub table: Vec<BlockRun>,
+    /// What of the log was left out.
+    pub ignored: Ignored,
     /// Why the log was not read to its end, if it was not.
     pub log_cut: Option<String>,
 }
@@ -60,7 +64,8 @@ impl Store {
         let space_map = loaded.is_ok();
         let space = loaded.unwrap_or_else(|_| Space::format(geometry));
         let found = scan(&device, geometry, superblock.epoch, superblock.log).await?;
-        let mut replayed = Replayed::before(&slots, &found);
+        let mut replayed = Replayed { lenient: true, ..Replayed::before(&slots, &found) };
+        let mut report = RecoveryReport::default();
         let mut log_cut = found
             .contradiction
             .map(|later| format!("batch {} is missing, batch {} was there", found.end.seq, later.seq));
@@ -79,10 +84,12 @@ impl Store {
             if doubtful && !verify_named(&device, geometry, header, &payload).await? {
                 break;
             }
-            apply(&mut replayed, &space, geometry, header, &payload, &mut RecoveryReport::default())?;
+            apply(&mut replayed, &space, geometry, header, &payload, &mut report)?;
         }
         let salvaged = Salvaged {
             kept: kept_by_snapshots(&tracker, &superblock).await.ok(),
+            table: table_of_snapshots(&device, &superblock).await.unwrap_or_default(),
+            ignored: report.ignored,
             slot: slots.slot,
             generation: replayed.generation,
             segments: replayed.segments.clone(),

@@ -309,6 +309,14 @@ pub async fn first_kept_by_snapshots(
     Ok(runs.iter().find(common).copied())
 }
 
+/// The blocks in which the table of snapshots lies.
+pub async fn table_of_snapshots(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+) -> Result<Vec<BlockRun>, StoreError> {
+    Ok(Table::read(device, superblock).await?.blocks)
+}
+
 /// Makes an image what it was when a snapshot was taken. All snapshots stay. The image must have been closed cleanly: there is
 /// no log to be lost. One superblock does it, so a crash leaves the image as it was or as it shall be.
 pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, StoreError> {

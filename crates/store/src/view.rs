@@ -8,8 +8,9 @@ use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOpti
 use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};
 use syncline_format::Geometry;
+use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::Superblock;
-use syncline_space::KeptMap;
+use syncline_space::{KeptMap, Space};
 use syncline_tree::Difference;
 
 /// How often superblock and table are read again beside somebody who changes them.
@@ -28,7 +29,7 @@ impl Store {
     ) -> Result<(Arc<Self>, Snapshot), StoreError> {
         let (now, snapshot) = claim(&device, name).await?;
         let (kept, then) = (snapshot.superblock(&now), snapshot.geometry(now.geometry));
-        let store = show(FlushTracker::new(device), options, spawn, &kept, then).await?;
+        let store = show(FlushTracker::new(device), options, spawn, &kept, then, true).await?;
         Ok((store, snapshot))
     }
 
@@ -39,19 +40,26 @@ impl Store {
         let options = StoreOptions { node_cache_bytes: LOOK_CACHE_BYTES, ..self.options.clone() };
         let now = self.superblock();
         let geometry = snapshot.geometry(now.geometry);
-        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&now), geometry).await
+        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&now), geometry, false).await
     }
 }
 
-/// A store that shows what a superblock leads to. The map is one for `then`, the size that the image had when it was written.
+/// A store that shows what a superblock leads to. The map is one for `then`, the size that the image had when it was written; if
+/// `lenient`, it may be damaged.
 async fn show(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
     spawn: Arc<dyn Spawn>,
     superblock: &Superblock,
     then: Geometry,
+    lenient: bool,
 ) -> Result<Arc<Store>, StoreError> {
-    let space = load_space(&tracker, &Superblock { geometry: then, ..superblock.clone() }).await?;
+    let loaded = load_space(&tracker, &Superblock { geometry: then, ..superblock.clone() }).await;
+    let space = match loaded {
+        // It is needed for nothing that is read.
+        Err(_) if lenient && then.total_blocks <= MAX_BLOCKS => Space::format(then),
+        loaded => loaded?,
+    };
     let options = StoreOptions { read_only: true, ..options };
     let store = assemble(tracker, options, spawn, superblock, space, &Replayed::nothing(superblock))?;
     *store.layers.write() =

@@ -1,74 +1,36 @@
-//! Applying a plan: as transactions, or by building tree and space map anew.
+//! Carrying out a plan, on a device that keeps the image as it is.
 
 use crate::blocks::BlockSet;
-use crate::error::CheckError;
 use crate::repair::planner::Planner;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_device::{Device, Spawn};
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Key, Kind};
-use syncline_store::{Admission, Rebuild, Salvaged, Store, StoreError, StoreOptions, Transaction};
+use syncline_store::{Rebuild, Salvaged, Store, StoreError};
 
-/// Items of one transaction, in bytes: far below what a log batch may hold.
-const TRANSACTION_BYTES: usize = 8 << 20;
 /// Items that go into a new tree at a time.
 const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Commits the changed items to an image whose structures are sound. Both superblock slots are written on the way.
-pub(crate) async fn commit(
-    device: &Arc<dyn Device>,
-    spawn: &Arc<dyn Spawn>,
-    planner: Planner,
-) -> Result<(), CheckError> {
-    let (store, _) = Store::open(device.clone(), StoreOptions::default(), spawn.clone()).await?;
-    // So that these numbers are never handed out again.
-    for planned in planner.created {
-        let number = store.new_object();
-        debug_assert_eq!(number, planned, "nothing else makes objects here");
-    }
-    let mut transaction = Transaction::new();
-    let objects = planner.inodes.len() as i64;
-    transaction.count_objects(objects - store.objects() as i64);
-    let mut bytes = 0;
-    for (key, value) in planner.view.edits {
-        bytes += value.as_ref().map_or(0, Bytes::len) + 64;
-        match value {
-            Some(value) => transaction.put(key, value),
-            None => transaction.delete(key),
-        }
-        if bytes > TRANSACTION_BYTES {
-            store.admit(Admission::Shrink).await?;
-            store.commit(std::mem::take(&mut transaction))?;
-            bytes = 0;
-        }
-    }
-    // Last: whoever is cut off before this leaves a leak, not a block in use that is free.
-    planner.freed.into_iter().for_each(|run| transaction.free(run));
-    store.admit(Admission::Shrink).await?;
-    store.commit(transaction)?;
-    store.close().await?;
-    Ok(())
-}
-
-/// Builds tree and space map anew, and opens and closes the image once: that writes the other superblock slot, too.
-pub(crate) async fn rebuild(
-    device: &Arc<dyn Device>,
-    spawn: &Arc<dyn Spawn>,
-    store: Arc<Store>,
-    salvaged: Salvaged,
-    mut planner: Planner,
-) -> Result<(), CheckError> {
-    let mut avoid = structures(&store, &salvaged).await;
-    planner.seen.runs().for_each(|run| {
-        avoid.add(run);
+/// Writes the space map, and of the tree what changes or with `anew` all of it, beside what `used` and the image itself need. What
+/// these are: no block of it was written to.
+pub(crate) async fn build(
+    store: &Arc<Store>,
+    salvaged: &Salvaged,
+    planner: &mut Planner,
+    anew: bool,
+    used: Option<&BlockSet>,
+) -> Result<BlockSet, StoreError> {
+    let mut needed = structures(store, salvaged).await;
+    let runs = planner.seen.runs().chain(used.iter().flat_map(|used| used.runs()));
+    runs.for_each(|run| {
+        needed.add(run);
     });
     let mut generous = BlockSet::new(store.geometry().total_blocks);
-    avoid.runs().for_each(|run| {
+    needed.runs().for_each(|run| {
         generous.add(run);
     });
     if salvaged.space_map {
@@ -77,24 +39,22 @@ pub(crate) async fn rebuild(
             generous.add(run);
         });
     }
-    match build(&store, &salvaged, &mut planner, &generous).await {
-        Err(StoreError::NoSpace) => build(&store, &salvaged, &mut planner, &avoid).await?,
+    match attempt(store, salvaged, planner, &generous, anew).await {
+        Err(StoreError::NoSpace) => attempt(store, salvaged, planner, &needed, anew).await?,
         built => built?,
     }
-    drop((planner, store));
-    let (store, _) = Store::open(device.clone(), StoreOptions::default(), spawn.clone()).await?;
-    store.close().await?;
-    Ok(())
+    Ok(needed)
 }
 
 /// The blocks that the old image needs besides data.
 async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     let geometry = store.geometry();
     let mut blocks = BlockSet::new(geometry.total_blocks);
-    for run in store.walk_nodes().await.nodes {
-        blocks.add(run);
-    }
-    for run in store.space_pages().into_iter().chain(salvaged.segments.iter().copied()) {
+    let kept = salvaged.kept.iter().flatten().chain(&salvaged.table).copied();
+    let nodes = store.walk_nodes().await.nodes;
+    for run in
+        nodes.into_iter().chain(store.space_pages()).chain(salvaged.segments.iter().copied()).chain(kept)
+    {
         blocks.add(run);
     }
     let Pointer { addr, .. } = store.superblock().space.page;
@@ -102,17 +62,31 @@ async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     blocks
 }
 
-async fn build(
+async fn attempt(
     store: &Arc<Store>,
     salvaged: &Salvaged,
     planner: &mut Planner,
     avoid: &BlockSet,
+    anew: bool,
 ) -> Result<(), StoreError> {
     let device = store.device().clone();
-    let mut rebuild = Rebuild::start(device, store, salvaged, planner.kept.runs(), avoid.runs()).await?;
+    let (data, avoid) = (planner.kept.runs(), avoid.runs());
+    let rebuild = match anew {
+        false => Rebuild::start_with(device, store, salvaged, data, avoid, &planner.view.edits).await?,
+        true => {
+            let mut rebuild = Rebuild::start(device, store, salvaged, data, avoid).await?;
+            fill(&mut rebuild, planner).await?;
+            rebuild
+        }
+    };
+    rebuild.finish(planner.inodes.len() as u64, planner.next_object).await
+}
+
+/// Puts all items into a new tree, in order.
+async fn fill(rebuild: &mut Rebuild, planner: &mut Planner) -> Result<(), StoreError> {
     let mut edits = planner.view.edits.clone();
     for (object, extent) in &planner.copies {
-        copy(&mut rebuild, *object, extent, &mut edits).await?;
+        copy(rebuild, *object, extent, &mut edits).await?;
     }
     let mut from = Some(Key::MIN);
     while let Some(start) = from {
@@ -126,7 +100,7 @@ async fn build(
         rebuild.extend(items).await?;
         from = last.and_then(|key| key.next());
     }
-    rebuild.finish(planner.inodes.len() as u64, planner.next_object).await
+    Ok(())
 }
 
 /// Gives an extent blocks of its own. What they hold is copied as it is, and the checksums stay: what could be read

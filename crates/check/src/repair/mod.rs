@@ -1,35 +1,69 @@
-//! Repair: salvage what can be read, decide what is to become of it, and apply that in one of two ways.
+//! Repair: salvage what can be read, decide what is to become of it, do that beside the image, look at the result, and only then
+//! touch the image.
 //!
-//! [`repair`] first runs a check. Then it reads every item that is left ([`Store::open_to_salvage`]), mends each object
-//! by itself (`object`), brings names and inodes together (`names`) and so gathers a set of changed items. When only items are
-//! wrong, these are transactions like any other and a checkpoint. When the structures that hold them are (nodes, space map,
-//! log, a block used twice), tree and space map are built anew in blocks that neither the old image nor any data
-//! uses, and one superblock switches over: a crash before it leaves the old image as it was.
+//! The rule: what a mount could read before, it reads after, byte for byte; or the repair refuses, names the reason, and has
+//! changed nothing.
+//!
+//! [`repair`] first runs a check. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
+//! by itself (`object`), brings names and inodes together (`names`) and so gathers a set of changed items; `apply` writes the tree and
+//! the space map that follow from them. All of that goes to an `overlay`, which keeps it from the image. A check of the overlay
+//! decides whether another pass is needed, and what is said in the end; `compare` holds it against the image as a mount shows it.
+//! `undo` saves what will be replaced, and `switch` writes to the image, the superblocks last.
 //!
 //! File data whose checksum does not match is never touched: to read it is an error before and after.
 
 mod apply;
+mod compare;
+mod flaw;
 mod names;
 mod object;
 mod objects;
+mod overlay;
 mod parents;
 mod planner;
 mod quotas;
+mod rooms;
 mod shared;
 mod structure;
+mod switch;
+mod undo;
 mod view;
 mod xattrs;
 
+pub use flaw::Flaw;
+pub use undo::take_back;
+
 use crate::Progress;
+use crate::blocks::BlockSet;
 use crate::checker::check;
 use crate::error::CheckError;
-use crate::finding::{Finding, FindingKind, Report};
+use crate::finding::{FINDINGS_MAX, Finding, FindingKind, Report};
+use crate::repair::compare::Moved;
+use crate::repair::overlay::Overlay;
 use crate::repair::planner::Planner;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Device, Spawn};
 use syncline_format::items::inode::Time;
-use syncline_store::{Store, StoreError};
+use syncline_store::{Store, StoreError, read_superblocks};
+
+/// Passes after which a repair gives up: what one brings to light, the next may mend.
+const PASSES_MAX: usize = 4;
+/// Findings that a refusal shows.
+const SHOWN: usize = 3;
+
+/// How a repair is done.
+#[derive(Clone, Debug, Default)]
+pub struct RepairOptions {
+    /// Only say what would be changed.
+    pub dry_run: bool,
+    /// Where to save what is replaced, for [`take_back`]. The file must not exist.
+    pub undo: Option<PathBuf>,
+    /// A rule to break, for tests.
+    #[doc(hidden)]
+    pub flaw: Option<Flaw>,
+}
 
 /// What a repair found, did, and left.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -44,6 +78,8 @@ pub struct Repair {
     pub dry_run: bool,
     /// Tree and space map were built anew.
     pub rebuilt: bool,
+    /// Why nothing was changed, if the repair was refused.
+    pub refused: Option<String>,
     /// What a second check found, if anything was changed.
     pub after: Option<Report>,
 }
@@ -63,57 +99,177 @@ impl Repair {
     /// How the image is now.
     pub fn condition(&self) -> Condition {
         match &self.after {
-            _ if self.before.is_clean() => Condition::Clean,
-            Some(after) if after.is_clean() => Condition::Repaired,
+            _ if self.before.is_clean() && !self.before.incomplete => Condition::Clean,
+            Some(after) if after.is_clean() && !after.incomplete => Condition::Repaired,
             _ => Condition::Damaged,
         }
     }
 }
 
-/// Mends what can be mended of the image on `device`, or with `dry_run` only says what that would be.
+/// Mends what can be mended of the image on `device`, or only says what that would be.
 ///
-/// An error means that nothing could be done; the image is then as good as before.
+/// An error means that nothing could be done: the image reads as it did. Memory: as a check, and 64 MiB of what is written; more
+/// than that waits in a temporary file.
 pub async fn repair(
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
-    dry_run: bool,
+    options: &RepairOptions,
     tell: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Repair, CheckError> {
     let before = check(device.clone(), spawn.clone(), tell).await?;
-    let mut repair =
-        Repair { before, changes: Vec::new(), changes_dropped: 0, dry_run, rebuilt: false, after: None };
-    if repair.before.findings.iter().all(|finding| is_data(finding.kind))
-        && repair.before.findings_dropped == 0
-    {
-        return Ok(repair);
-    }
-    let (store, salvaged) = match Store::open_to_salvage(device.clone(), spawn.clone()).await {
-        Ok(opened) => opened,
-        // No superblock is left: the report says so, and nothing can be done.
-        Err(StoreError::Unusable(_)) => return Ok(repair),
-        Err(error) => return Err(error.into()),
+    let mut repair = Repair {
+        before,
+        changes: Vec::new(),
+        changes_dropped: 0,
+        dry_run: options.dry_run,
+        rebuilt: false,
+        refused: None,
+        after: None,
     };
-    let mut planner = Planner::new(store.clone(), now());
-    structure::tell(&repair.before, &salvaged, &mut planner);
-    objects::pass(&mut planner).await;
-    names::resolve(&mut planner).await;
-    parents::resolve(&mut planner).await;
-    quotas::resolve(&mut planner).await;
-    structure::counters(&store, &mut planner);
-    repair.rebuilt = structure::is_broken(&repair.before, &salvaged, &planner);
-    repair.changes = std::mem::take(&mut planner.changes);
-    repair.changes_dropped = planner.changes_dropped;
-    if dry_run {
+    if !needs_mending(&repair.before) {
         return Ok(repair);
     }
-    if repair.rebuilt {
-        apply::rebuild(&device, &spawn, store, salvaged, planner).await?;
-    } else {
-        drop(store);
-        apply::commit(&device, &spawn, planner).await?;
+    let mut work = Work::new(device, spawn, options);
+    match work.mend(&mut repair, tell).await {
+        Ok(Some(after)) if !options.dry_run => {
+            work.write(options).await?;
+            repair.after = Some(after);
+        }
+        Ok(_) => {}
+        Err(Stopped::Refused(reason)) => repair.refused = Some(reason),
+        Err(Stopped::Failed(error)) => return Err(error),
     }
-    repair.after = Some(check(device, spawn, tell).await?);
     Ok(repair)
+}
+
+/// Why a repair ends before anything is written.
+enum Stopped {
+    /// Something would be lost, or stay wrong.
+    Refused(String),
+    /// It could not be done.
+    Failed(CheckError),
+}
+
+impl<E: Into<CheckError>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A repair on its way.
+struct Work {
+    device: Arc<dyn Device>,
+    spawn: Arc<dyn Spawn>,
+    overlay: Arc<Overlay>,
+    /// What the image needs as it is, and each pass needs of the one before.
+    used: Option<BlockSet>,
+    moved: Moved,
+    flaw: Option<Flaw>,
+}
+
+impl Work {
+    fn new(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>, options: &RepairOptions) -> Self {
+        let overlay = Overlay::new(device.clone());
+        Self { device, spawn, overlay, used: None, moved: Moved::new(), flaw: options.flaw }
+    }
+
+    fn over(&self) -> Arc<dyn Device> {
+        self.overlay.clone()
+    }
+
+    /// Mends the overlay until a check has nothing to complain of. What it finds then, or `None` if nothing can be done.
+    async fn mend(
+        &mut self,
+        repair: &mut Repair,
+        tell: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Option<Report>, Stopped> {
+        let mut report: Option<Report> = None;
+        for number in 0..PASSES_MAX {
+            match self.pass(report.as_ref(), repair).await {
+                Ok(()) => {}
+                // No superblock is left: the report says so, and nothing can be done.
+                Err(StoreError::Unusable(_)) if number == 0 => return Ok(None),
+                Err(StoreError::Device(error)) => return Err(error.into()),
+                Err(error) => return Err(Stopped::Refused(format!("the repair can't be done: {error}"))),
+            }
+            if self.flaw.is_some_and(Flaw::skips_verification) {
+                return Ok(Some(Report { clean_unmount: true, ..Report::default() }));
+            }
+            let after = check(self.over(), self.spawn.clone(), tell).await?;
+            if !needs_mending(&after) {
+                self.verify().await?;
+                return Ok(Some(after));
+            }
+            report = Some(after);
+        }
+        let left = report.map(|report| report.findings).unwrap_or_default();
+        let shown: Vec<_> = left
+            .iter()
+            .filter(|finding| !is_data(finding.kind))
+            .take(SHOWN)
+            .map(Finding::to_string)
+            .collect();
+        Err(Stopped::Refused(format!("something would still be wrong afterwards: {}", shown.join("; "))))
+    }
+
+    /// Plans, and carries the plan out on the overlay. `found` is what a check says of that, if it is not the image's own.
+    async fn pass(&mut self, found: Option<&Report>, repair: &mut Repair) -> Result<(), StoreError> {
+        let (store, salvaged) = Store::open_to_salvage(self.over(), self.spawn.clone()).await?;
+        let mut planner = Planner::new(store.clone(), now());
+        planner.flaw = self.flaw;
+        if self.flaw != Some(Flaw::TableUnguarded) {
+            salvaged.table.iter().for_each(|block| {
+                planner.fixed.add(*block);
+            });
+        }
+        let found = found.unwrap_or(&repair.before);
+        structure::tell(found, &salvaged, &mut planner);
+        objects::pass(&mut planner).await;
+        names::resolve(&mut planner).await;
+        parents::resolve(&mut planner).await;
+        quotas::resolve(&mut planner).await;
+        structure::counters(&store, &mut planner);
+        let anew = structure::is_broken(found, &salvaged, &planner);
+        repair.rebuilt |= anew;
+        let room = FINDINGS_MAX - repair.changes.len().min(FINDINGS_MAX);
+        let more = planner.changes.len().saturating_sub(room) as u64;
+        repair.changes.extend(planner.changes.drain(..).take(room));
+        repair.changes_dropped += planner.changes_dropped + more;
+        let used = apply::build(&store, &salvaged, &mut planner, anew, self.used.as_ref()).await?;
+        self.used = Some(used);
+        self.moved.extend(planner.moved);
+        Ok(())
+    }
+
+    /// Refuses what would take anything away.
+    async fn verify(&self) -> Result<(), Stopped> {
+        let geometry = read_superblocks(&self.device).await?.superblock.geometry;
+        let superblocks = switch::superblock_blocks(geometry);
+        let needed = |block: &u64| self.used.as_ref().is_some_and(|used| used.contains(*block));
+        let blocks = self.overlay.blocks();
+        if let Some(block) = blocks.iter().find(|block| needed(block) && !superblocks.contains(block)) {
+            return Err(Stopped::Refused(format!("block {block} would be written over")));
+        }
+        let compared = compare::compare(&self.device, &self.over(), &self.spawn, &self.moved).await?;
+        compared.map_err(Stopped::Refused)?;
+        let trial = Overlay::new(self.over());
+        compare::mounts(trial, &self.spawn).await.map_err(Stopped::Refused)
+    }
+
+    /// Makes the image what the overlay is.
+    async fn write(&self, options: &RepairOptions) -> Result<(), CheckError> {
+        let slots = read_superblocks(&self.device).await?;
+        let superblock = &slots.superblock;
+        if let Some(path) = &options.undo {
+            undo::save(path, &self.overlay, &self.device, superblock, slots.slot).await?;
+        }
+        switch::write_out(&self.overlay, &self.device, superblock.geometry, slots.slot, self.flaw).await
+    }
+}
+
+/// Something is wrong that a repair mends.
+fn needs_mending(report: &Report) -> bool {
+    report.incomplete || report.findings_dropped > 0 || report.findings.iter().any(|it| !is_data(it.kind))
 }
 
 /// Damage to file data and to snapshots, which a repair leaves alone.

@@ -3,10 +3,10 @@
 use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, printable};
 use crate::repair::objects::type_name;
-use crate::repair::planner::{InodeFacts, OBJECTS_END, Planner};
+use crate::repair::planner::{InodeFacts, Planner};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::inode::InodeItem;
-use syncline_format::{Key, Kind};
+use syncline_format::{Key, Kind, OBJECTS_END};
 
 const ROOT: u64 = 1;
 /// Where what has no name goes.
@@ -70,7 +70,9 @@ async fn drop_entry(planner: &mut Planner, index: usize, kind: FindingKind, why:
     let key = planner.entries[index].key();
     let value = planner.view.get(key).await.unwrap_or_default();
     let name = Dirent::decode(&value).map(|entry| printable(entry.name)).unwrap_or_default();
-    planner.entries[index].gone = true;
+    let entry = &mut planner.entries[index];
+    entry.gone = true;
+    planner.moved.insert((entry.directory, entry.name_hash, entry.inode));
     planner.remove(kind, key, format!("the entry {name:?} of inode {}: {why}", planner.entries[index].inode));
 }
 

@@ -3,8 +3,9 @@
 use crate::finding::FindingKind;
 use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
 use crate::preallocation::Covered;
+use crate::repair::flaw::Flaw;
 use crate::repair::parents::Pointers;
-use crate::repair::planner::{Entry, InodeFacts, OBJECTS_END, Planner};
+use crate::repair::planner::{Entry, InodeFacts, Planner};
 use crate::repair::xattrs::Xattrs;
 use crate::unplaced::{Owner, Pieces, Wrong};
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use syncline_format::items::inode::{
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
 use syncline_format::items::unplaced::PIECES;
 use syncline_format::items::xattr::{Xattr, XattrValue};
-use syncline_format::{BLOCK_BYTES, Key, Kind};
+use syncline_format::{BLOCK_BYTES, Key, Kind, OBJECTS_END};
 
 const ROOT: u64 = 1;
 
@@ -93,7 +94,11 @@ impl Object {
         let inode = Key::new(number, Kind::Inode, 0);
         let is_inode = key == inode;
         // Items of other kinds may come before it, where none belongs.
-        let own = if is_inode { Some(value.clone()) } else { planner.view.get(inode).await };
+        let own = match is_inode {
+            true => Some(value.clone()),
+            false if planner.flaw == Some(Flaw::FirstItemOnly) => None,
+            false => planner.view.get(inode).await,
+        };
         let item = own.as_ref().and_then(|own| InodeItem::decode(own).ok());
         object.nature = match &item {
             Some(item) if number != ROOT || (item.mode >> 12) as u8 == DIRECTORY => Nature::Whole,
@@ -265,6 +270,8 @@ impl Object {
             return;
         }
         planner.view.delete(key);
+        let hash = planner.view.name_hash(entry.name);
+        planner.moved.insert((self.number, hash, entry.ino));
         let placed = planner.add_entry(self.number, entry.name, entry.ino, entry.file_type).await;
         let new_name = placed.map_or_else(|| "removed".into(), |name| format!("{:?}", printable(&name)));
         let (kind, text) = match in_place {
@@ -304,7 +311,7 @@ impl Object {
         if extent.shared {
             // Which of them can stay is known when those are known that share with nobody.
             planner.sharing.push((self.number, extent));
-        } else if !planner.kept.add_all_or_none(extent.run()) {
+        } else if !planner.keep(extent.run()) {
             planner.copy(self.number, extent);
         }
     }
@@ -315,6 +322,10 @@ impl Object {
         match Preallocation::decode(key.offset, value) {
             Ok(_) if self.facts.file_type != REGULAR => {
                 planner.remove(FindingKind::ItemMalformed, key, format!("{at} in what is no file"));
+            }
+            Ok(item) if item.blocks > planner.geometry.total_blocks => {
+                let why = format!("{at}, of {} blocks, more than the image has", item.blocks);
+                planner.remove(FindingKind::ItemMalformed, key, why);
             }
             Ok(item) if self.covered.preallocation(item) => {}
             Ok(_) => {
@@ -342,8 +353,11 @@ impl Object {
         }
     }
 
-    /// Takes away halves: what the other half held is not known.
+    /// Halves stay: the block can't be read before or after, as any damaged data.
     fn halves(&mut self, planner: &mut Planner) {
+        if planner.flaw != Some(Flaw::HalvesGoAway) {
+            return;
+        }
         for offset in self.unplaced.lone() {
             let key = Key::new(self.number, Kind::Unplaced, offset);
             let why = format!("half of the logged contents of file block {}", offset / PIECES);
@@ -354,6 +368,9 @@ impl Object {
     /// Makes the sum of preallocated blocks what was met.
     fn sum(&self, planner: &mut Planner) {
         let (said, found) = (planner.sums.take(self.number), self.covered.blocks);
+        if found > 0 {
+            planner.rooms.insert(self.number, found);
+        }
         if said == found {
             return;
         }
@@ -381,14 +398,6 @@ impl Object {
         planner.view.delete(key);
         let rest = extent.slice(first, extent.end());
         let cut = extent.slice(extent.file_block, first).expect("the extent begins before that");
-        if extent.packed.is_some() && rest.is_some() {
-            // What is left lies on all of the blocks.
-        } else if extent.shared {
-            // Others may use them: what is free is found out when the space map is made anew.
-            planner.leaks = true;
-        } else {
-            planner.freed.push(cut.run());
-        }
         if let Some(rest) = &rest {
             planner.view.put(Key::new(self.number, Kind::Extent, rest.file_block), rest.encode());
         }

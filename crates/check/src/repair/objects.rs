@@ -4,7 +4,7 @@ use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, REGULAR};
 use crate::repair::object::Object;
 use crate::repair::planner::Planner;
-use crate::repair::shared;
+use crate::repair::{rooms, shared};
 use bytes::Bytes;
 use syncline_format::{Key, Kind};
 
@@ -46,6 +46,7 @@ pub(crate) async fn pass(planner: &mut Planner) {
         planner.object(FindingKind::PreallocationSum, inode, text);
     }
     shared::resolve(planner);
+    rooms::resolve(planner).await;
     lost_nodes(planner);
 }
 

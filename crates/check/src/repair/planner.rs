@@ -7,7 +7,10 @@ use crate::parents::NameFacts;
 use crate::preallocation::Sums;
 use crate::quotas::Quotas;
 use crate::references::References;
+use crate::repair::compare::Moved;
+use crate::repair::flaw::Flaw;
 use crate::repair::view::View;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_format::items::dirent::{Dirent, NAME_BYTES_MAX};
 use syncline_format::items::extent::Extent;
@@ -15,8 +18,6 @@ use syncline_format::items::inode::{InodeItem, Time};
 use syncline_format::{BlockRun, Geometry, Key, Kind};
 use syncline_store::Store;
 
-/// Numbers from here on are no object's.
-pub(crate) const OBJECTS_END: u64 = u64::MAX / 2;
 /// Other names tried for an entry whose name is taken.
 const NAMES_TRIED: u32 = 1000;
 
@@ -79,8 +80,6 @@ pub(crate) struct Planner {
     pub(crate) parent_pointers: bool,
     /// Marks of inodes to be removed, ascending.
     pub(crate) orphans: Vec<u64>,
-    /// Blocks of extents that are given up.
-    pub(crate) freed: Vec<BlockRun>,
     /// Extents whose blocks something else has as well.
     pub(crate) copies: Vec<(u64, Extent)>,
     /// Extents that may share their blocks, with the objects they belong to.
@@ -95,6 +94,14 @@ pub(crate) struct Planner {
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
     pub(crate) kept: BlockSet,
+    /// Blocks that no extent may stay on: what lies there can't be built anew elsewhere.
+    pub(crate) fixed: BlockSet,
+    /// Preallocated blocks by inode.
+    pub(crate) rooms: BTreeMap<u64, u64>,
+    /// Names that lead elsewhere, or nowhere, once the plan is carried out.
+    pub(crate) moved: Moved,
+    /// A rule to break, for tests.
+    pub(crate) flaw: Option<Flaw>,
     /// Least object number never used.
     pub(crate) next_object: u64,
     /// The same as the image has it.
@@ -123,7 +130,6 @@ impl Planner {
             inodes: Vec::new(),
             entries: Vec::new(),
             orphans: Vec::new(),
-            freed: Vec::new(),
             copies: Vec::new(),
             sharing: Vec::new(),
             references: References::default(),
@@ -131,6 +137,10 @@ impl Planner {
             quotas: Quotas::default(),
             seen: BlockSet::new(geometry.total_blocks),
             kept: BlockSet::new(geometry.total_blocks),
+            fixed: BlockSet::new(geometry.total_blocks),
+            rooms: BTreeMap::new(),
+            moved: Moved::new(),
+            flaw: None,
             leaks: false,
             created: Vec::new(),
             now,
@@ -150,6 +160,12 @@ impl Planner {
         } else {
             self.changes_dropped += 1;
         }
+    }
+
+    /// Lets an extent that shares with nobody stay where it is, if it can.
+    pub(crate) fn keep(&mut self, run: BlockRun) -> bool {
+        let free = (run.start..run.end()).all(|block| !self.fixed.contains(block));
+        free && self.kept.add_all_or_none(run)
     }
 
     /// Has an extent get blocks of its own.

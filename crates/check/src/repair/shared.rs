@@ -10,7 +10,8 @@ use syncline_format::{Key, Kind};
 /// with nobody get blocks of their own; the counts are made those of the others.
 pub(crate) fn resolve(planner: &mut Planner) {
     for (object, extent) in std::mem::take(&mut planner.sharing) {
-        let taken = (extent.run().start..extent.run().end()).any(|block| planner.kept.contains(block));
+        let taken = (extent.run().start..extent.run().end())
+            .any(|block| planner.kept.contains(block) || planner.fixed.contains(block));
         if taken {
             planner.copy(object, extent);
         } else {

@@ -34,6 +34,16 @@ pub(crate) fn tell(before: &Report, salvaged: &Salvaged, planner: &mut Planner) 
     {
         planner.tell(FindingKind::LogDamaged, None, None, format!("{cut} → the log ends there"));
     }
+    ignored(salvaged, planner);
+}
+
+/// Tells of what of the log is left out.
+fn ignored(salvaged: &Salvaged, planner: &mut Planner) {
+    if let Some(object) = salvaged.ignored.object {
+        let text =
+            format!("{} items of the log, of objects that can't be → left out", salvaged.ignored.items);
+        planner.object(FindingKind::ObjectNumber, object, text);
+    }
 }
 
 /// Tells of the number of objects, whether it was wrong or the repair changes it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice};
-use syncline::{Filesystem, ImageOptions, OpenOptions};
+use syncline::{Filesystem, ImageOptions, OpenOptions, StoreOptions};
 
 /// Everything that can be seen of a file, a directory or a symbolic link.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,7 +28,17 @@ pub fn survey(device: &Arc<MemoryDevice>) -> Survey {
 
 /// Looks at everything. The image is changed by that.
 pub fn survey_of(device: Arc<dyn Device>) -> Survey {
-    let fs = Filesystem::open_device(device, ImageOptions::default()).unwrap();
+    survey_with(device, ImageOptions::default())
+}
+
+/// Looks at everything as a mount for reading shows it.
+pub fn survey_for_reading(device: Arc<dyn Device>) -> Survey {
+    let store = StoreOptions { read_only: true, ..StoreOptions::default() };
+    survey_with(device, ImageOptions { store, ..ImageOptions::default() })
+}
+
+fn survey_with(device: Arc<dyn Device>, options: ImageOptions) -> Survey {
+    let fs = Filesystem::open_device(device, options).unwrap();
     let mut survey = Survey::new();
     look(&fs, Path::new("/"), &mut survey);
     fs.close().unwrap();

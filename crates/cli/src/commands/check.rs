@@ -1,11 +1,13 @@
-//! `syncline check`: read everything and tell what is wrong; with `--repair` mend what can be mended.
+//! `syncline check`: read everything and tell what is wrong; with `--repair` mend what can be mended, and with `--take-back` undo that.
 
 use super::image;
 use crate::failure::{Failure, Outcome};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_check::{CheckError, Condition, FINDINGS_MAX, Finding, Progress, Repair, Report, Stage};
+use syncline_check::{
+    CheckError, Condition, FINDINGS_MAX, Finding, Progress, Repair, RepairOptions, Report, Stage,
+};
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_store::StoreError;
 
@@ -30,6 +32,12 @@ pub struct Args {
     /// With --repair: only say what would be changed, and write nothing
     #[arg(long, requires = "repair")]
     dry_run: bool,
+    /// With --repair: first save what will be replaced to this new file
+    #[arg(long, value_name = "FILE", requires = "repair", conflicts_with = "dry_run")]
+    undo: Option<PathBuf>,
+    /// Put back what a repair replaced, from the file of its --undo
+    #[arg(long, value_name = "FILE", conflicts_with = "repair")]
+    take_back: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -37,7 +45,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let outcome = if args.repair { mend(&args) } else { examine(&args) };
+    let outcome = match &args.take_back {
+        Some(undo) => take_back(&args, undo),
+        None if args.repair => mend(&args),
+        None => examine(&args),
+    };
     let code = outcome.map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
     Ok(ExitCode::from(code))
 }
@@ -63,7 +75,8 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let spawn = image::background()?;
     let bar = image::progress_bar(0, "reading the tree");
     let mut tell = |progress| show(&bar, progress);
-    let repair = block_on(syncline_check::repair(device, spawn, args.dry_run, &mut tell));
+    let how = RepairOptions { dry_run: args.dry_run, undo: args.undo.clone(), ..RepairOptions::default() };
+    let repair = block_on(syncline_check::repair(device, spawn, &how, &mut tell));
     bar.finish_and_clear();
     let repair = repair.map_err(|error| {
         let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
@@ -72,9 +85,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         if !usable {
             return failure;
         }
-        failure.next(
-            "nothing was changed beyond what the next check tells; 'mount -o ro' saves what can be read",
-        )
+        failure.next("the image reads as it did; 'mount -o ro' saves what can be read")
     })?;
     if args.json {
         say_text!("{:#}\n", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
@@ -86,6 +97,21 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         Condition::Repaired => REPAIRED,
         Condition::Damaged => ERRORS_FOUND,
     })
+}
+
+fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
+    let device = FileDevice::open(&args.image, OpenOptions::default())?;
+    let blocks = block_on(syncline_check::take_back(device, undo));
+    let blocks = blocks.map_err(|error| Failure::from(error).about(&args.image))?;
+    if args.json {
+        println!("{:#}", serde_json::json!({ "blocks": blocks }));
+    } else {
+        println!(
+            "{}: {blocks} blocks were put back; it is what it was before the repair",
+            args.image.display()
+        );
+    }
+    Ok(0)
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {
@@ -137,9 +163,15 @@ fn print_summary(image: &Path, report: &Report) {
 
 /// Says what was changed, each change in a line, and what is left.
 fn print_repair(path: &Path, repair: &Repair) {
-    print_findings(&repair.changes, repair.changes_dropped);
     let image = path.display();
+    let shown = if repair.refused.is_some() { &repair.before.findings } else { &repair.changes };
+    print_findings(shown, repair.changes_dropped);
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
+    if let Some(reason) = &repair.refused {
+        println!("{image}: the repair is refused, and nothing was changed: {reason}");
+        println!("{image}: mount it with -o ro, save what can be read, and make the image anew");
+        return;
+    }
     if repair.dry_run && changes > 0 {
         say!("{image}: {changes} changes would be made; nothing was written");
         return;

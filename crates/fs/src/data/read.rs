@@ -1,7 +1,7 @@
 //! Reading: memory first, then extents; holes are zeros.
 
 use super::join::join_all;
-use super::{BLOCK, DataState, MemoryBlock, lookup, units};
+use super::{BLOCK, DataState, MemoryBlock, lookup, units, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -47,6 +47,10 @@ pub(crate) async fn read(
         if offset >= end {
             return Ok(Vec::new());
         }
+        let mut broken = state.data.unplaced.broken(offset / BLOCK..end.div_ceil(BLOCK));
+        if broken.any(|block| state.data.block_in_memory(block).is_none()) {
+            return Err(unplaced::broken_error(inode.ino));
+        }
         segments(&state.data, offset, end)
     };
     fs.store.give_way();
@@ -66,6 +70,9 @@ pub(crate) async fn read(
 
 /// One whole block of the device, or `None` for a hole. The caller holds the lease.
 pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Result<Option<Bytes>, FsError> {
+    if inode.state.lock().data.unplaced.broken(block..block + 1).next().is_some() {
+        return Err(unplaced::broken_error(inode.ino));
+    }
     let _pin = fs.store.pin();
     let found = lookup::all(&fs.store, inode.ino, block, block + 1).await?;
     let Some(extent) = found.first().and_then(|extent| extent.slice(block, block + 1)) else {

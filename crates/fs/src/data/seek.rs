@@ -68,8 +68,9 @@ async fn past_extents(fs: &Filesystem, inode: &Arc<Inode>, block: u64, end: u64)
     Ok(past)
 }
 
-/// The first block from `block` on whose contents are in memory (a cached tail is on the device too).
+/// The first block from `block` on whose contents are in memory (a cached tail is on the device too), or that can't be read.
 fn next_in_memory(data: &super::DataState, block: u64) -> Option<u64> {
     let inline = (block == 0 && data.has_inline()).then_some(0);
-    [data.dirty.next(block), data.in_flight.next(block), inline].into_iter().flatten().min()
+    let broken = data.unplaced.broken(block..u64::MAX).next();
+    [data.dirty.next(block), data.in_flight.next(block), inline, broken].into_iter().flatten().min()
 }

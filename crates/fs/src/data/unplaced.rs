@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
-use syncline_format::items::unplaced::{PIECE_BYTES, Piece};
+use syncline_format::items::unplaced::{PIECE_BYTES, PIECES, Piece};
 use syncline_format::superblock::FEATURE_UNPLACED;
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 use syncline_store::{Ablation, Store, Transaction};
@@ -44,6 +44,8 @@ const ITEMS_EACH: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Unplaced {
     blocks: Numbers,
+    /// Of those, the ones of which an item is missing, in a damaged image: nobody can say what they hold.
+    broken: Numbers,
     /// The inode item says that there may be some.
     marked: bool,
 }
@@ -52,6 +54,8 @@ pub(crate) struct Unplaced {
 #[derive(Default)]
 pub(crate) struct Change {
     gone: Vec<u64>,
+    /// Blocks that were broken, and have new contents or none.
+    whole: Vec<u64>,
     added: Vec<u64>,
 }
 
@@ -70,6 +74,11 @@ impl Unplaced {
         self.blocks.contains(block)
     }
 
+    /// The first block of a range that can't be read.
+    pub(super) fn broken(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        self.broken.within(range)
+    }
+
     #[cfg(test)]
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.blocks.within(0..u64::MAX)
@@ -84,6 +93,11 @@ impl Unplaced {
             }
             change.gone.iter().for_each(|&block| self.blocks.remove(block));
         }
+        if !self.broken.is_empty() {
+            let new = change.gone.iter().copied().chain(logged.iter().map(|(block, _)| *block));
+            change.whole = new.filter(|block| self.broken.contains(*block)).collect();
+            change.whole.iter().for_each(|&block| self.broken.remove(block));
+        }
         change
             .added
             .extend(logged.iter().map(|(block, _)| *block).filter(|block| self.blocks.insert(*block)));
@@ -96,6 +110,9 @@ impl Unplaced {
         change.added.into_iter().for_each(|block| self.blocks.remove(block));
         for block in change.gone {
             self.blocks.insert(block);
+        }
+        for block in change.whole {
+            self.broken.insert(block);
         }
     }
 
@@ -151,13 +168,15 @@ pub(super) fn is_wanted(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
     few && fs.store.is_roomy(ROOM)
 }
 
-/// The unplaced blocks of a file, read from their items.
-async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, AlignedBuf>, FsError> {
+/// The unplaced blocks of a file, read from their items: contents, and how many items they are of.
+async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, (AlignedBuf, u64)>, FsError> {
     let corrupt = |detail| FsError::Corrupt { ino, detail };
-    let mut blocks: BTreeMap<u64, AlignedBuf> = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, (AlignedBuf, u64)> = BTreeMap::new();
     let each = |key: Key, value: &Bytes| {
         let piece = Piece::decode(key.offset, value).map_err(corrupt)?;
-        let block = blocks.entry(piece.file_block).or_insert_with(|| AlignedBuf::zeroed(BLOCK_BYTES));
+        let fresh = || (AlignedBuf::zeroed(BLOCK_BYTES), 0);
+        let (block, pieces) = blocks.entry(piece.file_block).or_insert_with(fresh);
+        *pieces += 1;
         block[piece.at..piece.at + value.len()].copy_from_slice(value);
         Ok(())
     };
@@ -174,8 +193,13 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
     let blocks = read(fs, state.attr.ino).await?;
     let end = state.attr.size.div_ceil(super::BLOCK);
     let data = &mut state.data;
-    for (block, contents) in blocks {
+    for (block, (contents, pieces)) in blocks {
         data.unplaced.blocks.insert(block);
+        if pieces < PIECES {
+            tracing::error!(ino = state.attr.ino, block, "half of the logged contents of a block is missing");
+            data.unplaced.broken.insert(block);
+            continue;
+        }
         // Past the end there are none, but in a damaged image.
         if block < end {
             data.preallocated.take(&(block..block + 1));
@@ -187,8 +211,20 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
     Ok(())
 }
 
+/// What is read of a block of which an item is missing: neither zeros nor what the block held before (promise P4).
+pub(super) fn broken_error(ino: Ino) -> FsError {
+    FsError::corrupt(ino, "logged contents of a block", "half of it")
+}
+
+/// Fails when blocks of the file can't be read: for those who go by extents, which know nothing of them.
+pub(super) fn require_whole(inode: &Inode) -> Result<(), FsError> {
+    let whole = inode.state.lock().data.unplaced.broken.is_empty();
+    if whole { Ok(()) } else { Err(broken_error(inode.ino)) }
+}
+
 /// Gives what is logged whole its place, for those who look at extents.
 pub(super) async fn place(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    require_whole(inode)?;
     let some = !inode.state.lock().data.unplaced.blocks.is_empty();
     if some && fs.store.writable().is_ok() { writeback::write_back(fs, inode).await } else { Ok(()) }
 }

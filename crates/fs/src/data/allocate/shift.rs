@@ -10,7 +10,7 @@ use crate::data::plan::{self, ExtentChanges};
 use crate::data::ranges::{Ranges, count};
 use crate::data::submit::Aim;
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, write};
+use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, unplaced, write};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
@@ -46,6 +46,7 @@ pub(super) async fn shift(
     if !bytes.start.is_multiple_of(BLOCK) || !bytes.end.is_multiple_of(BLOCK) {
         return Err(FsError::Invalid("offset and length must be multiples of 4096"));
     }
+    unplaced::require_whole(inode)?;
     let _writebacks = submit::hold_writebacks(&[inode]).await;
     submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
     fs.admit_growth().await?;

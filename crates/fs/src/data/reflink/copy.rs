@@ -3,7 +3,7 @@
 use super::take_over::Span;
 use crate::FsError;
 use crate::data::write::{self, Writer};
-use crate::data::{BLOCK, read};
+use crate::data::{BLOCK, read, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino};
 use syncline_format::items::inode::SIZE_MAX;
@@ -36,6 +36,7 @@ impl Filesystem {
         }
         self.store.writable()?;
         self.ease_access().await;
+        unplaced::require_whole(&source)?;
         let readable = source.state.lock().attr.size.saturating_sub(from.1);
         let len = len.min(readable).min(CALL_BYTES_MAX);
         if to.1.checked_add(len).is_none_or(|end| end > SIZE_MAX) {

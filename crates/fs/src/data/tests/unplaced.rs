@@ -221,3 +221,34 @@ fn an_image_that_does_not_know_of_it_gets_none() {
     small.update(ino, &mut contents, BLOCK_BYTES, b"too large for a node of 4 KiB");
     assert_eq!((small.blocks_in_log(), small.unplaced(ino)), (0, vec![]));
 }
+
+/// In a damaged image: neither zeros nor what the block held before are its contents.
+#[test]
+fn half_of_a_logged_block_is_an_error_until_the_block_is_written() {
+    let mount = Mount::new();
+    let (ino, mut contents) = mount.file("file", 10);
+    mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &pattern(7, BLOCK_BYTES));
+    let mut transaction = Transaction::new();
+    transaction.delete(Key::new(ino, Kind::Unplaced, 3 * PIECES + 1));
+    mount.fs.store().commit(transaction).unwrap();
+    let other = mount.create("other");
+    mount.fsync(other);
+    let mount = mount.crash();
+    let (ino, other) = (mount.find("file"), mount.find("other"));
+    let corrupt = |answer: Result<u64, FsError>| matches!(answer, Err(FsError::Corrupt { .. }));
+    let read = |at: u64| block_on(mount.fs.read(ino, at, 10)).map(|pieces| pieces.len() as u64);
+    assert!(corrupt(read(3 * BLOCK)) && corrupt(read(4 * BLOCK - 5)) && corrupt(read(3 * BLOCK + 2048)));
+    for (from, to) in [(0, 3), (4, 10)] {
+        let bytes = mount.read(ino, from * BLOCK, (to - from) as usize * BLOCK_BYTES);
+        assert!(bytes == contents[from as usize * BLOCK_BYTES..to as usize * BLOCK_BYTES]);
+    }
+    // Whoever needs what was there is refused, too.
+    let part = bytes::Bytes::from_static(b"part");
+    assert!(corrupt(block_on(mount.fs.write(ino, 3 * BLOCK + 9, part, false)).map(|_| 0)));
+    assert!(corrupt(block_on(mount.fs.copy_range((ino, 0), (other, 0), u64::MAX >> 1, false))));
+    let new = pattern(8, BLOCK_BYTES);
+    mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &new);
+    for mount in [mount.crash(), mount.reopen()] {
+        assert!(mount.read(mount.find("file"), 0, contents.len()) == contents);
+    }
+}

@@ -1,0 +1,30 @@
+//! Rules that a test may have a repair break, to see that the search for what repairs break notices.
+//!
+//! Part of every build, as the canaries of the store are: what is tested is what is shipped.
+
+/// A deliberately broken rule. Where the plan is wrong, what would find it before anything is written is left out, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub enum Flaw {
+    /// Take the first item of an object for all that could be its inode item.
+    FirstItemOnly,
+    /// Let an extent stay where the table of snapshots lies.
+    TableUnguarded,
+    /// Take away the half of a logged block that is left.
+    HalvesGoAway,
+    /// Write the superblock before what it leads to.
+    SwitchEarly,
+    /// Call the image clean without looking at it again.
+    Unchecked,
+}
+
+impl Flaw {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::FirstItemOnly, Self::TableUnguarded, Self::HalvesGoAway, Self::SwitchEarly, Self::Unchecked];
+
+    /// The result is written as it is.
+    pub(crate) fn skips_verification(self) -> bool {
+        self != Self::SwitchEarly
+    }
+}

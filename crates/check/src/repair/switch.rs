@@ -1,0 +1,112 @@
+//! The image made what a repair has made of it.
+//!
+//! Order, and what a crash leaves at each step: (1) everything but superblocks goes to blocks that nothing in the image needs,
+//! which is looked at before; (2) flush, and all of it is read back; (3) a superblock goes to the slot that does not hold the newest
+//! good one; (4) flush; (5) one that leads to the same goes to the other slot; (6) flush. Before (3) is on the device the image is
+//! as it was; after it the repaired one counts, and (5) only sees to it that both slots are sound.
+
+use crate::error::CheckError;
+use crate::repair::flaw::Flaw;
+use crate::repair::overlay::Overlay;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_device::{Device, DeviceExt};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry};
+use syncline_store::StoreError;
+
+/// Blocks written or read with one request.
+const BLOCKS_EACH: u64 = 64;
+/// Requests under way.
+const IN_FLIGHT: usize = 8;
+
+/// Writes to the image what was written over it. `newest` is the slot of the superblock that counts now.
+pub(crate) async fn write_out(
+    overlay: &Overlay,
+    device: &Arc<dyn Device>,
+    geometry: Geometry,
+    newest: usize,
+    flaw: Option<Flaw>,
+) -> Result<(), CheckError> {
+    let blocks = overlay.blocks();
+    let early = flaw == Some(Flaw::SwitchEarly);
+    if early {
+        superblocks(overlay, device, geometry, 1 - newest).await?;
+    }
+    let others = others(&blocks, geometry);
+    write(overlay, device, &others).await?;
+    device.flush_all().await?;
+    read_back(overlay, device, &others).await?;
+    if !early {
+        superblocks(overlay, device, geometry, 1 - newest).await?;
+    }
+    superblocks(overlay, device, geometry, newest).await
+}
+
+/// All blocks but those of superblocks, in runs.
+fn others(blocks: &[BlockAddr], geometry: Geometry) -> Vec<BlockRun> {
+    let is_superblock = |block: &BlockAddr| superblock_blocks(geometry).contains(block);
+    let mut runs: Vec<BlockRun> = Vec::new();
+    for &block in blocks.iter().filter(|block| !is_superblock(block)) {
+        match runs.last_mut() {
+            Some(run) if run.end() == block && run.blocks < BLOCKS_EACH => run.blocks += 1,
+            _ => runs.push(BlockRun::new(block, 1)),
+        }
+    }
+    runs
+}
+
+/// Where superblocks lie.
+pub(crate) fn superblock_blocks(geometry: Geometry) -> [BlockAddr; 4] {
+    let ([a, b], [c, d]) = (geometry.superblock_copies(0), geometry.superblock_copies(1));
+    [a, b, c, d]
+}
+
+/// Both copies of a slot, made durable.
+async fn superblocks(
+    overlay: &Overlay,
+    device: &Arc<dyn Device>,
+    geometry: Geometry,
+    slot: usize,
+) -> Result<(), CheckError> {
+    let copies = geometry.superblock_copies(slot).map(|addr| BlockRun::new(addr, 1));
+    let written = overlay.blocks();
+    let copies: Vec<_> =
+        copies.into_iter().filter(|copy| written.binary_search(&copy.start).is_ok()).collect();
+    write(overlay, device, &copies).await?;
+    Ok(device.flush_all().await?)
+}
+
+async fn write(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -> Result<(), CheckError> {
+    let mut under_way = VecDeque::new();
+    for run in runs {
+        if under_way.len() == IN_FLIGHT
+            && let Some(first) = under_way.pop_front()
+        {
+            let first: syncline_device::DeviceFuture<()> = first;
+            first.await?;
+        }
+        let mut bufs = Vec::with_capacity(run.blocks as usize);
+        for block in run.start..run.end() {
+            bufs.extend(overlay.written(block)?);
+        }
+        under_way.push_back(device.write_at(run.offset_bytes(), bufs));
+    }
+    for write in under_way {
+        write.await?;
+    }
+    Ok(())
+}
+
+/// Fails where the device does not hold what it was given: the superblock that leads there must not be written.
+async fn read_back(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -> Result<(), CheckError> {
+    for run in runs {
+        let bytes = device.read_at(run.offset_bytes(), run.len_bytes() as usize).await?;
+        for (block, found) in (run.start..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+            if overlay.written(block)?.is_some_and(|wanted| wanted != found) {
+                let detail = FormatError::Checksum { structure: "what the repair wrote" };
+                return Err(StoreError::Corrupt { addr: block, detail }.into());
+            }
+        }
+    }
+    Ok(())
+}

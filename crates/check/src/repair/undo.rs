@@ -1,0 +1,278 @@
+//! Undo files: what a repair replaced, so that it can be put back.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | one block | magic, checksum, version, UUID of the image, its blocks, the slot that counted, number of blocks, checksum of the list |
+//! | 16 for each block, padded to whole blocks | address, checksum of what was there, checksum of what the repair put there |
+//! | one block for each | what was there |
+//!
+//! All numbers are little-endian. The file is complete and durable before the image is touched.
+
+use crate::error::CheckError;
+use crate::repair::overlay::Overlay;
+use crate::repair::switch::superblock_blocks;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Device, DeviceExt};
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, BlockAddr, Crc, Geometry, crc};
+use syncline_store::read_superblocks;
+
+const MAGIC: [u8; 8] = *b"SLUNDO\0\0";
+const VERSION: u32 = 1;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const ENTRY_BYTES: usize = 16;
+/// In place of an address: what was there could not be read, and is not put back.
+const UNREADABLE: u64 = 1 << 63;
+
+/// A block in the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    addr: BlockAddr,
+    readable: bool,
+    before: Crc,
+    after: Crc,
+}
+
+impl Entry {
+    fn encode(self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let addr = self.addr | if self.readable { 0 } else { UNREADABLE };
+        bytes[..8].copy_from_slice(&addr.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.before.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.after.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let addr = number(bytes, 0);
+        let half = |at: usize| number(&[&bytes[at..at + 4], &[0; 4]].concat(), 0) as u32;
+        Self { addr: addr & !UNREADABLE, readable: addr & UNREADABLE == 0, before: half(8), after: half(12) }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// What the first block says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Header {
+    uuid: [u8; 16],
+    total_blocks: u64,
+    node_bytes: u64,
+    slot: u64,
+    count: u64,
+    list_checksum: u64,
+}
+
+impl Header {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[12..16].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.uuid);
+        let numbers = [self.total_blocks, self.node_bytes, self.slot, self.count, self.list_checksum];
+        for (index, number) in numbers.into_iter().enumerate() {
+            bytes[32 + 8 * index..][..8].copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = crc(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let whole = bytes[..8] == MAGIC
+            && bytes[8..12] == crc(&bytes[12..]).to_le_bytes()
+            && bytes[12..16] == VERSION.to_le_bytes();
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[16..32]);
+        let at = |index: usize| number(bytes, 32 + 8 * index);
+        whole.then(|| Self {
+            uuid,
+            total_blocks: at(0),
+            node_bytes: at(1),
+            slot: at(2),
+            count: at(3),
+            list_checksum: at(4),
+        })
+    }
+
+    /// Bytes in front of the contents.
+    fn contents_at(&self) -> u64 {
+        BLOCK + (self.count * ENTRY_BYTES as u64).next_multiple_of(BLOCK)
+    }
+}
+
+fn failed(path: &Path, error: impl Into<io::Error>) -> CheckError {
+    CheckError::Undo { path: path.to_owned(), error: Arc::new(error.into()) }
+}
+
+fn refused(path: &Path, why: &'static str) -> CheckError {
+    failed(path, io::Error::other(why))
+}
+
+/// Saves what the device holds where the repair will write. The file must not exist.
+pub(crate) async fn save(
+    path: &Path,
+    overlay: &Overlay,
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    slot: usize,
+) -> Result<(), CheckError> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = created.map_err(|error| failed(path, error))?;
+    let blocks = overlay.blocks();
+    let mut header = Header {
+        uuid: superblock.uuid,
+        total_blocks: superblock.geometry.total_blocks,
+        node_bytes: superblock.geometry.node_bytes.into(),
+        slot: slot as u64,
+        count: blocks.len() as u64,
+        list_checksum: 0,
+    };
+    let mut list = Vec::with_capacity(blocks.len() * ENTRY_BYTES);
+    for (index, &addr) in (0..).zip(&blocks) {
+        let after = overlay.written(addr)?.map_or(0, |bytes| crc(&bytes));
+        let (bytes, readable) = match device.read_at(addr * BLOCK, BLOCK_BYTES).await {
+            Ok(bytes) => (bytes, true),
+            Err(_) => (AlignedBuf::zeroed(BLOCK_BYTES), false),
+        };
+        list.extend(Entry { addr, readable, before: crc(&bytes), after }.encode());
+        let written = file.write_all_at(&bytes, header.contents_at() + index * BLOCK);
+        written.map_err(|error| failed(path, error))?;
+    }
+    header.list_checksum = crc(&list).into();
+    let written = file
+        .write_all_at(&list, BLOCK)
+        .and_then(|()| file.write_all_at(&header.encode(), 0))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| sync_directory(path));
+    written.map_err(|error| failed(path, error))
+}
+
+/// Makes the name of a new file durable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+/// An undo file that is whole.
+struct Undo<'a> {
+    path: &'a Path,
+    file: File,
+    header: Header,
+    entries: Vec<Entry>,
+}
+
+impl<'a> Undo<'a> {
+    fn open(path: &'a Path) -> Result<Self, CheckError> {
+        let wrong = || refused(path, "this is no undo file of a repair, or not a whole one");
+        let file = File::open(path).map_err(|error| failed(path, error))?;
+        let len = file.metadata().map_err(|error| failed(path, error))?.len();
+        let mut block = vec![0; BLOCK_BYTES];
+        file.read_exact_at(&mut block, 0).map_err(|_| wrong())?;
+        let header = Header::decode(&block).ok_or_else(wrong)?;
+        let expected =
+            header.count.checked_mul(BLOCK + ENTRY_BYTES as u64).filter(|_| header.count < 1 << 40);
+        if expected.is_none() || header.contents_at() + header.count * BLOCK != len {
+            return Err(wrong());
+        }
+        let mut list = vec![0; header.count as usize * ENTRY_BYTES];
+        file.read_exact_at(&mut list, BLOCK).map_err(|_| wrong())?;
+        if u64::from(crc(&list)) != header.list_checksum {
+            return Err(wrong());
+        }
+        let entries = list.chunks_exact(ENTRY_BYTES).map(Entry::decode).collect();
+        Ok(Self { path, file, header, entries })
+    }
+
+    /// What was at the place of an entry.
+    fn contents(&self, index: usize) -> Result<AlignedBuf, CheckError> {
+        let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+        let at = self.header.contents_at() + index as u64 * BLOCK;
+        self.file.read_exact_at(&mut block, at).map_err(|error| failed(self.path, error))?;
+        if crc(&block) != self.entries[index].before {
+            return Err(refused(self.path, "it is damaged"));
+        }
+        Ok(block)
+    }
+
+    /// Puts back the blocks that `which` chooses, and makes them durable.
+    async fn put_back(
+        &self,
+        device: &Arc<dyn Device>,
+        which: impl Fn(BlockAddr) -> bool,
+    ) -> Result<u64, CheckError> {
+        let mut count = 0;
+        for (index, entry) in self.entries.iter().enumerate() {
+            if entry.readable && which(entry.addr) {
+                device.write_at(entry.addr * BLOCK, vec![self.contents(index)?.into_bytes()]).await?;
+                count += 1;
+            }
+        }
+        device.flush_all().await?;
+        Ok(count)
+    }
+}
+
+/// Puts back what a repair replaced, from the undo file that it wrote: the image is then what it was, byte for byte. The number of
+/// blocks that were put back.
+///
+/// An image that was changed since the repair is refused, and nothing is written. Order: the superblock that counted before the repair,
+/// then that of the other slot, so that the image is either the repaired one or the old one; last what only the repaired one uses.
+pub async fn take_back(device: Arc<dyn Device>, path: &Path) -> Result<u64, CheckError> {
+    let undo = Undo::open(path)?;
+    let header = &undo.header;
+    let superblock = read_superblocks(&device).await?.superblock;
+    let node_bytes = u64::from(superblock.geometry.node_bytes);
+    let sizes = (superblock.geometry.total_blocks, node_bytes);
+    if superblock.uuid != header.uuid || sizes != (header.total_blocks, header.node_bytes) {
+        return Err(refused(path, "it belongs to another image"));
+    }
+    for (index, entry) in undo.entries.iter().enumerate() {
+        undo.contents(index)?;
+        let found = device.read_at(entry.addr * BLOCK, BLOCK_BYTES).await.map(|bytes| crc(&bytes));
+        if found.is_ok_and(|found| found != entry.after && found != entry.before) {
+            return Err(refused(path, "the image was changed after the repair: nothing was put back"));
+        }
+    }
+    let geometry: Geometry = superblock.geometry;
+    let mut count = 0;
+    for slot in [header.slot, 1 - (header.slot & 1)] {
+        let copies = geometry.superblock_copies(slot as usize & 1);
+        count += undo.put_back(&device, |addr| copies.contains(&addr)).await?;
+    }
+    let superblocks = superblock_blocks(geometry);
+    count += undo.put_back(&device, |addr| !superblocks.contains(&addr)).await?;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_decodes_to_itself() {
+        let entry = Entry { addr: 77, readable: false, before: 5, after: 6 };
+        assert_eq!(Entry::decode(&entry.encode()), entry);
+        let header = Header {
+            uuid: [3; 16],
+            total_blocks: 9,
+            node_bytes: 4096,
+            slot: 1,
+            count: 300,
+            list_checksum: 8,
+        };
+        let mut bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Some(header.clone()));
+        assert_eq!(header.contents_at(), 3 * BLOCK);
+        bytes[50] ^= 1;
+        assert_eq!(Header::decode(&bytes), None);
+    }
+}
