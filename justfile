@@ -72,6 +72,10 @@ worlds:
 fuzz seconds="60" *targets="":
     fuzz/run {{seconds}} {{targets}}
 
+# Images of which one item was changed, repaired, for so many seconds; SYNCLINE_REPAIR_SEED says where it begins, and is all that is tried for 0 seconds
+repair-fuzz seconds="600":
+    SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --release -p syncline-fuzz --test repairs -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
+
 # The manual's pages, from the definitions of the command line and docs/man/syncline.1
 man:
     cargo run --quiet -- manual docs/man

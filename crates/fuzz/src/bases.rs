@@ -57,9 +57,13 @@ enum Content {
     Snapshots,
     Compressed,
     Quotas,
+    /// All of the above in one image.
+    Everything,
+    /// Changes of that, blocks among them that are logged and have no place.
+    Unplaced,
 }
 
-const BASES: [Base; 15] = [
+const BASES: [Base; 16] = [
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Nothing, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Names, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Data, logged: None },
@@ -81,7 +85,16 @@ const BASES: [Base; 15] = [
     // In smaller nodes an inode has no room for a quota beside its parents.
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Quotas, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Names, logged: Some(Content::Quotas) },
+    Base {
+        size_bytes: SMALL_BYTES,
+        node_bytes: 16384,
+        fill: Content::Everything,
+        logged: Some(Content::Unplaced),
+    },
 ];
+
+/// The image that has everything; no input's number stands for it.
+pub const EVERYTHING: usize = BASES.len() - 1;
 
 impl Base {
     fn make(&self) -> Arc<MemoryDevice> {
@@ -157,6 +170,8 @@ fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
             Content::Snapshots => snapshots(&fs).await?,
             Content::Compressed => compressed(&fs).await?,
             Content::Quotas => quotas(&fs).await?,
+            Content::Everything => everything(&fs).await?,
+            Content::Unplaced => unplaced(&fs).await?,
         }
         if close && !matches!(content, Content::Orphans) {
             fs.close().await?;
@@ -284,6 +299,26 @@ async fn quotas(fs: &Filesystem) -> Result<(), FsError> {
     fs.set_quota(free, limits(0, 5)).await?;
     file(fs, free, "stays").await?;
     fs.remove_quota(free).await
+}
+
+/// Two snapshots, and some of everything since.
+async fn everything(fs: &Filesystem) -> Result<(), FsError> {
+    snapshots(fs).await?;
+    shared(fs).await?;
+    compressed(fs).await?;
+    quotas(fs).await?;
+    xattrs(fs).await
+}
+
+/// Changes of an image that holds [`everything`]: of names, and blocks that a sync logs whole.
+async fn unplaced(fs: &Filesystem) -> Result<(), FsError> {
+    changes(fs).await?;
+    let large = fs.lookup(ROOT, b"large").await?.ino;
+    for block in [3, 7, 20] {
+        fs.write(large, block * 4096 + 100, Bytes::from(vec![9; 5000]), false).await?;
+        fs.fsync(large, true).await?;
+    }
+    Ok(())
 }
 
 /// Extended attributes of all sizes, and with them a tree of three levels.

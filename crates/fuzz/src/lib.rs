@@ -11,6 +11,7 @@ pub mod bases;
 pub mod exercise;
 pub mod image;
 pub mod mutate;
+pub mod repairs;
 pub mod run;
 pub mod targets;
 pub mod walk;

@@ -110,7 +110,11 @@ impl Case {
 
     /// The changed image, which shares with the base what has not changed.
     pub fn device(&self) -> Arc<MemoryDevice> {
-        let image = self.image();
+        self.on(self.image())
+    }
+
+    /// Another image with these changes.
+    pub fn on(&self, image: &Image) -> Arc<MemoryDevice> {
         let device = image.device.snapshot();
         let changes = &self.changes[..self.changes.len().min(CHANGES_MAX)];
         let mut tree = TreeChanger::new(image);
@@ -143,30 +147,34 @@ impl Case {
             let copies = image.geometry().superblock_copies(image.slot);
             copies.iter().for_each(|addr| write(&device, *addr, &superblock.encode()));
         }
-        self.superblock_fields(&device, changes);
+        superblock_fields(image, &device, changes);
         raw(image, &device, changes);
         device
     }
+}
 
-    /// Changes fields of superblocks, each in one copy, in both, or in the other slot.
-    fn superblock_fields(&self, device: &MemoryDevice, changes: &[Change]) {
-        let image = self.image();
-        for change in changes {
-            let Change::Superblock(copies, field, number) = change else { continue };
-            let slot = if copies & 4 == 0 { image.slot } else { 1 - image.slot };
-            for (copy, addr) in image.geometry().superblock_copies(slot).into_iter().enumerate() {
-                // Mostly both: a damaged copy alone changes little.
-                if copies & 3 == 1 + copy as u8 {
-                    continue;
-                }
-                let mut bytes: Vec<u8> = read(device, BlockRun::new(addr, 1)).into();
-                fields::change(&mut bytes, &fields::SUPERBLOCK, *field, *number, image);
-                let checksum = crc(&bytes[12..BLOCK_BYTES]);
-                bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
-                write(device, addr, &bytes);
+/// Changes fields of superblocks, each in one copy, in both, or in the other slot.
+fn superblock_fields(image: &Image, device: &MemoryDevice, changes: &[Change]) {
+    for change in changes {
+        let Change::Superblock(copies, field, number) = change else { continue };
+        let slot = if copies & 4 == 0 { image.slot } else { 1 - image.slot };
+        for (copy, addr) in image.geometry().superblock_copies(slot).into_iter().enumerate() {
+            // Mostly both: a damaged copy alone changes little.
+            if copies & 3 == 1 + copy as u8 {
+                continue;
             }
+            let mut bytes: Vec<u8> = read(device, BlockRun::new(addr, 1)).into();
+            fields::change(&mut bytes, &fields::SUPERBLOCK, *field, *number, image);
+            let checksum = crc(&bytes[12..BLOCK_BYTES]);
+            bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
+            write(device, addr, &bytes);
         }
     }
+}
+
+/// Changes a field of an item's value.
+pub fn change_item(kind: u8, bytes: &mut [u8], field: u8, number: Number, image: &Image) {
+    fields::change(bytes, fields::of_item(kind), field, number, image);
 }
 
 /// Changes that leave the checksums wrong.

@@ -1,0 +1,153 @@
+//! A search for what repairs break: an image that has everything, one item of it changed, repaired, and held against the rule.
+//!
+//! - What a mount for reading showed before the repair, it shows after it, byte for byte: objects with their attributes, extended
+//!   attributes, targets and contents, names, and what snapshots show. What was an error does not become zeros without a word.
+//! - Or the repair refuses, or fails, and no byte of the image is another.
+//! - A check of what it left agrees with what it said, and what it called mended mounts for writing.
+//! - A power cut at any moment of it leaves an image that shows the same, and that another repair ends.
+//! - Its undo file makes the image what it was.
+//!
+//! A seed decides what is changed, and where the power is cut.
+
+mod cuts;
+mod mutation;
+mod view;
+
+pub use mutation::{case, image};
+pub use view::{View, difference};
+
+use crate::run::run;
+use std::sync::{Arc, LazyLock};
+use syncline_check::{Condition, FindingKind, Flaw, Repair, RepairOptions, Report};
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_sim::RecordingDevice;
+
+/// Where the tasks of repairs run.
+static BACKGROUND: LazyLock<Arc<dyn Spawn>> =
+    LazyLock::new(|| Arc::new(Background::start(WorkerOptions::default()).expect("a thread can be started")));
+
+/// One in so many seeds has an undo file.
+const UNDO_EACH: u64 = 5;
+
+/// What a search did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Images that were changed.
+    pub mutations: u64,
+    /// Of them, those in which a check found nothing.
+    pub clean: u64,
+    /// Repairs that wrote.
+    pub repairs: u64,
+    /// Repairs that refused.
+    pub refused: u64,
+    /// Repairs that could not be done, without a reason of their own.
+    pub failed: u64,
+    /// Images after power cuts.
+    pub cuts: u64,
+    /// Repairs that were taken back.
+    pub undone: u64,
+}
+
+impl Figures {
+    /// Adds another search's.
+    pub fn add(&mut self, other: Self) {
+        self.mutations += other.mutations;
+        self.clean += other.clean;
+        self.repairs += other.repairs;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.cuts += other.cuts;
+        self.undone += other.undone;
+    }
+}
+
+/// Tries one seed. What is wrong, if anything.
+pub fn attempt(seed: u64, flaw: Option<Flaw>) -> Result<Figures, String> {
+    let case = case(seed);
+    let damaged = case.on(image(seed));
+    let found = try_one(seed, &damaged, flaw);
+    found.map_err(|error| format!("seed {seed}: {error}\n{case:#?}"))
+}
+
+/// Repairs a device.
+fn mend(device: Arc<dyn Device>, options: RepairOptions) -> Result<Repair, String> {
+    let done = block_on(syncline_check::repair(device, BACKGROUND.clone(), &options, &mut |_| {}));
+    done.map_err(|error| error.to_string())
+}
+
+fn examine(device: Arc<dyn Device>) -> Result<Report, String> {
+    let report = block_on(syncline_check::check(device, BACKGROUND.clone(), &mut |_| {}));
+    report.map_err(|error| error.to_string())
+}
+
+fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result<Figures, String> {
+    let mut figures = Figures { mutations: 1, ..Figures::default() };
+    let before = View::of(damaged.snapshot());
+    let device = damaged.snapshot();
+    let recording = RecordingDevice::new(device.clone());
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let undo = (seed % UNDO_EACH == 0).then(|| directory.path().join("undo"));
+    let options = RepairOptions { undo: undo.clone(), flaw, ..RepairOptions::default() };
+    let done = mend(recording.clone(), options);
+    let wrote = recording.position() > 0;
+    let repair = match done {
+        Err(_) if wrote => return Err("a repair that failed has written".into()),
+        Err(_) => return Ok(Figures { failed: 1, ..figures }),
+        Ok(repair) if repair.after.is_none() => {
+            let refused = repair.refused.is_some();
+            figures.clean += u64::from(repair.condition() == Condition::Clean);
+            figures.refused += u64::from(refused);
+            if wrote {
+                return Err("a repair that changed nothing has written".into());
+            }
+            return Ok(figures);
+        }
+        Ok(repair) => repair,
+    };
+    figures.repairs += 1;
+    honest(&device, &repair)?;
+    let after = View::of(device.snapshot());
+    let told: Vec<FindingKind> = repair.changes.iter().map(|change| change.kind).collect();
+    if let Some(lost) = difference(before.as_ref(), after.as_ref(), &told) {
+        return Err(format!("after the repair {lost}; it said {:#?}", repair.changes));
+    }
+    mounts(device.clone())?;
+    figures.cuts += cuts::search(seed, damaged, recording.events(), before.as_ref(), &told)?;
+    if let Some(undo) = undo {
+        let put_back = device.clone();
+        let back = block_on(syncline_check::take_back(put_back, &undo));
+        back.map_err(|error| format!("it can't be taken back: {error}"))?;
+        if device.image() != damaged.image() {
+            return Err("it was taken back, and the image is another than before".into());
+        }
+        figures.undone += 1;
+    }
+    Ok(figures)
+}
+
+/// What the repair says is what a check finds.
+fn honest(device: &Arc<MemoryDevice>, repair: &Repair) -> Result<(), String> {
+    let report = examine(device.snapshot()).map_err(|error| format!("no check after the repair: {error}"))?;
+    let clean = report.is_clean() && !report.incomplete;
+    match repair.condition() {
+        Condition::Repaired if clean => Ok(()),
+        Condition::Damaged if report.findings.iter().all(|finding| is_data(finding.kind)) => Ok(()),
+        said => Err(format!("the repair says {said:?}, a check finds {:#?}", report.findings)),
+    }
+}
+
+fn is_data(kind: FindingKind) -> bool {
+    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
+}
+
+/// The image mounts for writing.
+fn mounts(device: Arc<MemoryDevice>) -> Result<(), String> {
+    let copy = device.snapshot();
+    let mounted = run(|world| async move {
+        let fs = crate::bases::open(copy, &world, crate::bases::store_options(9, false)).await?;
+        fs.close().await?;
+        fs.store().close().await?;
+        Ok::<_, syncline_fs::FsError>(())
+    });
+    mounted.map_err(|error| format!("the repaired image does not mount: {error}"))
+}
