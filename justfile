@@ -36,6 +36,11 @@ threads seconds="600":
 meetings seconds="600":
     SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture meetings_for_a_long_time
 
+# Small lives of store and filesystem under a scheduler that decides at every lock who goes on, for so many seconds each; what fails
+# is lived again with SYNCLINE_SCHEDULES_SEED=its seed SYNCLINE_SCHEDULES_COUNT=1
+schedules seconds="600":
+    schedules/run {{seconds}}
+
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":
     cargo build --release

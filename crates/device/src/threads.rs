@@ -8,7 +8,7 @@ use std::io;
 /// the worker can see.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
-    futures_lite::future::block_on(future)
+    syncline_sync::block_on(future)
 }
 
 /// Binds this thread to one CPU.

@@ -38,6 +38,6 @@ pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};
 pub use reduce::reduce;
 pub use script::{Piece, Script};
-pub use store::{StoreHistory, StoreSubject};
+pub use store::{StoreHistory, StoreSubject, verify_space};
 pub use tear::SECTOR_BYTES;
 pub use through::ThroughDevice;

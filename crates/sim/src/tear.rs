@@ -129,17 +129,20 @@ pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rn
     }
 }
 
-/// Writes to a device, waiting for it. The devices of the laboratory answer at once, so that this may be done by a task too.
+/// Writes to a device. Those of the laboratory answer at once, in the call: nobody else comes between, not even under a scheduler.
 pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
-    use syncline_device::DeviceExt;
-    if let Err(error) = futures_lite::future::block_on(device.write_at(offset, bufs)) {
-        tracing::error!("a write that was to survive failed: {error}");
-    }
+    let told = |result| {
+        if let Err(error) = result {
+            tracing::error!("a write that was to survive failed: {error}");
+        }
+    };
+    device.write(offset, bufs, Box::new(told));
 }
 
-/// Reads from a device, waiting for it; zeros where it fails.
+/// Reads from a device, which answers at once; zeros where it fails.
 pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
-    use syncline_device::DeviceExt;
-    futures_lite::future::block_on(device.read_at(offset, len_bytes))
-        .unwrap_or_else(|_| AlignedBuf::zeroed(len_bytes))
+    let (sender, answer) = std::sync::mpsc::channel();
+    let done = move |result| drop(sender.send(result));
+    device.read(offset, AlignedBuf::zeroed(len_bytes), Box::new(done));
+    answer.try_recv().ok().and_then(Result::ok).unwrap_or_else(|| AlignedBuf::zeroed(len_bytes))
 }

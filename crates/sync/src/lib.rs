@@ -14,12 +14,12 @@ mod scheduled;
 #[cfg(not(feature = "shuttle"))]
 pub use plain::{
     Event, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, asynchronous, atomic,
-    thread_number, yield_point,
+    block_on, thread_number, yield_point,
 };
 #[cfg(feature = "shuttle")]
 pub use scheduled::{
     Event, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, asynchronous, atomic,
-    thread_number, yield_point,
+    block_on, thread_number, yield_point,
 };
 
 pub use event_listener::EventListener;

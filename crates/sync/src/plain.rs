@@ -1,6 +1,7 @@
 //! The types as they are.
 
 pub use event_listener::Event;
+pub use futures_lite::future::block_on;
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::OnceLock;
 

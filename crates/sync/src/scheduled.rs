@@ -4,6 +4,7 @@
 //! (the list of an event's listeners, the state of an asynchronous lock) needs no types of the scheduler: it is changed in one
 //! go, and who waits for it waits by a waker, which the scheduler knows. Before each such change there is a moment for others.
 
+pub use shuttle::future::block_on;
 pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Atomic numbers.
@@ -45,8 +46,14 @@ impl Event {
 }
 
 /// A cell that is set once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OnceLock<T>(std::sync::OnceLock<T>);
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl<T> OnceLock<T> {
     /// Not set yet.
@@ -58,6 +65,12 @@ impl<T> OnceLock<T> {
     pub fn get(&self) -> Option<&T> {
         yield_point();
         self.0.get()
+    }
+
+    /// The value, set by this if it was not before.
+    pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+        yield_point();
+        self.0.get_or_init(value)
     }
 
     /// Sets it, or gives the value back.
@@ -99,6 +112,12 @@ pub mod asynchronous {
         pub async fn lock_arc(self: &Arc<Self>) -> MutexGuardArc<T> {
             yield_point();
             self.0.lock_arc().await
+        }
+
+        /// Takes it if nobody has it, and keeps it alive.
+        pub fn try_lock_arc(self: &Arc<Self>) -> Option<MutexGuardArc<T>> {
+            yield_point();
+            self.0.try_lock_arc()
         }
 
         /// Takes it if nobody has it.

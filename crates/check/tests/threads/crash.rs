@@ -4,8 +4,8 @@ use crate::directories::list;
 use crate::dossier::Dossier;
 use crate::end::{contents_of, require_sound_names};
 use crate::judge::values_of;
-use crate::life::World;
-use crate::setup::{GivesWay, Mount, Setup, require_clean};
+use crate::setup::{Mount, require_clean};
+use crate::world::World;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -35,7 +35,7 @@ pub fn judge_promises(world: &World, begun: usize, random: &mut StdRng) -> usize
 }
 
 /// Looks at an image of each power cut: either nothing survives that no flush covers, or some of it.
-fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) -> usize {
+pub fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) -> usize {
     let recording = &world.mount.recording;
     let end = recording.position();
     cuts.sort_unstable();
@@ -50,11 +50,7 @@ fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) 
         let spawn = world.mount.spawn.clone();
         let _dossier = Dossier { world, image: image.snapshot() };
         require_clean(image.snapshot(), &spawn, &moment);
-        let after = Mount::open(
-            Setup { late: false, pauses: false, gives_way: GivesWay::Never, canary: None, ..world.setup },
-            image,
-            spawn,
-        );
+        let after = Mount::open(world.setup.after_a_power_cut(), image, spawn);
         require_survived(world, &after, position).unwrap_or_else(|what| panic!("{moment}: {what}"));
         require_sound_names(world, &after).map(drop).unwrap_or_else(|what| panic!("{moment}: {what}"));
         let (image, spawn) = after.close();

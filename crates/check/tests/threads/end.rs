@@ -2,8 +2,8 @@
 
 use crate::directories::list;
 use crate::judge::{require_written, values_of};
-use crate::life::World;
 use crate::setup::{Mount, make, require_clean};
+use crate::world::World;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use syncline_device::block_on;

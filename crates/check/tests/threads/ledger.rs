@@ -1,6 +1,6 @@
 //! What was acknowledged as durable, and when.
 
-use crate::life::World;
+use crate::world::World;
 use parking_lot::Mutex;
 use syncline_fs::types::Ino;
 

@@ -27,6 +27,7 @@ mod ledger;
 mod life;
 mod meetings;
 mod names;
+mod operations;
 mod owner;
 mod pauses;
 mod records;
@@ -34,6 +35,7 @@ mod setup;
 mod stops;
 mod watchdog;
 mod whole;
+mod world;
 
 use meetings::Figures;
 use setup::{Setup, Spread};

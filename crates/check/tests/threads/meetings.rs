@@ -4,11 +4,10 @@
 //! The search with threads meets each of these moments by luck, and cuts the power then by luck again.
 
 use crate::crash;
-use crate::ledger::Ledger;
-use crate::life::World;
+use crate::operations::{change, other, sync};
 use crate::setup::{GivesWay, Setup, require_clean};
 use crate::stops::{Progress, Stop};
-use crate::{files, names, owner, whole};
+use crate::world::{HANDS, World};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
@@ -17,14 +16,11 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
-use syncline_device::{Spawn, block_on};
-use syncline_fs::types::{Algorithm, RenameFlags};
+use syncline_device::Spawn;
 use syncline_store::Canary;
 
-/// Most that meet, with the sync.
-pub const HANDS: u64 = TURNS as u64;
 /// Fewer times than this, somebody begins or is let go.
-const TURNS: usize = 10;
+const TURNS: usize = HANDS as usize;
 /// Places at one of which an operation is stopped, if it comes so far: to few of them sooner than to many.
 const PLACES: u32 = 12;
 /// How long an operation may take before it counts as waiting for those that are stopped.
@@ -192,65 +188,4 @@ impl<'a> Table<'a> {
 
 fn some_place(random: &mut StdRng) -> u32 {
     random.random_range(0..PLACES).min(random.random_range(0..PLACES))
-}
-
-/// Mostly the same one.
-fn some_file(random: &mut StdRng) -> usize {
-    usize::from(random.random_range(0..8) == 0)
-}
-
-fn change(world: &World, hand: u64, random: &mut StdRng) {
-    owner::some_change(world, hand, some_file(random), &[0, 1], random);
-}
-
-/// What leaves the contents of files alone.
-fn other(world: &World, hand: u64, random: &mut StdRng) {
-    let file = &world.owned[some_file(random)];
-    match random.random_range(0..10) {
-        0 => owner::look(world, hand, file),
-        1 => {
-            let algorithm = [None, Some(Algorithm::Lz4)][random.random_range(0..2)];
-            owner::compress(world, hand, file.ino, algorithm, random.random());
-        }
-        2 => whole::step(world, hand, random),
-        3 => names::step(world, hand, random),
-        4 => files::step(world, hand, random),
-        _ => whole::poke(world, hand, random),
-    }
-}
-
-/// A sync of a file, in one of the ways in which there is one.
-fn sync(world: &World, hand: u64, random: &mut StdRng) {
-    let (fs, index) = (&world.mount.fs, some_file(random));
-    let ino = world.owned[index].ino;
-    let way = random.random_range(0..9);
-    if way < 4 {
-        return owner::sync(world, hand, ino, way % 2 == 0);
-    }
-    world.note(hand, || format!("syncs {ino} in way {way}"));
-    let promise = Ledger::promise(world, &[ino], false);
-    match way {
-        4 => world.must(block_on(fs.sync_many(&[ino], 0))),
-        5 => world.must(block_on(fs.syncfs())),
-        6 => drop(world.must(block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write()))))),
-        // The name is there, so what was written before it got it is, too; and so with what a barrier came before.
-        7 if !rename(world, index) => return,
-        7 => world.must(block_on(fs.fsync(world.keep, false))),
-        _ => {
-            world.must(block_on(fs.barrier(&[ino])));
-            world.must(block_on(fs.fsync(world.keep, false)));
-        }
-    }
-    world.ledger.record(world, promise);
-}
-
-/// Gives a file its other name; false if somebody else is about to.
-fn rename(world: &World, index: usize) -> bool {
-    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-    [("a", "b"), ("b", "a")].into_iter().any(|(from, to)| {
-        let (from, to) = (format!("{index}{from}"), format!("{index}{to}"));
-        let fs = &world.mount.fs;
-        let renamed = fs.rename(world.keep, from.as_bytes(), world.keep, to.as_bytes(), flags);
-        world.expect(block_on(renamed), &[2, 17]).is_some()
-    })
 }

@@ -1,6 +1,6 @@
 //! Random changes of few names, by all threads.
 
-use crate::life::{CALLER, World};
+use crate::world::{CALLER, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use syncline_device::block_on;
@@ -10,7 +10,7 @@ use syncline_fs::types::{FileType, Ino, RenameFlags};
 const MET: &[i32] = &[1, 2, 17, 18, 20, 21, 22, 39, 122];
 
 /// Two pairs of names that have one hash each, by the seed that images are made with here, and others.
-const NAMES: [&str; 6] =
+pub const NAMES: [&str; 6] =
     ["ee18b359a6d171", "053a015f0c720a", "dd8c8813d6c380", "1315b3434d1309", "one", "two"];
 
 pub fn some_name(random: &mut StdRng) -> &'static [u8] {
@@ -114,26 +114,4 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
     }
     fs.forget(dir, 1);
     fs.forget(other, 1);
-}
-
-#[test]
-fn two_pairs_of_the_names_collide() {
-    use crate::setup::{Mount, Setup, Spread, make};
-    use rand::SeedableRng;
-    use syncline_format::items::SLOT_BITS;
-    use syncline_format::{Key, Kind};
-
-    let setup = Setup::of(1, &mut StdRng::seed_from_u64(1));
-    let spawn = Spread::start();
-    let mount = Mount::open(setup, make(setup, &spawn), spawn);
-    let fs = &mount.fs;
-    let dir = block_on(fs.mkdir(CALLER, syncline_fs::types::ROOT, b"dir", 0o755)).unwrap().ino;
-    for name in NAMES {
-        block_on(fs.mknod(CALLER, dir, name.as_bytes(), FileType::Regular, 0o644, 0)).unwrap();
-    }
-    let (first, last) = (Key::new(dir, Kind::Dirent, 0), Key::new(dir, Kind::Dirent, u64::MAX));
-    let entries = block_on(fs.store().scan(first, last, 100)).unwrap().items;
-    let mut hashes: Vec<u64> = entries.iter().map(|(key, _)| key.offset >> SLOT_BITS).collect();
-    hashes.dedup();
-    assert_eq!((entries.len(), hashes.len()), (6, 4));
 }

@@ -74,6 +74,11 @@ impl Setup {
             canary: None,
         }
     }
+
+    /// The same for whoever looks what a power cut has left: nothing gets in their way.
+    pub fn after_a_power_cut(self) -> Self {
+        Self { late: false, pauses: false, gives_way: GivesWay::Never, canary: None, ..self }
+    }
 }
 
 /// Two threads for background tasks, which would never meet on one.
@@ -188,4 +193,29 @@ pub fn require_clean(device: Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>, moment: 
     let report = block_on(check(device, spawn.clone(), &mut |_| {})).expect("there is an image");
     assert!(report.is_clean() && !report.incomplete, "{moment}: {:#?}", report.findings);
     report
+}
+
+#[test]
+fn two_pairs_of_the_names_collide() {
+    use crate::names::NAMES;
+    use crate::world::CALLER;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use syncline_format::items::SLOT_BITS;
+    use syncline_format::{Key, Kind};
+    use syncline_fs::types::FileType;
+
+    let setup = Setup::of(1, &mut StdRng::seed_from_u64(1));
+    let spawn = Spread::start();
+    let mount = Mount::open(setup, make(setup, &spawn), spawn);
+    let fs = &mount.fs;
+    let dir = block_on(fs.mkdir(CALLER, syncline_fs::types::ROOT, b"dir", 0o755)).unwrap().ino;
+    for name in NAMES {
+        block_on(fs.mknod(CALLER, dir, name.as_bytes(), FileType::Regular, 0o644, 0)).unwrap();
+    }
+    let (first, last) = (Key::new(dir, Kind::Dirent, 0), Key::new(dir, Kind::Dirent, u64::MAX));
+    let entries = block_on(fs.store().scan(first, last, 100)).unwrap().items;
+    let mut hashes: Vec<u64> = entries.iter().map(|(key, _)| key.offset >> SLOT_BITS).collect();
+    hashes.dedup();
+    assert_eq!((entries.len(), hashes.len()), (6, 4));
 }

@@ -6,6 +6,7 @@ mod verify;
 mod workload;
 
 pub use history::StoreHistory;
+pub use verify::verify_space;
 
 use crate::executor::spread;
 use crate::lab::{Opened, Subject, Work, World};

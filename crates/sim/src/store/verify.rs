@@ -127,7 +127,7 @@ pub(super) async fn verify_data(store: &Store, data: &Placed) -> Result<(), Stri
 }
 
 /// What the space map names is exactly what something refers to, and nothing is referred to twice.
-pub(crate) async fn verify_space(store: &Store, data: Vec<BlockRun>) -> Result<(), String> {
+pub async fn verify_space(store: &Store, data: Vec<BlockRun>) -> Result<(), String> {
     let reachable = store.walk_nodes().await;
     if let Some((addr, what)) = reachable.damaged.first() {
         return Err(format!("node at block {addr}: {what}"));

@@ -1,0 +1,95 @@
+//! What a search tells its scheduler and its lives, and what it hears from them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The seeds to live, and how the present one goes. Of `std`: to look here is no step of a life.
+#[derive(Debug)]
+pub struct Control {
+    next: AtomicU64,
+    end: u64,
+    deadline: Option<Instant>,
+    seed: AtomicU64,
+    quiet: AtomicBool,
+    steps: AtomicU64,
+    digest: AtomicU64,
+    /// Steps of all lives.
+    pub(crate) steps_of_all: AtomicU64,
+    /// Power cuts judged.
+    pub(crate) images: AtomicU64,
+    /// Promises judged.
+    pub(crate) promises: AtomicU64,
+}
+
+impl Control {
+    pub(crate) fn new(first: u64, end: u64, deadline: Option<Instant>) -> Self {
+        Self {
+            next: AtomicU64::new(first),
+            end,
+            deadline,
+            seed: AtomicU64::new(first),
+            quiet: AtomicBool::new(true),
+            steps: AtomicU64::new(0),
+            digest: AtomicU64::new(0),
+            steps_of_all: AtomicU64::new(0),
+            images: AtomicU64::new(0),
+            promises: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins the next life; its seed, or nothing if that was all.
+    pub(crate) fn next_seed(&self) -> Option<u64> {
+        let seed = self.next.load(Ordering::Relaxed);
+        if seed >= self.end || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return None;
+        }
+        self.next.store(seed + 1, Ordering::Relaxed);
+        self.seed.store(seed, Ordering::Relaxed);
+        self.quiet.store(true, Ordering::Relaxed);
+        self.steps.store(0, Ordering::Relaxed);
+        self.digest.store(seed, Ordering::Relaxed);
+        Some(seed)
+    }
+
+    /// The seed of the present life.
+    pub fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
+    }
+
+    /// Seeds begun so far, from the first on.
+    pub(crate) fn begun(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Decides about the order of steps from now on, or lets everybody go on as they do.
+    pub fn quiet(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_step(&self, task: u64) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.steps_of_all.fetch_add(1, Ordering::Relaxed);
+        self.mix(task);
+    }
+
+    /// Makes a number part of the digest of this life, to compare it with another of the same seed.
+    pub fn mix(&self, number: u64) {
+        let digest = self.digest.load(Ordering::Relaxed).rotate_left(7) ^ number;
+        self.digest.store(digest.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Relaxed);
+    }
+
+    /// Counts what was judged.
+    pub fn judged(&self, images: u64, promises: u64) {
+        self.images.fetch_add(images, Ordering::Relaxed);
+        self.promises.fetch_add(promises, Ordering::Relaxed);
+    }
+
+    /// Steps of the present life, and what tells its course from others.
+    pub fn course(&self) -> (u64, u64) {
+        (self.steps.load(Ordering::Relaxed), self.digest.load(Ordering::Relaxed))
+    }
+}

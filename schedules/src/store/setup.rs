@@ -1,0 +1,128 @@
+//! What a seed chooses of a life of the store, and what lies under it.
+
+use super::base;
+use crate::device::{LateDevice, Pace};
+use crate::time::{Spawner, Time};
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_device::{Device, MemoryDevice, Operation, Spawn};
+use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
+use syncline_store::{Canary, Store, StoreOptions};
+
+/// What a life is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// How many tasks there are.
+    pub tasks: u64,
+    /// What each of them does.
+    pub steps: u64,
+    /// The device flushes behind a write, in one request.
+    pub through: bool,
+    /// Operations of the device fail.
+    pub faulty: bool,
+    /// How the device takes its time.
+    pub pace: Pace,
+    /// What becomes free is discarded.
+    pub discard: bool,
+    /// Seals, flushes and checkpoints come all the time.
+    pub busy: bool,
+    /// Little is done but writing the same few blocks anew, beside syncs and checkpoints.
+    pub narrow: bool,
+    /// A rule that is broken on purpose.
+    pub canary: Option<Canary>,
+}
+
+impl Setup {
+    /// As the seed has it.
+    pub fn of(rng: &mut ChaCha8Rng) -> Self {
+        let slowest = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(30)];
+        Self {
+            tasks: rng.random_range(2..=base::TASKS_MAX),
+            steps: rng.random_range(2..7),
+            through: rng.random(),
+            faulty: rng.random_range(0..3) == 0,
+            pace: Pace {
+                at_once_one_in: [0, 0, 2, 8][rng.random_range(0..4)],
+                slow_one_in: [0, 0, 3, 12][rng.random_range(0..4)],
+                slowest: slowest[rng.random_range(0..3)],
+            },
+            discard: rng.random_range(0..4) == 0,
+            busy: rng.random_range(0..3) == 0,
+            narrow: rng.random_range(0..4) == 0,
+            canary: None,
+        }
+    }
+}
+
+/// A store in use, and what is below it.
+pub(super) struct Laboratory {
+    pub(super) setup: Setup,
+    pub(super) store: Arc<Store>,
+    pub(super) recording: Arc<RecordingDevice>,
+    pub(super) faults: Arc<FaultDevice>,
+    /// What the device held when the record began.
+    pub(super) before: Arc<MemoryDevice>,
+    pub(super) spawn: Arc<dyn Spawn>,
+}
+
+impl Laboratory {
+    pub(super) async fn open(setup: Setup, time: &Arc<Time>, rng: &mut ChaCha8Rng) -> Arc<Self> {
+        let memory = base::get().image.snapshot();
+        let before = memory.snapshot();
+        let faults = FaultDevice::seeded(memory, rng.next_u64());
+        let spawn: Arc<dyn Spawn> = Arc::new(Spawner(time.clone()));
+        let late = LateDevice::start(faults.clone(), &spawn, setup.pace, rng.next_u64());
+        let recording = RecordingDevice::new(late);
+        let device: Arc<dyn Device> =
+            if setup.through { ThroughDevice::new(recording.clone()) } else { recording.clone() };
+        let opened = Store::open(device, options(setup, rng), spawn.clone()).await;
+        let (store, _) = opened.expect("the image is sound");
+        if setup.faulty {
+            some_faults(rng).into_iter().for_each(|fault| faults.add(fault));
+        }
+        Arc::new(Self { setup, store, recording, faults, before, spawn })
+    }
+}
+
+/// Limits so small that much happens in a short life.
+pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
+    let epoch = Some(rng.random());
+    let options = StoreOptions {
+        canary: setup.canary,
+        epoch,
+        discard: setup.discard,
+        node_cache_bytes: 1 << 20,
+        ..StoreOptions::default()
+    };
+    if !setup.busy {
+        return options;
+    }
+    StoreOptions {
+        memtable_bytes: 1 << rng.random_range(10..16),
+        checkpoint_interval: Duration::from_millis(rng.random_range(1..400)),
+        log_bytes: 1 << rng.random_range(13..18),
+        seal_bytes: 1 << rng.random_range(8..12),
+        unflushed_bytes: 1 << rng.random_range(13..17),
+        ..options
+    }
+}
+
+fn some_faults(rng: &mut ChaCha8Rng) -> Vec<Fault> {
+    let count = rng.random_range(1..4);
+    let fault = |rng: &mut ChaCha8Rng| {
+        let operation = [Operation::Write, Operation::Write, Operation::Flush][rng.random_range(0..3)];
+        Fault {
+            after: rng.random_range(0..12),
+            effect: if rng.random() { Effect::Error } else { Effect::Partial },
+            ..Fault::next(operation, [1, 1, 2, 4][rng.random_range(0..4)])
+        }
+    };
+    (0..count).map(|_| fault(rng)).collect()
+}
+
+/// A random source of its own.
+pub(super) fn seeded(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
