@@ -5,7 +5,7 @@ use std::sync::Arc;
 use syncline_device::FlushTracker;
 use syncline_format::BlockRun;
 use syncline_format::superblock::Superblock;
-use syncline_store::{StoreError, first_kept_by_snapshots, table_of_snapshots};
+use syncline_store::{StoreError, first_kept_by_snapshots, table_in_what_is_kept, table_of_snapshots};
 
 /// Reads the table and the space maps of all snapshots; `None` if that can't be done, else where the table lies. The log must not
 /// lie in what they keep.
@@ -31,9 +31,7 @@ pub(crate) async fn table(
         report.block(FindingKind::LogOverlap, run.start, text);
     }
     let table = table_of_snapshots(tracker.device(), superblock).await.ok()?;
-    let holders = |at: u64| kept.iter().filter(move |run| run.start <= at && at < run.end()).count();
-    // What is kept has the table itself, too.
-    if let Some(block) = table.iter().find(|block| holders(block.start) > 1) {
+    if let Ok(Some(block)) = table_in_what_is_kept(tracker, superblock).await {
         let text = "the table lies in what a snapshot keeps";
         report.block(FindingKind::SnapshotTable, block.start, text);
     }

@@ -22,9 +22,7 @@ use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{
-    BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry,
-};
+use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry};
 use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +77,7 @@ pub(crate) struct Replayed {
     pub(crate) end: LogStart,
     pub(crate) segments: Vec<BlockRun>,
     /// Batches, and the data that they name, that a cache may have made up.
-    unsure: Vec<BlockRun>,
+    pub(crate) unsure: Vec<BlockRun>,
     /// Nothing is written: what contradicts the space map or the counters is left out.
     pub(crate) lenient: bool,
 }
@@ -92,7 +90,7 @@ pub struct Recovered {
     /// Where the replayed log lies.
     segments: Vec<BlockRun>,
     /// What was accepted and may have come from a cache.
-    unsure: Vec<BlockRun>,
+    pub(crate) unsure: Vec<BlockRun>,
 }
 
 impl Store {

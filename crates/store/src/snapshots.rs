@@ -309,6 +309,16 @@ pub async fn first_kept_by_snapshots(
     Ok(runs.iter().find(common).copied())
 }
 
+/// A part of the table of snapshots that lies in what a snapshot keeps, which is damage.
+pub async fn table_in_what_is_kept(
+    tracker: &Arc<FlushTracker>,
+    superblock: &Superblock,
+) -> Result<Option<BlockRun>, StoreError> {
+    let table = Table::read(tracker.device(), superblock).await?;
+    let kept = table.kept_without(tracker, superblock, None).await?;
+    Ok(table.blocks.iter().find(|run| !kept.is_clear_of(**run)).copied())
+}
+
 /// The blocks in which the table of snapshots lies.
 pub async fn table_of_snapshots(
     device: &Arc<dyn Device>,

@@ -102,7 +102,7 @@ pub(super) fn seal() -> Result<Routine, BenchError> {
         pending.put(key(object, 0), &[7; VALUE_BYTES]);
     }
     let segment = BlockRun::new(1024, 1024);
-    let end = LogStart { addr: segment.start, seq: 1, prev: 0, segment };
+    let end = LogStart::first_in(segment, 1, 0);
     let stamp = Stamp { generation: 1, durable_seq: 0, op_seq: SEALED };
     Ok(Box::new(move || {
         let mut chain = Chain::new([1; 16], segment.blocks, end, 0);

@@ -104,12 +104,9 @@ fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
     let blocks = block_on(syncline_check::take_back(device, undo));
     let blocks = blocks.map_err(|error| Failure::from(error).about(&args.image))?;
     if args.json {
-        println!("{:#}", serde_json::json!({ "blocks": blocks }));
+        say!("{:#}", serde_json::json!({ "blocks": blocks }));
     } else {
-        println!(
-            "{}: {blocks} blocks were put back; it is what it was before the repair",
-            args.image.display()
-        );
+        say!("{}: {blocks} blocks were put back; it is what it was before the repair", args.image.display());
     }
     Ok(0)
 }
@@ -168,8 +165,8 @@ fn print_repair(path: &Path, repair: &Repair) {
     print_findings(shown, repair.changes_dropped);
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if let Some(reason) = &repair.refused {
-        println!("{image}: the repair is refused, and nothing was changed: {reason}");
-        println!("{image}: mount it with -o ro, save what can be read, and make the image anew");
+        say!("{image}: the repair is refused, and nothing was changed: {reason}");
+        say!("{image}: mount it with -o ro, save what can be read, and make the image anew");
         return;
     }
     if repair.dry_run && changes > 0 {

@@ -150,6 +150,11 @@ pub const METRICS: &[Metric] = &[
         "Blocks read before a part of them could be changed",
     ),
     count("writes_throttled", "/files/writes_throttled", "Writes that waited for dirty data to become less"),
+    count(
+        "submissions_short",
+        "/files/submissions_short",
+        "Submissions after which the log had a smaller size than the file: always zero, or report a bug",
+    ),
     count("writeback_errors", "/files/writeback_errors", "Write-backs that failed"),
     count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),

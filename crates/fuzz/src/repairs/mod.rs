@@ -86,7 +86,7 @@ fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result
     let device = damaged.snapshot();
     let recording = RecordingDevice::new(device.clone());
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let undo = (seed % UNDO_EACH == 0).then(|| directory.path().join("undo"));
+    let undo = seed.is_multiple_of(UNDO_EACH).then(|| directory.path().join("undo"));
     let options = RepairOptions { undo: undo.clone(), flaw, ..RepairOptions::default() };
     let done = mend(recording.clone(), options);
     let wrote = recording.position() > 0;

@@ -228,7 +228,7 @@ fn half_of_a_logged_block_is_an_error_until_the_block_is_written() {
     let mount = Mount::new();
     let (ino, mut contents) = mount.file("file", 10);
     mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &pattern(7, BLOCK_BYTES));
-    let mut transaction = Transaction::new();
+    let mut transaction = syncline_store::Transaction::new();
     transaction.delete(Key::new(ino, Kind::Unplaced, 3 * PIECES + 1));
     mount.fs.store().commit(transaction).unwrap();
     let other = mount.create("other");
