@@ -36,7 +36,7 @@ fn call(there: &Path, words: &[&str]) -> Answer {
 fn paths_are_shown_harmless_when_they_are_refused() {
     let place = Place::new();
     let there = place.directory(EVIL);
-    fs::write(there.join("junk"), [0xa5; 20 << 20]).unwrap();
+    fs::write(there.join("junk"), vec![0xa5; 20 << 20]).unwrap();
     fs::write(there.join(EVIL), "no image").unwrap();
     for command in [
         "info",

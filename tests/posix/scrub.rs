@@ -117,6 +117,7 @@ static struct { uint32_t magic, question; uint64_t snapshot, offset; char name[3
 
 int main(int argc, char **argv)
 {
+    (void)argc;
         int fd = open(argv[1], O_RDONLY);
 
         memcpy(&message.magic, "Sync", 4);

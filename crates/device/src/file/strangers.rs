@@ -30,10 +30,11 @@ pub(super) fn are_all(file: &File) -> io::Result<bool> {
             if (pid, descriptor) == own {
                 continue;
             }
-            match unless_gone(holder(pid, descriptor, &image))?.unwrap_or(Holder::Nobody) {
-                Holder::Nobody => {}
-                Holder::Stranger => strangers += 1,
-                Holder::Entitled => return Ok(false),
+            match unless_gone(holder(pid, descriptor, &image)) {
+                Ok(None | Some(Holder::Nobody)) => {}
+                Ok(Some(Holder::Stranger)) => strangers += 1,
+                // Whoever can't be told is none.
+                Ok(Some(Holder::Entitled)) | Err(_) => return Ok(false),
             }
         }
     }
@@ -49,19 +50,20 @@ enum Holder {
 }
 
 fn holder(pid: u32, descriptor: i32, image: &fs::Metadata) -> io::Result<Holder> {
+    // What the kernel knows by itself comes first: to look at any file of any process would be to wait for filesystems that are
+    // slow or dead.
+    let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"))?;
+    let told = |name| about.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let other = told("ino:").is_some_and(|number| number.parse() != Ok(image.ino()));
+    if told("lock:").is_none() || other {
+        return Ok(Holder::Nobody);
+    }
     let found = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"))?;
     if (found.dev(), found.ino()) != (image.dev(), image.ino()) {
         return Ok(Holder::Nobody);
     }
-    let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"))?;
-    let locked = about.lines().any(|line| line.starts_with("lock:"));
-    let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags
-        .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
-        .ok_or(io::ErrorKind::InvalidData)?;
-    if !locked {
-        return Ok(Holder::Nobody);
-    }
+    let flags = told("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+    let flags = flags.ok_or(io::ErrorKind::InvalidData)?;
     // Not the owner of /proc/PID, which a process can have changed to root.
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let users =

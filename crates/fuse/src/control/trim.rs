@@ -4,6 +4,7 @@ use super::client::{ControlError, failed, open};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `struct fstrim_range`: what goes in, and comes out with the number of bytes that were discarded as `len`.
@@ -26,7 +27,15 @@ pub fn trim(path: &Path, min_bytes: u64) -> Result<u64, ControlError> {
     // SAFETY: the kernel reads and writes a `TrimRange` at the pointer, as the command's number says.
     match unsafe { libc::ioctl(file.as_raw_fd(), TRIM as _, std::ptr::from_mut(&mut range)) } {
         0 => Ok(range.len),
-        _ => Err(failed(path, "trim", io::Error::last_os_error())),
+        _ => Err(refused(path, io::Error::last_os_error())),
+    }
+}
+
+fn refused(path: &Path, source: io::Error) -> ControlError {
+    match source.raw_os_error() {
+        // It has the call, and an image that keeps its room.
+        Some(libc::EOPNOTSUPP) => ControlError::Failed { path: path.to_owned(), source: Arc::new(source) },
+        _ => failed(path, "trim", source),
     }
 }
 
