@@ -85,6 +85,8 @@ pub struct Mount {
     /// What the device held when the recording began.
     pub base: Arc<MemoryDevice>,
     pub spawn: Arc<dyn Spawn>,
+    /// The newest transaction when it was opened: what recovery found.
+    pub recovered: u64,
 }
 
 /// A clock that goes on by a microsecond whenever somebody looks at it.
@@ -159,8 +161,15 @@ impl Mount {
         }
         let opened = block_on(Store::open(above, store_options, spawn.clone()));
         let (store, _) = opened.expect("the store opens");
+        let recovered = store.last_op().0;
         let fs = block_on(Filesystem::open(store, spawn.clone(), options)).expect("the filesystem opens");
-        Self { fs, device, recording, base, spawn }
+        Self { fs, device, recording, base, spawn, recovered }
+    }
+
+    /// Fails if a submission ended with a logged size that was behind, though nobody has seen yet what that leads to.
+    pub fn require_sizes_logged(&self, moment: &str) {
+        let short = self.fs.counters().submissions_short;
+        assert_eq!(short, 0, "{moment}: submissions that left the logged size behind");
     }
 
     /// Closes it, which waits for all that goes on in the background.
