@@ -1,8 +1,10 @@
 //! One life: a few hands at a few files, and then the judges.
 
-use crate::setup::{Setup, require_clean};
-use crate::world::World;
-use crate::{crash, directories, operations};
+use crate::own::few_hands;
+use crate::shared::mount::require_clean;
+use crate::shared::setup::Setup;
+use crate::shared::world::World;
+use crate::shared::{crash, directories, operations};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -17,13 +19,13 @@ const CUTS: usize = 1;
 pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
     let spawn: Arc<dyn Spawn> = Arc::new(Spawner(Time::start()));
     let mut random = StdRng::seed_from_u64(control.seed());
-    let setup = changed(Setup::of(control.seed(), &mut random));
+    let setup = changed(few_hands(control.seed(), &mut random));
     let world = Arc::new(World::new(setup, spawn));
     for _ in 0..random.random_range(0..4) {
         step(&world, 0, &mut random);
     }
     control.quiet(false);
-    let hands: Vec<_> = (0..setup.hands)
+    let hands: Vec<_> = (0..setup.own.hands)
         .map(|hand| {
             let (world, mut random) = (world.clone(), StdRng::seed_from_u64(random.random()));
             shuttle::thread::spawn(move || {
@@ -56,6 +58,7 @@ fn step(world: &World, hand: u64, random: &mut StdRng) {
 }
 
 fn judge(control: &Control, world: &World, random: &mut StdRng) {
+    world.mount.require_sizes_logged(&format!("seed {}", world.setup.seed));
     let end = world.mount.recording.position();
     let promises = world.ledger.positions();
     // The world was made before them.

@@ -1,41 +1,13 @@
-//! The filesystem under schedules: what meets here is what meets in the search with threads (`crates/check/tests/threads`), and so are
+//! The filesystem under schedules: what meets here is what meets in the search with threads (`crates/check/tests/threads/shared`), and so are
 //! the judges. But a seed is one life, with each step of each task, and the power fails where something was promised.
 
-#[path = "../../../crates/check/tests/threads/crash.rs"]
-#[allow(dead_code)]
-mod crash;
-#[path = "../../../crates/check/tests/threads/directories.rs"]
-mod directories;
-#[path = "../../../crates/check/tests/threads/dossier.rs"]
-mod dossier;
-#[path = "../../../crates/check/tests/threads/end.rs"]
-#[allow(dead_code)]
-mod end;
-#[path = "../../../crates/check/tests/threads/files.rs"]
-mod files;
-#[path = "../../../crates/check/tests/threads/judge.rs"]
-mod judge;
-#[path = "../../../crates/check/tests/threads/ledger.rs"]
-mod ledger;
 mod life;
-#[path = "../../../crates/check/tests/threads/names.rs"]
-mod names;
-#[path = "../../../crates/check/tests/threads/operations.rs"]
-mod operations;
-#[path = "../../../crates/check/tests/threads/owner.rs"]
+mod own;
+#[path = "../../../crates/check/tests/threads/shared/mod.rs"]
 #[allow(dead_code)]
-mod owner;
-#[path = "../../../crates/check/tests/threads/records.rs"]
-mod records;
-mod setup;
-#[path = "../../../crates/check/tests/threads/watchdog.rs"]
-#[allow(dead_code)]
-mod watchdog;
-#[path = "../../../crates/check/tests/threads/whole.rs"]
-mod whole;
-#[path = "../../../crates/check/tests/threads/world.rs"]
-mod world;
+mod shared;
 
+use shared::setup::Setup;
 use std::time::Duration;
 use syncline_schedules::Search;
 use syncline_store::Canary;
@@ -79,7 +51,7 @@ fn broken_rules_of_the_filesystem_are_found() {
         let search = Search { time: Some(Duration::from_secs(300)), ..Search::from_seed(1) };
         let quotas = canary == Canary::OverlookUsage;
         let found = search.run(move |control| {
-            life::live(control, |setup| setup::Setup {
+            life::live(control, |setup| Setup {
                 canary: Some(canary),
                 quotas: quotas || setup.quotas,
                 node_bytes: 16384,

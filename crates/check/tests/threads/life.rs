@@ -1,12 +1,17 @@
 //! One life: threads at one filesystem, and then the judges.
 
-use crate::setup::{Setup, Spread};
-use crate::watchdog::Guard;
-use crate::world::World;
-use crate::{crash, directories, end, files, names, owner, whole};
+use crate::own::{Spread, many_threads};
+use crate::shared::setup::Setup;
+use crate::shared::watchdog::Guard;
+use crate::shared::world::World;
+use crate::shared::{crash, directories, end, files, names, owner, whole};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt;
+
+/// What each thread does in a life.
+pub const STEPS: u64 = 200;
+
 /// What a life was made of.
 pub struct Figures {
     pub setup: Setup,
@@ -28,7 +33,7 @@ impl fmt::Display for Figures {
 /// Lives one life, as the seed says and then as `changed`.
 pub fn live(seed: u64, changed: impl FnOnce(Setup) -> Setup) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
-    let setup = changed(Setup::of(seed, &mut random));
+    let setup = changed(many_threads(seed, STEPS, &mut random));
     println!("seed {seed}: {setup:?}");
     let world = World::new(setup, Spread::start());
     let begun = world.mount.recording.position();

@@ -17,33 +17,19 @@
 //! 5. `check` finds nothing wrong with any image that a power cut may leave, nor with the one in the end; all names, link
 //!    counts, sizes and quotas are what is there; once everything is removed, as much is free as in the beginning.
 
-mod crash;
-mod directories;
-mod dossier;
-mod end;
-mod files;
-mod judge;
-mod ledger;
 mod life;
 mod meetings;
-mod names;
-mod operations;
-mod owner;
+mod own;
 mod pauses;
-mod records;
-mod setup;
+mod shared;
 mod stops;
-mod watchdog;
-mod whole;
-mod world;
 
+use life::STEPS;
 use meetings::Figures;
-use setup::{Setup, Spread};
+use own::Spread;
+use shared::setup::Setup;
 use std::time::{Duration, Instant};
 use syncline_store::Canary;
-
-/// What each thread does in a life.
-const STEPS: u64 = 200;
 
 /// Lives one life after another, from this seed on, until the time is over, at least one. Each thread takes so many steps.
 fn live(first_seed: u64, time: Duration, steps: u64) {

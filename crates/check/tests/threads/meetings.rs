@@ -3,11 +3,13 @@
 //!
 //! The search with threads meets each of these moments by luck, and cuts the power then by luck again.
 
-use crate::crash;
-use crate::operations::{change, other, sync};
-use crate::setup::{GivesWay, Setup, require_clean};
+use crate::own;
+use crate::shared::crash;
+use crate::shared::mount::require_clean;
+use crate::shared::operations::{change, other, sync};
+use crate::shared::setup::Setup;
+use crate::shared::world::{HANDS, World};
 use crate::stops::{Progress, Stop};
-use crate::world::{HANDS, World};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
@@ -63,16 +65,7 @@ impl fmt::Display for Figures {
 /// Has operations meet as the seed says, and `canary` broken.
 pub fn meet(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
-    let setup = Setup {
-        threads: 1,
-        late: false,
-        pauses: false,
-        busy: random.random_range(0..8) == 0,
-        eager: random.random_range(0..3) > 0,
-        gives_way: GivesWay::WhereStopped,
-        canary,
-        ..Setup::of(seed, &mut random)
-    };
+    let setup = Setup { canary, ..own::stopped(seed, &mut random) };
     let world = World::new(setup, spawn.clone());
     let begun = world.mount.recording.position();
     for _ in 0..random.random_range(0..4) {
@@ -115,7 +108,7 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn laid(world: &'a World, random: &mut StdRng) -> Self {
         let background = Stop::after((random.random_range(0..3) > 0).then(|| some_place(random)));
-        world.mount.stops.stop(background.clone());
+        world.mount.kept.stop(background.clone());
         Self { world, hands: Vec::new(), changing: None, background }
     }
 

@@ -1,10 +1,11 @@
 //! A filesystem in use, and what its users know.
 
-use crate::directories::OwnedDirectory;
-use crate::ledger::Ledger;
-use crate::owner::OwnedFile;
-use crate::setup::{Mount, Setup, make};
-use crate::watchdog::Watchdog;
+use super::directories::OwnedDirectory;
+use super::ledger::Ledger;
+use super::mount::{Mount, make};
+use super::owner::OwnedFile;
+use super::setup::Setup;
+use super::watchdog::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Spawn, block_on};

@@ -1,7 +1,7 @@
 //! Directories in which one thread makes, removes and renames files, and others look.
 
-use crate::ledger::History;
-use crate::world::{CALLER, World};
+use super::ledger::History;
+use super::world::{CALLER, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;

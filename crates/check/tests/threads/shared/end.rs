@@ -1,9 +1,9 @@
 //! What is there when all threads have ended, and once everything is removed.
 
-use crate::directories::list;
-use crate::judge::{require_written, values_of};
-use crate::setup::{Mount, make, require_clean};
-use crate::world::World;
+use super::directories::list;
+use super::judge::{require_written, values_of};
+use super::mount::{Mount, make, require_clean};
+use super::world::World;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use syncline_device::block_on;

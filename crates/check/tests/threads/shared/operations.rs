@@ -1,8 +1,8 @@
 //! What those do who meet at a few files: one who changes them, others who leave their contents alone, and syncs.
 
-use crate::ledger::Ledger;
-use crate::world::World;
-use crate::{files, names, owner, whole};
+use super::ledger::Ledger;
+use super::world::World;
+use super::{files, names, owner, whole};
 use rand::Rng;
 use rand::rngs::StdRng;
 use syncline_device::block_on;

@@ -1,9 +1,9 @@
 //! Random work on files that all threads write.
 
-use crate::judge::{Class, read, require_written};
-use crate::names::some_name;
-use crate::records::{Value, contents};
-use crate::world::{CALLER, World};
+use super::judge::{Class, read, require_written};
+use super::names::some_name;
+use super::records::{Value, contents};
+use super::world::{CALLER, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use syncline_device::block_on;

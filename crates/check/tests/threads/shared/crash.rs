@@ -1,11 +1,11 @@
 //! Power cuts at any moment of a life, and what comes back after them.
 
-use crate::directories::list;
-use crate::dossier::Dossier;
-use crate::end::{contents_of, require_sound_names};
-use crate::judge::values_of;
-use crate::setup::{Mount, require_clean};
-use crate::world::World;
+use super::directories::list;
+use super::dossier::Dossier;
+use super::end::{contents_of, require_sound_names};
+use super::judge::values_of;
+use super::mount::{Mount, require_clean};
+use super::world::World;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;

@@ -1,9 +1,9 @@
 //! Files that one thread changes: it knows their contents at every moment, and others may look, copy and sync.
 
-use crate::judge::{read, values_of};
-use crate::ledger::{History, Ledger};
-use crate::records::{RECORD_BYTES, Record, Value, bytes_of};
-use crate::world::World;
+use super::judge::{read, values_of};
+use super::ledger::{History, Ledger};
+use super::records::{RECORD_BYTES, Record, Value, bytes_of};
+use super::world::World;
 use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -206,7 +206,7 @@ fn truncate(world: &World, thread: u64, file: &OwnedFile, size: usize) {
     world.note(thread, || format!("truncates {ino} from {len} to {size} records"));
     change(world, file, State::new(values, false), || {
         let set = SetAttributes { size: Some(size as u64 * RECORD_BYTES), ..SetAttributes::default() };
-        block_on(fs.setattr(crate::world::CALLER, ino, set)).map(drop)
+        block_on(fs.setattr(super::world::CALLER, ino, set)).map(drop)
     });
 }
 

@@ -1,6 +1,6 @@
 //! What is kept of a life that a power cut spoiled, since it can't be lived again: the image that was left, and what happened when.
 
-use crate::world::World;
+use super::world::World;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;

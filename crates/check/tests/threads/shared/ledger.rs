@@ -1,6 +1,6 @@
 //! What was acknowledged as durable, and when.
 
-use crate::world::World;
+use super::world::World;
 use parking_lot::Mutex;
 use syncline_fs::types::Ino;
 

@@ -1,7 +1,7 @@
 //! What may be read of a file that many threads write.
 
-use crate::records::{RECORD_BYTES, Record, Value, is_cut, parse};
-use crate::world::World;
+use super::records::{RECORD_BYTES, Record, Value, is_cut, parse};
+use super::world::World;
 use syncline_device::block_on;
 use syncline_fs::types::Ino;
 

@@ -1,11 +1,11 @@
 //! Work on the whole filesystem, and what others do with files that have an owner.
 
-use crate::directories;
-use crate::files::attributes;
-use crate::judge::{read, values_of};
-use crate::ledger::Ledger;
-use crate::records::RECORD_BYTES;
-use crate::world::{CALLER, World};
+use super::directories;
+use super::files::attributes;
+use super::judge::{read, values_of};
+use super::ledger::Ledger;
+use super::records::RECORD_BYTES;
+use super::world::{CALLER, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use syncline_device::block_on;

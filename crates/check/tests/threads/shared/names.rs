@@ -1,6 +1,6 @@
 //! Random changes of few names, by all threads.
 
-use crate::world::{CALLER, World};
+use super::world::{CALLER, World};
 use rand::Rng;
 use rand::rngs::StdRng;
 use syncline_device::block_on;
@@ -87,7 +87,7 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
         11 => {
             note("makes a file without a name");
             if let Some(made) = world.expect(block_on(fs.tmpfile(CALLER, dir, 0o644, true)), MET) {
-                crate::files::write(world, made.ino, random);
+                super::files::write(world, made.ino, random);
                 if random.random() && world.expect(block_on(fs.link(made.ino, dir, name)), MET).is_some() {
                     fs.forget(made.ino, 1);
                 }

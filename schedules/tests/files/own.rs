@@ -1,0 +1,96 @@
+//! What the search over schedules has for itself of a setup: a device that is late and flushes behind writes, and nothing by luck.
+
+use crate::shared::setup::{SearchOwn, Setup};
+use rand::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use syncline_device::{Device, MemoryDevice, Spawn};
+use syncline_fs::types::Timestamp;
+use syncline_fs::{Clock, Options};
+use syncline_schedules::{LateDevice, Pace};
+use syncline_sim::{RecordingDevice, ThroughDevice};
+use syncline_store::{FormatOptions, StoreOptions};
+
+/// What the search over schedules chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    /// All who do something.
+    pub hands: u64,
+    /// The device flushes behind a write, in one request.
+    pub through: bool,
+    /// How the device takes its time; none of it takes any without.
+    pub pace: Option<Pace>,
+}
+
+/// A life of a few steps of a few hands.
+pub fn few_hands(seed: u64, random: &mut impl Rng) -> Setup {
+    let slowest = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(30)];
+    let own = Own {
+        hands: random.random_range(2..=4),
+        through: random.random(),
+        pace: (random.random_range(0..4) > 0).then(|| Pace {
+            at_once_one_in: [0, 0, 2, 8][random.random_range(0..4)],
+            slow_one_in: [0, 0, 3, 12][random.random_range(0..4)],
+            slowest: slowest[random.random_range(0..3)],
+        }),
+    };
+    Setup {
+        steps: random.random_range(1..4),
+        busy: random.random_range(0..8) == 0,
+        eager: random.random_range(0..3) > 0,
+        ..Setup::with(own, seed, random)
+    }
+}
+
+impl SearchOwn for Own {
+    type Kept = ();
+    const IMAGE_BYTES: u64 = 32 << 20;
+
+    fn after_a_power_cut(self) -> Self {
+        Self { pace: None, ..self }
+    }
+
+    fn format_options(self, options: FormatOptions) -> FormatOptions {
+        FormatOptions { uuid: [1; 16], epoch: Some([3; 16]), ..options }
+    }
+
+    fn devices(
+        self,
+        seed: u64,
+        image: Arc<MemoryDevice>,
+        spawn: &Arc<dyn Spawn>,
+    ) -> (Arc<RecordingDevice>, Arc<dyn Device>) {
+        let below: Arc<dyn Device> = match self.pace {
+            Some(pace) => LateDevice::start(image, spawn, pace, seed),
+            None => image,
+        };
+        let recording = RecordingDevice::new(below);
+        match self.through {
+            true => (recording.clone(), ThroughDevice::new(recording)),
+            false => (recording.clone(), recording),
+        }
+    }
+
+    fn open_options(self, setup: &Setup, _: &(), store: &mut StoreOptions, fs: &mut Options) {
+        // Each time that it is opened another one, of the seed.
+        let mut epoch = [5; 16];
+        epoch[..8].copy_from_slice(&setup.seed.to_le_bytes());
+        epoch[8] = u8::from(self.pace.is_none());
+        store.epoch = Some(epoch);
+        store.node_cache_bytes = 1 << 20;
+        fs.clock = Arc::new(CountingClock(AtomicU64::new(1_000_000_000)));
+        fs.receipts_max = 16;
+    }
+}
+
+/// A clock that goes on by a microsecond whenever somebody looks at it.
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn now(&self) -> Timestamp {
+        syncline_sync::yield_point();
+        let now = self.0.fetch_add(1, Ordering::Relaxed);
+        Timestamp { seconds: (now / 1_000_000) as i64, nanoseconds: (now % 1_000_000) as u32 * 1000 }
+    }
+}
