@@ -1,13 +1,14 @@
 //! What the engine's threads meet at: locks, atomics, events, and cells that are set once.
 //!
-//! Ordinarily these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and nothing else. With the feature
-//! `shuttle`, which only the workspace in `schedules/` turns on, each operation on one of them is a moment at which a scheduler
-//! may let another thread go on, and what a thread waits for is known to that scheduler: one seed is one order of all of them.
+//! Ordinarily these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and one lock around the latter's. With
+//! the feature `shuttle`, which only the workspace in `schedules/` turns on, each operation on one of them is a moment at which a
+//! scheduler may let another thread go on, and what a thread waits for is known to that scheduler: one seed is one order of all.
 //!
 //! Counters that nobody decides by are not worth such a moment; they are those of `std` everywhere.
 
 #[cfg(not(feature = "shuttle"))]
 mod plain;
+mod rwlock;
 #[cfg(feature = "shuttle")]
 mod scheduled;
 

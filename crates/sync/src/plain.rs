@@ -12,10 +12,8 @@ pub mod atomic {
 
 /// Locks that are waited for without a thread, and may be held across an await.
 pub mod asynchronous {
-    pub use async_lock::{
-        Mutex, MutexGuard, MutexGuardArc, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard,
-        RwLockWriteGuard,
-    };
+    pub use crate::rwlock::RwLock;
+    pub use async_lock::{Mutex, MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockWriteGuard};
 }
 
 /// A moment at which another thread may go on, where no operation of this crate is one.

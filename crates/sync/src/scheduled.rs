@@ -88,9 +88,8 @@ pub mod asynchronous {
     use super::yield_point;
     use std::sync::Arc;
 
-    pub use async_lock::{
-        MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
-    };
+    pub use crate::rwlock::RwLock;
+    pub use async_lock::{MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockWriteGuard};
 
     /// One at a time.
     #[derive(Debug, Default)]
@@ -124,35 +123,6 @@ pub mod asynchronous {
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             yield_point();
             self.0.try_lock()
-        }
-    }
-
-    /// Many who read, or one who writes.
-    #[derive(Debug, Default)]
-    pub struct RwLock<T>(async_lock::RwLock<T>);
-
-    impl<T> RwLock<T> {
-        /// Unlocked.
-        pub const fn new(value: T) -> Self {
-            Self(async_lock::RwLock::new(value))
-        }
-
-        /// Waits to read.
-        pub async fn read(&self) -> RwLockReadGuard<'_, T> {
-            yield_point();
-            self.0.read().await
-        }
-
-        /// Waits to write.
-        pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
-            yield_point();
-            self.0.write().await
-        }
-
-        /// Writes if nobody reads or writes.
-        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-            yield_point();
-            self.0.try_write()
         }
     }
 }
