@@ -1,7 +1,23 @@
 //! What a search tells its scheduler and its lives, and what it hears from them.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+
+thread_local! {
+    // A life has one thread, whatever its tasks are.
+    static STIRRED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something rare has happened, such as an error of the device: what follows is worth another order than most.
+pub(crate) fn stir() {
+    STIRRED.set(true);
+}
+
+/// Whether something rare has happened since this was asked last.
+pub(crate) fn was_stirred() -> bool {
+    STIRRED.take()
+}
 
 /// The seeds to live, and how the present one goes. Of `std`: to look here is no step of a life.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! A device whose operations end when the schedule has it so: on tasks of their own, in any order, after any time.
 
+use crate::control::stir;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -86,6 +87,16 @@ impl Jobs {
     }
 }
 
+/// Tells the scheduler of errors, too.
+fn telling(done: Completion<()>) -> Completion<()> {
+    Box::new(move |result| {
+        if result.is_err() {
+            stir();
+        }
+        done(result);
+    })
+}
+
 async fn work(jobs: Arc<Jobs>, spawn: Arc<dyn Spawn>) {
     loop {
         let next = std::future::poll_fn(|context| {
@@ -124,11 +135,11 @@ impl Device for LateDevice {
     }
 
     fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        self.run(move |inner| inner.write(offset, bufs, done));
+        self.run(move |inner| inner.write(offset, bufs, telling(done)));
     }
 
     fn flush(&self, done: Completion<()>) {
-        self.run(move |inner| inner.flush(done));
+        self.run(move |inner| inner.flush(telling(done)));
     }
 
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {

@@ -3,9 +3,10 @@
 //! Three ways, by the seed. *By chance*: whoever can go on is as likely as any other. *In bursts*: the same one goes on for a while, as
 //! on a CPU. *By rank* (PCT: Burckhardt et al., ASPLOS 2010): the first in an order of all goes on until it waits, and at a
 //! few moments chosen beforehand the one that is going on becomes the last. A bug that needs a few such moments is found by
-//! rank with a likelihood that does not vanish with the length of the life, and by chance hardly ever.
+//! rank with a likelihood that does not vanish with the length of the life, and by chance hardly ever. Where the device has just failed,
+//! somebody becomes the last then or soon after, more often than not: few steps follow an error, and none would be chosen otherwise.
 
-use crate::control::Control;
+use crate::control::{Control, was_stirred};
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -20,6 +21,9 @@ const TURN_MAX: u32 = 4000;
 
 /// One step in so many moves the clock although others can go on.
 const TIME_ONE_IN: u32 = 400;
+
+/// So many steps after something rare at most, who goes on becomes the last.
+const STIRRED_STEPS_MAX: u64 = 48;
 
 enum Way {
     Chance,
@@ -62,6 +66,21 @@ impl Seeded {
                 while ranks.len() <= most {
                     ranks.push(self.rng.random_range(0..1 << 40));
                 }
+                if was_stirred() {
+                    match self.rng.random_range(0..4) {
+                        // Whoever it is: perhaps the one that waits for what has failed.
+                        0 | 1 => {
+                            *last += 1;
+                            let late = self.rng.random_range(0..ranks.len());
+                            ranks[late] = *last;
+                        }
+                        2 => {
+                            changes.push(self.steps + self.rng.random_range(0..STIRRED_STEPS_MAX));
+                            changes.sort_unstable_by(|a, b| b.cmp(a));
+                        }
+                        _ => {}
+                    }
+                }
                 let falls = changes.last().is_some_and(|at| *at <= self.steps);
                 if falls {
                     changes.pop();
@@ -101,6 +120,7 @@ impl Scheduler for Seeded {
         self.rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5c4e_d01e);
         self.way = way(&mut self.rng);
         (self.steps, self.turn) = (0, 0);
+        was_stirred();
         Some(Schedule::new(seed))
     }
 

@@ -62,7 +62,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         LeadOnce => (Engine::Rot, false, 10),
         IdleSegment => (Engine::Store, false, 100),
         UnboundedPending => (Engine::Store, false, 100),
-        // Looked for elsewhere: these take a thread that stops, or an end of the device, at one moment.
+        // Looked for over schedules, and by tests of the store: these take a thread that stops, or an end of the device, at one moment.
         LateRetry | SealAfterSuperblock => return None,
     })
 }

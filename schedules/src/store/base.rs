@@ -26,6 +26,11 @@ pub(super) const EXTENT: u8 = 3;
 /// Items that all tasks change.
 pub(super) const SHARED: u64 = 4;
 
+/// Items that together are more than a segment of the log has room for.
+pub(super) const LARGE: u64 = 300;
+/// Bytes of each.
+pub(super) const LARGE_BYTES: usize = 900;
+
 const FIRST_OBJECT: u64 = 100;
 /// The smallest image there is.
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -45,6 +50,10 @@ pub(super) fn extent_key(task: u64, index: u64) -> Key {
 
 pub(super) fn shared_key(index: u64) -> Key {
     Key { object: FIRST_OBJECT + TASKS_MAX, kind: ITEM, offset: index }
+}
+
+pub(super) fn large_key(index: u64) -> Key {
+    Key { object: FIRST_OBJECT + TASKS_MAX + 2, kind: ITEM, offset: index }
 }
 
 /// The image that was made.

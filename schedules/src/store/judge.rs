@@ -25,6 +25,7 @@ pub(super) async fn judge(
 ) {
     laboratory.faults.mend();
     let Laboratory { setup, store, recording, before, .. } = laboratory;
+    store.refuse_allocations(0, 0);
     let living = recording.position();
     let newest = history.last_op();
     let closed = store.close().await;

@@ -5,11 +5,15 @@ use crate::device::{LateDevice, Pace};
 use crate::time::{Spawner, Time};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
 use syncline_store::{Canary, Store, StoreOptions};
+
+/// Where the first copies of the superblocks lie.
+const SUPERBLOCKS: Range<u64> = 0..64 << 12;
 
 /// What a life is like.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +34,10 @@ pub struct Setup {
     pub busy: bool,
     /// Little is done but writing the same few blocks anew, beside syncs and checkpoints.
     pub narrow: bool,
+    /// Much is logged at once, and the log finds no room for a while.
+    pub cramped: bool,
+    /// The device may fail for a while before the store gives up; without, it gives up at the third error.
+    pub patient: bool,
     /// A rule that is broken on purpose.
     pub canary: Option<Canary>,
 }
@@ -38,9 +46,10 @@ impl Setup {
     /// As the seed has it.
     pub fn of(rng: &mut ChaCha8Rng) -> Self {
         let slowest = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(30)];
+        let narrow = rng.random_range(0..4) == 0;
         Self {
             tasks: rng.random_range(2..=base::TASKS_MAX),
-            steps: rng.random_range(2..7),
+            steps: if narrow { rng.random_range(4..9) } else { rng.random_range(2..7) },
             through: rng.random(),
             faulty: rng.random_range(0..3) == 0,
             pace: Pace {
@@ -50,7 +59,9 @@ impl Setup {
             },
             discard: rng.random_range(0..4) == 0,
             busy: rng.random_range(0..3) == 0,
-            narrow: rng.random_range(0..4) == 0,
+            narrow,
+            cramped: rng.random_range(0..12) == 0,
+            patient: rng.random(),
             canary: None,
         }
     }
@@ -80,7 +91,10 @@ impl Laboratory {
         let opened = Store::open(device, options(setup, rng), spawn.clone()).await;
         let (store, _) = opened.expect("the image is sound");
         if setup.faulty {
-            some_faults(rng).into_iter().for_each(|fault| faults.add(fault));
+            some_faults(setup, rng).into_iter().for_each(|fault| faults.add(fault));
+        }
+        if setup.cramped {
+            store.refuse_allocations(rng.random_range(0..6), rng.random_range(1..4));
         }
         Arc::new(Self { setup, store, recording, faults, before, spawn })
     }
@@ -96,6 +110,7 @@ pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
         node_cache_bytes: 1 << 20,
         ..StoreOptions::default()
     };
+    let options = if setup.patient { options } else { StoreOptions { patience: Duration::ZERO, ..options } };
     if !setup.busy {
         return options;
     }
@@ -109,17 +124,33 @@ pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
     }
 }
 
-fn some_faults(rng: &mut ChaCha8Rng) -> Vec<Fault> {
-    let count = rng.random_range(1..4);
-    let fault = |rng: &mut ChaCha8Rng| {
-        let operation = [Operation::Write, Operation::Write, Operation::Flush][rng.random_range(0..3)];
-        Fault {
+fn some_faults(setup: Setup, rng: &mut ChaCha8Rng) -> Vec<Fault> {
+    let effect = |rng: &mut ChaCha8Rng| if rng.random() { Effect::Error } else { Effect::Partial };
+    if setup.narrow {
+        // One write, of a block that others wait for.
+        return vec![Fault {
+            after: rng.random_range(0..8),
+            effect: effect(rng),
+            ..Fault::next(Operation::Write, 1)
+        }];
+    }
+    let fault = |rng: &mut ChaCha8Rng| match rng.random_range(0..4) {
+        0 => Fault {
+            bytes: SUPERBLOCKS,
+            after: rng.random_range(0..2),
+            effect: effect(rng),
+            ..Fault::next(Operation::Write, rng.random_range(1..8))
+        },
+        _ => Fault {
             after: rng.random_range(0..12),
-            effect: if rng.random() { Effect::Error } else { Effect::Partial },
-            ..Fault::next(operation, [1, 1, 2, 4][rng.random_range(0..4)])
-        }
+            effect: effect(rng),
+            ..Fault::next(
+                [Operation::Write, Operation::Write, Operation::Flush][rng.random_range(0..3)],
+                [1, 1, 2, 4][rng.random_range(0..4)],
+            )
+        },
     };
-    (0..count).map(|_| fault(rng)).collect()
+    (0..rng.random_range(1..4)).map(|_| fault(rng)).collect()
 }
 
 /// A random source of its own.

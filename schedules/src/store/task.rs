@@ -1,6 +1,6 @@
 //! What one task does with the store.
 
-use super::base::{EXTENTS, SHARED, contents, extent_key, shared_key};
+use super::base::{self, EXTENTS, SHARED, contents, extent_key, shared_key};
 use super::history::{Change, History, Placed};
 use super::judge;
 use super::setup::{Laboratory, seeded};
@@ -27,7 +27,7 @@ type Done = Result<(), StoreError>;
 
 /// Does what the seed says. Panics if the store does what it must not.
 pub(super) async fn run(laboratory: Arc<Laboratory>, history: Arc<History>, index: u64, seed: u64) {
-    let items = &super::base::get().items;
+    let items = &base::get().items;
     let placed = (0..EXTENTS)
         .map(|extent| items.get(&extent_key(index, extent)).and_then(|value| Placed::decode(value)));
     let mut task =
@@ -50,13 +50,17 @@ impl Task {
 
     async fn step(&mut self) -> Done {
         if self.laboratory.setup.narrow {
+            // One syncs. The others would only wait for it.
             return match self.rng.random_range(0..10) {
-                0..5 => self.write().await,
-                5 => self.remove().await,
-                6 => self.sync().await,
-                7..9 => self.checkpoint().await,
-                _ => self.look().await,
+                0..5 if self.index == 0 => self.sync().await,
+                0..6 => self.write().await,
+                6 => self.remove().await,
+                7 => self.look().await,
+                _ => self.checkpoint().await,
             };
+        }
+        if self.laboratory.setup.cramped && self.rng.random_range(0..3) == 0 {
+            return self.log_much().await;
         }
         match self.rng.random_range(0..100) {
             0..32 => self.write().await,
@@ -97,7 +101,7 @@ impl Task {
     }
 
     fn some_extent(&mut self) -> (usize, Key) {
-        let extent = self.rng.random_range(0..EXTENTS);
+        let extent = if self.laboratory.setup.narrow { 0 } else { self.rng.random_range(0..EXTENTS) };
         (extent as usize, extent_key(self.index, extent))
     }
 
@@ -159,6 +163,15 @@ impl Task {
             (shared_key(index), value.then(|| Bytes::from(format!("{tag} ").repeat(10))))
         };
         let changes = (0..count).map(change).collect();
+        self.commit(Transaction::new(), changes)
+    }
+
+    /// More than the present segment of the log has room for, and data with it.
+    async fn log_much(&mut self) -> Done {
+        self.write().await?;
+        self.store().admit(Admission::Grow).await?;
+        let value = Bytes::from(vec![self.index as u8; base::LARGE_BYTES]);
+        let changes = (0..base::LARGE).map(|index| (base::large_key(index), Some(value.clone()))).collect();
         self.commit(Transaction::new(), changes)
     }
 
