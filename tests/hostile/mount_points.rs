@@ -2,7 +2,7 @@
 
 use crate::skip_if;
 use crate::support::{
-    Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run, tool, wait_for_end,
+    ALONE, Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run, tool, wait_for_end,
 };
 use std::fs;
 use std::io::Read;
@@ -73,10 +73,17 @@ fn a_busy_mount_is_not_torn_away() {
 struct Sleeper(Child);
 
 impl Sleeper {
-    /// In a mount namespace of its own, where every mount of this one is as well.
-    fn elsewhere() -> Self {
+    /// In a mount namespace of its own, where this mount is as well.
+    fn with(mount: &Path) -> Self {
+        let script = r#"
+            while read -r _ directory type _; do
+                if [ "$type" = fuse.syncline ] && [ "$directory" != "$1" ]; then umount -i -l "$directory"; fi
+            done </proc/self/mounts 2>/dev/null
+            echo there
+            exec sleep 1000
+        "#;
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec sleep 1000"]);
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(mount);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut word = [0; 5];
         child.stdout.as_mut().unwrap().read_exact(&mut word).expect("it gets its namespace");
@@ -99,7 +106,7 @@ fn a_mount_that_another_namespace_has_is_said_to_be_there_and_whose_it_is() {
     let mount = place.mount("mount");
     fs::write(mount.path.join("file"), "contents").unwrap();
     let pid = mount.pid();
-    let sleeper = Sleeper::elsewhere();
+    let sleeper = Sleeper::with(&mount.path);
     let process = format!("process {} (sleep)", sleeper.0.id());
     let started = Instant::now();
     let mut command = program();
@@ -181,7 +188,9 @@ fn without_fuse_the_message_says_what_to_do() {
     let script =
         r#"mount --make-rprivate / && mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@""#;
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_syncline"));
+    command
+        .args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), "sh"])
+        .arg(env!("CARGO_BIN_EXE_syncline"));
     command.arg("mount").arg(place.image()).arg(directory);
     let answer = run(command);
     skip_if!(
@@ -199,7 +208,9 @@ fn the_demo_falls_back_where_fuse_is_missing() {
     let place = Place::new();
     let script = r#"mount --make-rprivate / && mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@""#;
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_syncline"));
+    command
+        .args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), "sh"])
+        .arg(env!("CARGO_BIN_EXE_syncline"));
     command.args(["demo", "--seconds", "1"]).env("TMPDIR", place.path());
     let answer = run(command);
     skip_if!(

@@ -3,7 +3,7 @@
 
 use crate::skip_if;
 use crate::support::{
-    Answer, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool,
+    ALONE, Answer, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -68,7 +68,7 @@ impl Watched {
     #[track_caller]
     fn mount_where(&mut self, before: &str, words: &str) {
         let mut command = Command::new("unshare");
-        let script = format!("{before} && exec \"$PROGRAM\" mount \"$IMAGE\" {words}");
+        let script = format!("{ALONE}{before} && exec \"$PROGRAM\" mount \"$IMAGE\" {words}");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
         command.env("PROGRAM", env!("CARGO_BIN_EXE_syncline")).env("IMAGE", self.place.image());
         command.current_dir(self.place.path());
@@ -207,6 +207,7 @@ fn an_image_that_was_made_for_a_refused_mount_goes_again() {
         place.directory("empty");
         let mut command = Command::new("unshare");
         let script = "mount --bind /dev/null /dev/fuse && exec \"$PROGRAM\" mount new empty --create 16MiB";
+        let script = &format!("{ALONE}{script}");
         command.args(["--mount", "--propagation", "private", "sh", "-c", script]).current_dir(place.path());
         command.env("PROGRAM", env!("CARGO_BIN_EXE_syncline"));
         assert_ne!(run(command).code, 0);

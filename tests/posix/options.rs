@@ -1,6 +1,6 @@
 //! Options of a mount, and the names under which mount(8) and fsck(8) call the program.
 
-use crate::support::{Mount, Place, no_fuse, not_root, run, tool};
+use crate::support::{ALONE, Mount, Place, no_fuse, not_root, run, tool};
 use crate::{Ground, errno, skip_if};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -201,7 +201,7 @@ fn mount_and_fstab_know_the_type() {
         umount mnt
     "#;
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(place.path());
+    command.args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), "sh"]).arg(place.path());
     let answer = run(command);
     skip_if!((answer.code == 77).then_some("nothing can be put over /sbin here"));
     answer.ok();

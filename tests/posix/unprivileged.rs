@@ -1,7 +1,7 @@
 //! An ordinary user mounts an image of their own, through fusermount3.
 
 use crate::skip_if;
-use crate::support::{NOBODY, Place, no_fuse, not_root, run, tool};
+use crate::support::{ALONE, NOBODY, Place, no_fuse, not_root, run, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -47,7 +47,7 @@ fn an_ordinary_user_makes_mounts_uses_and_unmounts() {
     "#;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.args(["sh", "-c", outer, "sh"]).arg(place.path()).arg(script);
+    command.args(["sh", "-c", &format!("{ALONE}{outer}"), "sh"]).arg(place.path()).arg(script);
     let answer = run(command);
     let barred = answer.code == 77 || answer.err.contains("unshare");
     skip_if!(barred.then_some("no namespaces with a /dev/fuse of their own here"));

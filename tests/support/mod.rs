@@ -120,6 +120,10 @@ pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// What a shell in a mount namespace of its own does first: it lets go of the mounts of tests that run at the same time, which could
+/// not end before it otherwise.
+pub const ALONE: &str = "umount -a -i -l -t fuse.syncline 2>/dev/null || true; ";
+
 /// Compiles a program in C that includes the headers of `include/`.
 pub fn c_program(place: &Place, text: &str) -> PathBuf {
     let (source, binary) = (place.path().join("program.c"), place.path().join("program"));

@@ -213,10 +213,14 @@ fn main() -> ExitCode {
         }
         Err(failure) => return failed(failure),
     };
-    let program = std::iter::once(OsString::from("syncline"));
-    let cli = match Cli::try_parse_from(program.chain(arguments)) {
+    let words = || std::iter::once(OsString::from("syncline")).chain(arguments.iter().cloned());
+    let cli = match Cli::try_parse_from(words()) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, role),
+        Err(error) => {
+            // What was typed wrongly is repeated in what is said of it: it is said of words that no terminal obeys.
+            let harmless = Cli::try_parse_from(words().map(|word| printed::one_line(word.to_string_lossy())));
+            return refuse(&harmless.err().unwrap_or(error), role);
+        }
     };
     logging::start(cli.logging);
     run(cli.command).unwrap_or_else(failed)
@@ -224,14 +228,8 @@ fn main() -> ExitCode {
 
 /// Says what is wrong with the command line, or shows the help that was asked for.
 fn refuse(error: &clap::Error, role: Role) -> ExitCode {
-    let text = error.render().to_string();
-    let text = text.trim_end();
-    match text.lines().any(|line| printed::one_line(line) != line) {
-        // What was typed wrongly is repeated in it.
-        true => text.lines().for_each(|line| note!("{line}")),
-        // Nothing can be done if not even this can be printed.
-        false => drop(error.print()),
-    }
+    // Nothing can be done if not even this can be printed.
+    drop(error.print());
     let check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,

@@ -115,7 +115,10 @@ impl Store {
     pub fn held(&self) -> Result<Held, String> {
         let log = self.log.lock();
         let commit = self.commit.lock();
-        let sealed_bytes = log.sealed.iter().flat_map(Sealed::writes).map(|write| write.held_bytes()).sum();
+        // A batch's copy is written from the same memory.
+        let held = |sealed: &Sealed| sealed.writes().map(|write| write.held_bytes()).sum::<u64>();
+        let copy = |sealed: &Sealed| sealed.copy.as_ref().map_or(0, |write| write.held_bytes());
+        let sealed_bytes: u64 = log.sealed.iter().map(|sealed| held(sealed) - copy(sealed)).sum();
         if sealed_bytes != log.unflushed_bytes {
             return Err(format!(
                 "{sealed_bytes} bytes are sealed and not flushed, {} are counted",

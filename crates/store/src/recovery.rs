@@ -186,6 +186,7 @@ impl Recovered {
         if store.closing.load(Ordering::Acquire) {
             return Err(StoreError::ReadOnly { reason: "it was closed before it had begun".into() });
         }
+        store.read_what_changes().await?;
         store.begun.store(true, Ordering::Release);
         slots.settle(&store.tracker).await?;
         write_again(&store.tracker, &unsure).await?;
@@ -196,6 +197,20 @@ impl Recovered {
         drop(state);
         store.start_background(&store.spawn);
         Ok(store)
+    }
+}
+
+impl Store {
+    /// Reads the leaves that the first checkpoint changes, before anything is written: an image that is refused is as it was.
+    async fn read_what_changes(&self) -> Result<(), StoreError> {
+        let (keys, root) = {
+            let layers = self.layers.read();
+            (layers.active.items().keys().copied().collect::<Vec<_>>(), layers.root)
+        };
+        for key in keys {
+            self.tree.get(root, key).await?;
+        }
+        Ok(())
     }
 }
 

@@ -73,7 +73,8 @@ fn of_image(args: &Args) -> Result<u64, Failure> {
     let about = |error: syncline::Error| Failure::from(error).about(image);
     let file = std::fs::metadata(image).is_ok_and(|metadata| metadata.is_file());
     if file && !args.punch {
-        // Before it is opened, which would write to it.
+        // It is opened for reading, so that nothing is written; what it is comes first.
+        Filesystem::open(image, ImageOptions::read_only()).and_then(Filesystem::close).map_err(about)?;
         return Err(Failure::from(StoreError::KeepsRoom).about(image));
     }
     let options = ImageOptions { punch_holes: args.punch, ..ImageOptions::default() };

@@ -17,52 +17,88 @@ pub(super) fn can_be_told() -> bool {
     root && fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST_NAMESPACE)
 }
 
-/// True if somebody else holds locks on the file, and strangers all of them.
+/// True if somebody else holds locks on the file, and strangers all of them. The caller holds one, too.
 pub(super) fn are_all(file: &File) -> io::Result<bool> {
+    // Somebody who locks and unlocks all the time must not keep root out either.
+    for _ in 0..TRIES_MAX {
+        match look(file)? {
+            Found::Strangers => return Ok(true),
+            Found::Entitled => return Ok(false),
+            Found::Unknown => {}
+        }
+    }
+    Ok(false)
+}
+
+/// How often to look for the holders of locks that came while it looked.
+const TRIES_MAX: u32 = 10;
+
+enum Found {
+    Strangers,
+    Entitled,
+    /// Of some lock it can't be told who holds it, if there is any of another at all.
+    Unknown,
+}
+
+fn look(file: &File) -> io::Result<Found> {
     let image = file.metadata()?;
     let own = (std::process::id(), file.as_raw_fd());
-    let mut strangers = 0;
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", own.1))?;
+    let Some(place) = locks(&about).find_map(place) else { return Ok(Found::Unknown) };
+    let (mut explained, mut strangers) = (locks(&about).count(), 0);
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        for descriptor in unless_gone(descriptors(pid))?.unwrap_or_default() {
+        // What of them can't be read is among the locks below that nobody explains, if it holds any.
+        for descriptor in descriptors(pid).unwrap_or_default() {
             if (pid, descriptor) == own {
                 continue;
             }
-            match unless_gone(holder(pid, descriptor, &image)) {
-                Ok(None | Some(Holder::Nobody)) => {}
-                Ok(Some(Holder::Stranger)) => strangers += 1,
-                // Whoever can't be told is none.
-                Ok(Some(Holder::Entitled)) | Err(_) => return Ok(false),
+            match holder(pid, descriptor, place, &image) {
+                Ok(Holder::Entitled) => return Ok(Found::Entitled),
+                Ok(Holder::Stranger { locks }) => {
+                    (strangers, explained) = (strangers + locks, explained + locks)
+                }
+                Ok(Holder::Nobody) | Err(_) => {}
             }
         }
     }
-    Ok(strangers > 0)
+    let all = fs::read_to_string("/proc/locks")?;
+    let held = all.lines().filter(|line| !line.contains("->"));
+    let held = held.filter(|line| line.split_whitespace().any(|word| word == place)).count();
+    Ok(if strangers > 0 && held <= explained { Found::Strangers } else { Found::Unknown })
+}
+
+/// The locks that a file of /proc/PID/fdinfo tells of.
+fn locks(about: &str) -> impl Iterator<Item = &str> {
+    about.lines().filter_map(|line| line.strip_prefix("lock:"))
+}
+
+/// The device and the inode that a lock is on, as the kernel writes them there and in /proc/locks: 08:01:1234.
+fn place(lock: &str) -> Option<&str> {
+    lock.split_whitespace().find(|word| word.split(':').count() == 3)
 }
 
 /// What a descriptor makes of its process.
 enum Holder {
     /// It is of another file, or holds no lock.
     Nobody,
-    Stranger,
+    Stranger {
+        locks: usize,
+    },
     Entitled,
 }
 
-fn holder(pid: u32, descriptor: i32, image: &fs::Metadata) -> io::Result<Holder> {
-    // What the kernel knows by itself comes first: to look at any file of any process would be to wait for filesystems that are
-    // slow or dead.
+fn holder(pid: u32, descriptor: i32, at: &str, image: &fs::Metadata) -> io::Result<Holder> {
+    // The kernel knows this by itself: to look at any file of any process would be to wait for filesystems that are slow or dead.
     let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"))?;
-    let told = |name| about.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let other = told("ino:").is_some_and(|number| number.parse() != Ok(image.ino()));
-    if told("lock:").is_none() || other {
+    let locks = locks(&about).filter(|lock| place(lock) == Some(at)).count();
+    if locks == 0 {
         return Ok(Holder::Nobody);
     }
-    let found = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"))?;
-    if (found.dev(), found.ino()) != (image.dev(), image.ino()) {
-        return Ok(Holder::Nobody);
-    }
-    let flags = told("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags, 8).ok());
     let flags = flags.ok_or(io::ErrorKind::InvalidData)?;
     // Not the owner of /proc/PID, which a process can have changed to root.
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -71,20 +107,11 @@ fn holder(pid: u32, descriptor: i32, image: &fs::Metadata) -> io::Result<Holder>
     let users: Vec<u32> = users.split_whitespace().flat_map(str::parse).collect();
     let entitled = users.is_empty() || users.iter().any(|&uid| uid == 0 || uid == image.uid());
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    Ok(if entitled || writes { Holder::Entitled } else { Holder::Stranger })
+    Ok(if entitled || writes { Holder::Entitled } else { Holder::Stranger { locks } })
 }
 
 fn descriptors(pid: u32) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"))?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(numbers.collect())
-}
-
-/// A process, or a descriptor, that has ended meanwhile holds nothing.
-fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
-        Err(error) => Err(error),
-    }
 }

@@ -110,8 +110,8 @@ pub(crate) struct DataState {
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
     /// below is being submitted. A truncation meanwhile lowers it.
     floor: u64,
-    /// A block that a truncation meanwhile took back out of flight: the submission is not complete without it.
-    recalled: Option<u64>,
+    /// A block that a truncation meanwhile took back out of flight: the submission is not complete without it. Rare, so it is boxed.
+    recalled: Option<Box<u64>>,
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
     failures: Failures,

@@ -112,7 +112,7 @@ pub(crate) fn begin(state: &mut InodeState) -> u64 {
 
 /// True when a truncation took a block out of the submission that has just ended, and it is still dirty.
 pub(crate) fn has_missed(data: &mut DataState) -> bool {
-    data.recalled.take().is_some_and(|block| data.dirty.contains(block))
+    data.recalled.take().is_some_and(|block| data.dirty.contains(*block))
 }
 
 /// True when the inode item would say nothing new, and no data waits for a submission with this aim.

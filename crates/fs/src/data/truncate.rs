@@ -290,7 +290,7 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
             data.dirty.zero_from(block, at);
             if data.in_flight.remove(block).is_some() {
-                data.recalled = Some(block);
+                data.recalled = Some(Box::new(block));
             }
         }
         _ => {}

@@ -24,12 +24,13 @@ impl Spawn for Hasty {
 /// Free blocks that were lost while nothing was done, at every place of a segment at which a log may end.
 fn lost_while_idle(canary: Option<Canary>) -> u64 {
     let spawn: Arc<dyn Spawn> = Arc::new(Hasty(background()));
-    let device = image(64, &spawn);
+    // Of segments of 128 blocks: it comes to the end of some, and to no checkpoint.
+    let device = image(32, &spawn);
     let options =
         StoreOptions { canary, checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() };
     let store = open(device, options, &spawn);
     let mut lost = 0;
-    for n in 0..300 {
+    for n in 0..400 {
         let mut transaction = Transaction::new();
         transaction.put(key(100 + n), "value");
         let op = store.commit(transaction).unwrap();
