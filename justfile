@@ -81,6 +81,11 @@ fuzz seconds="60" *targets="":
 repair-fuzz seconds="600":
     SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --release -p syncline-fuzz --test repairs -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
 
+# Users and images that want more memory than docs/MEMORY.md says, for so many seconds each (root)
+hostile seconds="600":
+    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-cli --test hostile -- --ignored --exact --nocapture users::hostile_users_for_a_long_time
+    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-fuzz --test memory -- --ignored --exact --nocapture hostile_images_for_a_long_time
+
 # The manual's pages, from the definitions of the command line and docs/man/syncline.1
 man:
     cargo run --quiet -- manual docs/man

@@ -1,17 +1,10 @@
 //! The daemon keeps to the memory that it was given.
 
+use crate::limited::peak_bytes;
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse};
 use std::fs;
 use std::io::Write;
-
-/// Peak resident memory of a process in bytes.
-fn peak_bytes(pid: rustix::process::Pid) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux tells it");
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
-}
 
 /// Nobody calls fsync, so that nothing but the limits makes the daemon let go of what was written.
 #[test]
