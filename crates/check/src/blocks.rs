@@ -1,17 +1,21 @@
-//! A set of blocks: one bit for each block of the image.
+//! A set of blocks: one bit for each block, where there are any.
 
 use syncline_format::BlockRun;
 
-/// A set of blocks.
+const CHUNK_WORDS: u64 = 512;
+
+type Chunk = [u64; CHUNK_WORDS as usize];
+
+/// A set of blocks. What has none of them takes eight bytes for each 128 MiB of the image.
 pub(crate) struct BlockSet {
-    words: Vec<u64>,
+    chunks: Vec<Option<Box<Chunk>>>,
     blocks: u64,
 }
 
 impl BlockSet {
     /// The empty set of an image of `blocks` blocks.
     pub(crate) fn new(blocks: u64) -> Self {
-        Self { words: vec![0; blocks.div_ceil(64) as usize], blocks }
+        Self { chunks: vec![None; blocks.div_ceil(64 * CHUNK_WORDS) as usize], blocks }
     }
 
     /// Adds a run, of which only what lies in the image counts. True when none of its blocks was in the set.
@@ -22,9 +26,10 @@ impl BlockSet {
         while block < end {
             let bits = (64 - block % 64).min(end - block);
             let mask = (u64::MAX >> (64 - bits)) << (block % 64);
-            let word = &mut self.words[(block / 64) as usize];
-            fresh &= *word & mask == 0;
-            *word |= mask;
+            let (chunk, word) = place(block / 64);
+            let chunk = self.chunks[chunk].get_or_insert_with(|| Box::new([0; CHUNK_WORDS as usize]));
+            fresh &= chunk[word] & mask == 0;
+            chunk[word] |= mask;
             block += bits;
         }
         fresh
@@ -41,35 +46,50 @@ impl BlockSet {
 
     /// True when the block is in the set.
     pub(crate) fn contains(&self, block: u64) -> bool {
-        self.words.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+        self.word(block / 64) >> (block % 64) & 1 == 1
     }
 
     /// All runs, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
-        Runs { words: self.words.iter().copied().enumerate(), bits: 0, base: 0, open: None, ended: false }
+        Runs::of(self.words())
     }
 
     /// Number of blocks in the set.
     pub(crate) fn len(&self) -> u64 {
-        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+        self.words().map(|(_, bits)| u64::from(bits.count_ones())).sum()
     }
 
     /// The runs of blocks that are in this set and not in the other, ascending.
     pub(crate) fn without<'a>(&'a self, other: &'a BlockSet) -> impl Iterator<Item = BlockRun> + 'a {
-        let words = self.words.iter().zip(&other.words).map(|(mine, theirs)| mine & !theirs);
-        Runs { words: words.enumerate(), bits: 0, base: 0, open: None, ended: false }
+        Runs::of(self.words().map(|(word, bits)| (word, bits & !other.word(word))))
     }
 
     /// The runs of blocks that are in both sets, ascending.
     pub(crate) fn common<'a>(&'a self, other: &'a BlockSet) -> impl Iterator<Item = BlockRun> + 'a {
-        let words = self.words.iter().zip(&other.words).map(|(mine, theirs)| mine & theirs);
-        Runs { words: words.enumerate(), bits: 0, base: 0, open: None, ended: false }
+        Runs::of(self.words().map(|(word, bits)| (word, bits & other.word(word))))
     }
+
+    /// The words of chunks that have any, with their numbers, ascending.
+    fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let chunks =
+            self.chunks.iter().zip(0..).filter_map(|(chunk, number)| Some((chunk.as_deref()?, number)));
+        chunks.flat_map(|(chunk, number): (&Chunk, u64)| (number * CHUNK_WORDS..).zip(chunk.iter().copied()))
+    }
+
+    fn word(&self, number: u64) -> u64 {
+        let (chunk, word) = place(number);
+        self.chunks.get(chunk).and_then(Option::as_deref).map_or(0, |chunk| chunk[word])
+    }
+}
+
+/// The chunk that a word is in, and where.
+fn place(word: u64) -> (usize, usize) {
+    ((word / CHUNK_WORDS) as usize, (word % CHUNK_WORDS) as usize)
 }
 
 /// Joins the bits of words to runs.
 struct Runs<I> {
-    words: std::iter::Enumerate<I>,
+    words: I,
     /// What is left of the current word.
     bits: u64,
     /// First block of the current word.
@@ -79,7 +99,14 @@ struct Runs<I> {
     ended: bool,
 }
 
-impl<I: Iterator<Item = u64>> Iterator for Runs<I> {
+impl<I: Iterator<Item = (u64, u64)>> Runs<I> {
+    /// Of words with their numbers, ascending; those that are left out are empty.
+    fn of(words: I) -> Self {
+        Self { words, bits: 0, base: 0, open: None, ended: false }
+    }
+}
+
+impl<I: Iterator<Item = (u64, u64)>> Iterator for Runs<I> {
     type Item = BlockRun;
 
     fn next(&mut self) -> Option<BlockRun> {
@@ -89,7 +116,7 @@ impl<I: Iterator<Item = u64>> Iterator for Runs<I> {
                     return self.open.take();
                 }
                 match self.words.next() {
-                    Some((index, bits)) => (self.base, self.bits) = (index as u64 * 64, bits),
+                    Some((number, bits)) => (self.base, self.bits) = (number * 64, bits),
                     None => self.ended = true,
                 }
             }
@@ -126,6 +153,18 @@ mod tests {
         assert_eq!(set.len(), 266);
         assert!(!set.add(BlockRun::new(202, 2)));
         assert!(set.add(BlockRun::new(998, 1)));
+    }
+
+    #[test]
+    fn runs_cross_chunks_and_what_is_empty_takes_no_room() {
+        let mut set = BlockSet::new(1 << 36);
+        let runs = [BlockRun::new(32_000, 2_000), BlockRun::new(98_304, 1), BlockRun::new((1 << 36) - 5, 5)];
+        for run in runs {
+            assert!(set.add(run));
+        }
+        assert!(set.runs().eq(runs));
+        assert_eq!(set.chunks.iter().flatten().count(), 4);
+        assert!(set.contains(33_999) && !set.contains(34_000) && !set.contains(u64::MAX));
     }
 
     #[test]
