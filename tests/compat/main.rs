@@ -37,9 +37,10 @@ enum Feature {
     Compression,
     Quotas,
     DataInLog,
+    CountedXattrs,
 }
 
-const FEATURES: [Feature; 7] = [
+const FEATURES: [Feature; 8] = [
     Feature::None,
     Feature::ParentPointers,
     Feature::Preallocation,
@@ -47,6 +48,7 @@ const FEATURES: [Feature; 7] = [
     Feature::Compression,
     Feature::Quotas,
     Feature::DataInLog,
+    Feature::CountedXattrs,
 ];
 /// Limits of the directory in the image that has quotas.
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
@@ -62,6 +64,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::Compression => "compression-",
         Feature::Quotas => "quotas-",
         Feature::DataInLog => "data-in-log-",
+        Feature::CountedXattrs => "counted-xattrs-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -92,6 +95,7 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         created,
         parent_pointers: feature == Feature::ParentPointers,
         data_in_log: feature == Feature::DataInLog,
+        counted_xattrs: feature == Feature::CountedXattrs,
         ..FormatOptions::default()
     };
     format_device(device.clone(), &format).unwrap();
@@ -167,6 +171,15 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         }
         file.set_len(80_000).unwrap();
         file.allocate(Allocation::PunchHole, 7 * 4096 + 104, 4000).unwrap();
+    }
+    if feature == Feature::CountedXattrs {
+        fs.create_dir("counted").unwrap();
+        fs.set_xattr("counted", "user.middle", &pattern(2_000)).unwrap();
+        fs.set_quota("counted", LIMITS).unwrap();
+        fs.write("counted/file", pattern(5_000)).unwrap();
+        fs.open_file("counted/file").unwrap().sync_all().unwrap();
+        fs.set_xattr("counted/file", "user.tiny", b"1").unwrap();
+        fs.set_xattr("counted/file", "user.long", &pattern(60_000)).unwrap();
     }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
@@ -256,13 +269,22 @@ fn compare(fs: &Filesystem, feature: Feature) {
         expected[7 * 4096 + 104..7 * 4096 + 4104].fill(0);
         assert!(fs.read("logged").unwrap() == expected);
     }
+    let middle_and_long = 4 + 118;
+    if feature == Feature::CountedXattrs {
+        assert_eq!(fs.metadata("empty").unwrap().blocks(), middle_and_long);
+        assert_eq!(fs.metadata("counted/file").unwrap().blocks(), 2 * 8 + 118);
+        assert_eq!(fs.quota("counted").unwrap().used_bytes, (middle_and_long + 2 * 8) * 512);
+    } else {
+        assert_eq!(fs.metadata("empty").unwrap().blocks(), 0);
+    }
     match feature {
         Feature::None
         | Feature::DataInLog
         | Feature::Preallocation
         | Feature::Snapshots
         | Feature::Compression
-        | Feature::Quotas => {
+        | Feature::Quotas
+        | Feature::CountedXattrs => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
 use syncline_format::items::HASH_MAX;
+use syncline_format::superblock::FEATURE_COUNTED_XATTRS;
 use syncline_format::{Geometry, Key, Kind};
 use syncline_store::Store;
 
@@ -32,6 +33,8 @@ pub(crate) struct Shared<'a> {
     /// Preallocated blocks of all files.
     pub(crate) preallocated: u64,
     pub(crate) quotas: Quotas,
+    /// Extended attributes with items of their own count in the blocks of their inodes.
+    pub(crate) counts_xattrs: bool,
 }
 
 impl Shared<'_> {
@@ -74,6 +77,7 @@ impl<'a> ItemCheck<'a> {
             sums: Sums::default(),
             preallocated: 0,
             quotas: Quotas::default(),
+            counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),
         };
         Self { store, shared, tell, object: None, next_object: store.new_object() }
     }

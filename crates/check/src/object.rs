@@ -56,6 +56,7 @@ struct Inode {
     inline_bytes: Option<u64>,
     xattr_items: u32,
     xattr_list_bytes: u32,
+    xattr_units: u32,
     parent_items: u32,
 }
 
@@ -122,6 +123,7 @@ impl Object {
             inline_bytes: item.data.map(|data| data.len() as u64),
             xattr_items: item.xattr_items,
             xattr_list_bytes: item.xattr_list_bytes,
+            xattr_units: item.xattr_units,
             parent_items: item.parent_items,
         });
         for pointer in &item.parents {
@@ -372,8 +374,17 @@ impl Object {
             }
             let inline_units = inode.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
             let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
-            let units = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
-            if inode.file_type == REGULAR && inode.blocks != units {
+            let attributes = self.xattrs.units();
+            if inode.xattr_units != attributes {
+                let text = format!(
+                    "extended attributes of {} units of 512 bytes, there are {attributes}",
+                    inode.xattr_units
+                );
+                report.object(FindingKind::XattrCount, self.number, text);
+            }
+            let data = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
+            let units = data.saturating_add(attributes.into());
+            if (inode.file_type == REGULAR || shared.counts_xattrs) && inode.blocks != units {
                 let text = format!("it says {} units of 512 bytes, there are {units}", inode.blocks);
                 report.object(FindingKind::BlockCount, self.number, text);
             }

@@ -20,6 +20,8 @@ pub(crate) struct Xattrs {
     list_bytes: u64,
     /// Attributes with an item of their own.
     items: u32,
+    /// What they count for, where attributes count.
+    units: u32,
     /// Long values that something refers to.
     values: BTreeMap<u64, LongValue>,
     /// Least id of a long value never used.
@@ -60,6 +62,7 @@ impl Xattrs {
             }
         };
         self.items += 1;
+        self.units = self.units.saturating_add(if shared.counts_xattrs { xattr.units() } else { 0 });
         self.small(key.object, xattr.name, shared.report);
         let (first, last) = hash_offsets(shared.hash(xattr.name));
         if !(first..=last).contains(&key.offset) {
@@ -107,6 +110,11 @@ impl Xattrs {
         }
         value.next_piece = piece + 1;
         value.found_bytes += bytes.len() as u64;
+    }
+
+    /// What the attributes met so far count for.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
     }
 
     /// All items of the object were read; the inode item says what there should be.

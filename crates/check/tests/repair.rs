@@ -4,15 +4,16 @@ mod common;
 
 use common::damages::{DAMAGES, open_read_only, take_snapshot};
 use common::survey::{Survey, survey, survey_of};
-use common::{BadBlock, Inodes, examine, rot, sample, spawn};
+use common::{BadBlock, Inodes, edit_inode, examine, items, plant, rot, sample, spawn};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
-use syncline::{Filesystem, ImageOptions};
+use syncline::{Filesystem, FormatOptions, ImageOptions, QuotaLimits, format_device};
 use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
+use syncline_format::Kind;
 
 fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
     block_on(repair(device, spawn(), &RepairOptions { dry_run, ..RepairOptions::default() }, &mut |_| {}))
@@ -309,4 +310,56 @@ fn an_image_that_is_none_is_an_error() {
         block_on(repair(MemoryDevice::new(common::SIZE), spawn(), &RepairOptions::default(), &mut |_| {}))
             .is_err()
     );
+}
+
+/// What extended attributes count for, in an inode that has some with items of their own, in one that has none, and in an image
+/// that does not count them.
+#[test]
+fn what_attributes_count_for_is_mended() {
+    let counts =
+        [FormatOptions::default(), FormatOptions { counted_xattrs: false, ..FormatOptions::default() }];
+    for (options, edits) in counts.into_iter().zip([3, 1]) {
+        for edit in 0..edits {
+            let device = MemoryDevice::new(64 << 20);
+            format_device(device.clone(), &options).unwrap();
+            let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+            fs.create_dir("tree").unwrap();
+            fs.write("tree/file", "contents").unwrap();
+            fs.set_xattr("tree/file", "user.long", &[1; 60_000]).unwrap();
+            fs.set_xattr("tree/file", "user.middle", &[2; 2_000]).unwrap();
+            fs.set_quota("tree", QuotaLimits::default()).unwrap();
+            let used = fs.quota("tree").unwrap().used_bytes;
+            let ino = |path| fs.metadata(path).unwrap().ino();
+            let (tree, file) = (ino("tree"), ino("tree/file"));
+            fs.close().unwrap();
+            assert!(examine(device.clone()).is_clean());
+            let kinds: &[FindingKind] = match edit {
+                0 => {
+                    edit_inode(&device, file, |inode| inode.xattr_units += 5);
+                    &[FindingKind::XattrCount]
+                }
+                1 => {
+                    edit_inode(&device, tree, |inode| inode.blocks += 1);
+                    &[FindingKind::BlockCount, FindingKind::QuotaUsage]
+                }
+                _ => {
+                    // The attribute goes, and what it counted for with it.
+                    plant(&device, |store, transaction| {
+                        transaction.delete(items(store, file, Kind::Chunk)[1].0)
+                    });
+                    &[FindingKind::ChunkMissing]
+                }
+            };
+            let found: Vec<_> = examine(device.clone()).findings.iter().map(|finding| finding.kind).collect();
+            assert_eq!(found, kinds);
+            let done = run(device.clone(), false);
+            assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+            let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+            let lost = if edit == 2 { (60_000_u64 + 9).div_ceil(512) * 512 } else { 0 };
+            assert_eq!(fs.quota("tree").unwrap().used_bytes, used - lost);
+            fs.set_xattr("tree/file", "user.long", &[3; 5_000]).unwrap();
+            fs.close().unwrap();
+            assert!(examine(device).is_clean());
+        }
+    }
 }

@@ -18,13 +18,16 @@ pub const FEATURE_COMPRESSION: u32 = 8;
 pub const FEATURE_QUOTAS: u32 = 16;
 /// Feature flag: there may be contents of file blocks that are logged and have no place yet.
 pub const FEATURE_UNPLACED: u32 = 32;
+/// Feature flag: extended attributes with items of their own count in the units of their inodes.
+pub const FEATURE_COUNTED_XATTRS: u32 = 64;
 /// The feature flags that this program knows. An image with others is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
     | FEATURE_SNAPSHOTS
     | FEATURE_COMPRESSION
     | FEATURE_QUOTAS
-    | FEATURE_UNPLACED;
+    | FEATURE_UNPLACED
+    | FEATURE_COUNTED_XATTRS;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";

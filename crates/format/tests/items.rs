@@ -101,6 +101,7 @@ impl Parts {
             parents: self.parents.iter().map(|(parent, name)| Parent { parent: *parent, name }).collect(),
             parent_items: xattr_items / 3,
             quota: next_chunk / 2,
+            xattr_units: nlink / 2,
         }
     }
 }
@@ -258,6 +259,7 @@ fn layouts_are_what_the_format_says() {
         parents: vec![Parent { parent: 0x0102, name: b"name" }],
         parent_items: 3,
         quota: 0x0102,
+        xattr_units: 0x0304,
         ..InodeItem::default()
     };
     let value = item.encode();
@@ -267,8 +269,8 @@ fn layouts_are_what_the_format_says() {
     assert_eq!(value[96], 7);
     let inode_number_of_parent_to_birth = 48..104;
     assert_eq!(inode_number_of_parent_to_birth.len(), 8 + 4 * 8 + 4 * 4);
-    let parents =
-        b"\x05\0\x0c\0\x02\x01\0\0\0\0\0\0name\x06\0\x04\0\x03\0\0\0\x07\0\x08\0\x02\x01\0\0\0\0\0\0";
-    let sections = [&b"\x01\0\x02\0hi\x04\0\x08\0\x06user.av"[..], parents].concat();
+    let parents = b"\x05\0\x0c\0\x02\x01\0\0\0\0\0\0name\x06\0\x04\0\x03\0\0\0";
+    let counted = b"\x07\0\x08\0\x02\x01\0\0\0\0\0\0\x08\0\x04\0\x04\x03\0\0";
+    let sections = [&b"\x01\0\x02\0hi\x04\0\x08\0\x06user.av"[..], parents, counted].concat();
     assert_eq!(value[FIXED_BYTES..], sections);
 }

@@ -247,6 +247,8 @@ impl Filesystem {
         self.require_present(&inode)?;
         require_changeable(&inode)?;
         let search = self.search_xattr(&inode, name).await?;
+        let (kept, encoded) = (name == DEFAULT || !list.is_minimal(), list.encode());
+        let held = if kept { self.hold_xattr(&inode, (name, &encoded), &search).await? } else { None };
 
         let mut changes = Changes::new();
         let mut transaction = Transaction::new();
@@ -257,14 +259,13 @@ impl Filesystem {
                 change.attr.permissions &= !SETGID;
             }
         }
-        if name == ACCESS && list.is_minimal() {
-            if let Some(place) = &search.place {
-                self.delete_xattr(&mut change.meta, (&mut transaction, ino), name, place);
-            }
-        } else {
-            self.replace_xattr(change, &mut transaction, (name, &list.encode()), &search)?;
+        if kept {
+            self.replace_xattr(change, &mut transaction, (name, &encoded), &search)?;
+        } else if let Some(place) = &search.place {
+            self.delete_xattr(&mut change.meta, (&mut transaction, ino), name, place);
         }
         change.touch(self.now());
+        changes.spend(held);
         changes.commit(self, transaction)?;
         self.counters.xattrs_logged.add(1);
         Ok(())

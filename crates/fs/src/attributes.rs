@@ -17,7 +17,7 @@ impl Filesystem {
     /// Attributes of an inode.
     pub async fn getattr(&self, ino: Ino) -> Result<Attributes, FsError> {
         let inode = self.inode(ino).await?;
-        let attributes = inode.state.lock().attr;
+        let attributes = inode.state.lock().attributes();
         Ok(attributes)
     }
 
@@ -76,7 +76,7 @@ impl Filesystem {
         set_times(change, set, now);
         self.drop_capability(change, &mut transaction, capability);
         self.change_acl(change, &mut transaction, acl)?;
-        let mut attributes = change.attr;
+        let mut attributes = change.attributes();
         if !change.atime_set {
             attributes.atime = inode.state.lock().attr.atime;
         }

@@ -1,7 +1,7 @@
 //! Changing inodes: what a transaction makes of them, applied in memory only once it is committed.
 
 use crate::inode::{Inode, Meta, encode};
-use crate::quota::Delta;
+use crate::quota::{Delta, Held};
 use crate::types::{Attributes, Ino, Timestamp};
 use crate::{FsError, filesystem::Filesystem};
 use smallvec::SmallVec;
@@ -34,6 +34,23 @@ impl<'a> Change<'a> {
             atime_set: false,
             mtime_set: false,
             name_changed: false,
+        }
+    }
+
+    /// What callers see of the inode once the change is made.
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.meta.shown(self.attr)
+    }
+
+    /// What the change does to the usage of the inode's tree. Only extended attributes come and go this way: data does in
+    /// transactions of its own, and who moves the inode to another tree counts it there.
+    fn counted(&self) -> Delta {
+        let before = &self.inode.state.lock().meta;
+        let number = if before.quota == self.meta.quota { before.quota } else { 0 };
+        Delta {
+            number,
+            units: i64::from(self.meta.xattr_units) - i64::from(before.xattr_units),
+            ..Delta::default()
         }
     }
 
@@ -96,11 +113,13 @@ pub(crate) struct Changes<'a> {
     changes: SmallVec<[Change<'a>; 4]>,
     /// What they do to the usage of trees with quotas.
     quotas: SmallVec<[Delta; 1]>,
+    /// What they use of it.
+    held: Option<Held<'a>>,
 }
 
 impl<'a> Changes<'a> {
     pub(crate) fn new() -> Self {
-        Self { changes: SmallVec::new(), quotas: SmallVec::new() }
+        Self { changes: SmallVec::new(), quotas: SmallVec::new(), held: None }
     }
 
     /// The change of this inode.
@@ -118,12 +137,22 @@ impl<'a> Changes<'a> {
         self.quotas.push(delta);
     }
 
+    /// Uses what is reserved for the transaction.
+    pub(crate) fn spend(&mut self, held: Option<Held<'a>>) {
+        self.held = held;
+    }
+
     /// Commits `transaction` with the changed inodes in it. Nothing has changed if it fails.
     pub(crate) fn commit(mut self, fs: &Filesystem, mut transaction: Transaction) -> Result<OpSeq, FsError> {
         for change in &mut self.changes {
+            self.quotas.push(change.counted());
             change.put(&mut transaction);
         }
+        self.quotas.extend(self.held.as_ref().map(Held::used));
         let (op, _) = fs.quotas.commit(&fs.store, transaction, &self.quotas)?;
+        if let Some(held) = &mut self.held {
+            held.take();
+        }
         for change in self.changes {
             change.apply(op);
         }

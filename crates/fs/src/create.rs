@@ -105,9 +105,12 @@ impl Filesystem {
         let lists = self.inherit_acls(&mut new, &dir).await?;
         let now = self.now();
         let mut state = new.inherit(&dir).state(ino, parent, caller, now);
+        self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
+        let held = self.hold_new(&state).await?;
 
         // From here to the commit nothing waits.
         let mut changes = Changes::new();
+        changes.spend(held);
         changes.count(self.inherit_quota(&mut state));
         let change = changes.of(&dir);
         change.add_entry(now);
@@ -116,10 +119,9 @@ impl Filesystem {
         }
         put_entry(&mut transaction, parent, Entry { offset, ino, file_type }, name);
         self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
-        self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
         state.put(&mut transaction);
         transaction.count_objects(1);
-        let attributes = state.attr;
+        let attributes = state.attributes();
         let making = self.inodes.make(ino);
         state.name_op = changes.commit(self, transaction)?;
         self.store.give_way();
@@ -172,7 +174,7 @@ impl Filesystem {
         change.touch(now);
         change.name_changed = true;
         plan.carry_out(self, change, &mut transaction);
-        let attributes = change.attr;
+        let attributes = change.attributes();
         let change = changes.of(&dir);
         change.add_entry(now);
         put_entry(&mut transaction, new_parent, Entry { offset, ino, file_type: inode.file_type }, new_name);

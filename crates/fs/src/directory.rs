@@ -148,7 +148,7 @@ impl Filesystem {
             return Err(FsError::NotFound);
         };
         let inode = self.named(parent, entry).await?;
-        let attributes = inode.state.lock().attr;
+        let attributes = inode.state.lock().attributes();
         self.references.add(attributes.ino);
         Ok(attributes)
     }
@@ -160,6 +160,6 @@ impl Filesystem {
             return Err(FsError::Stale);
         }
         self.references.add(ino);
-        Ok(state.attr)
+        Ok(state.attributes())
     }
 }

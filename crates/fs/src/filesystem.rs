@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use syncline_device::Spawn;
 use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
 use syncline_format::items::parent::parent_bytes_max;
+use syncline_format::superblock::FEATURE_COUNTED_XATTRS;
 use syncline_store::Store;
 
 /// A mounted filesystem.
@@ -57,6 +58,8 @@ pub(crate) struct Limits {
     pub xattr_bytes: usize,
     /// Most that all parent pointers take in the inode item.
     pub parent_bytes: usize,
+    /// Extended attributes with items of their own count.
+    pub counts_xattrs: bool,
 }
 
 /// A filesystem that has been read as far as it has to be, and changes nothing yet: its store need not have begun.
@@ -118,6 +121,7 @@ impl Filesystem {
             inline_bytes: inline_bytes_max(geometry.node_bytes),
             xattr_bytes: xattr_bytes_max(geometry.node_bytes),
             parent_bytes: parent_bytes_max(geometry.node_bytes),
+            counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),
         };
         let parent_pointers = store.has_parent_pointers();
         let logs_data = data::can_log_data(&store);

@@ -32,7 +32,7 @@ pub(crate) struct Inode {
 }
 
 pub(crate) struct InodeState {
-    /// As callers see it: size, mtime and blocks may be ahead of the disk.
+    /// As callers see it, but for the blocks of extended attributes: size, mtime and blocks may be ahead of the disk.
     pub attr: Attributes,
     pub meta: Meta,
     /// Dirty data, and the disk's view of size, mtime and inline data.
@@ -63,6 +63,8 @@ pub(crate) struct Meta {
     pub next_chunk: u64,
     pub xattr_items: u32,
     pub xattr_list_bytes: u32,
+    /// What extended attributes with items of their own count for, in units of 512 bytes; 0 where they do not count.
+    pub xattr_units: u32,
     pub target: Option<Box<LinkTarget>>,
     /// Small xattrs: names and values.
     pub xattrs: Arc<[(Bytes, Bytes)]>,
@@ -113,6 +115,11 @@ impl Inode {
 }
 
 impl Meta {
+    /// Attributes as callers see them: extended attributes take room, too.
+    pub(crate) fn shown(&self, attr: Attributes) -> Attributes {
+        Attributes { blocks: attr.blocks.saturating_add(self.xattr_units.into()), ..attr }
+    }
+
     /// A place for a long value, at most 64 KiB.
     pub(crate) fn new_chunks(&mut self, len_bytes: usize) -> ChunkRef {
         let chunks = ChunkRef { id: self.next_chunk, len_bytes: len_bytes as u32 };
@@ -169,7 +176,7 @@ impl InodeState {
             gid: item.gid,
             rdev: item.rdev,
             size: item.size,
-            blocks: item.blocks,
+            blocks: item.blocks.saturating_sub(item.xattr_units.into()),
             atime: item.atime.into(),
             mtime: item.mtime.into(),
             ctime: item.ctime.into(),
@@ -184,6 +191,7 @@ impl InodeState {
             next_chunk: item.next_chunk,
             xattr_items: item.xattr_items,
             xattr_list_bytes: item.xattr_list_bytes,
+            xattr_units: item.xattr_units,
             target: item.target.map(|target| {
                 Box::new(match target {
                     Target::Here(bytes) => LinkTarget::Here(own(bytes)),
@@ -225,10 +233,16 @@ impl InodeState {
 
     /// 512-byte units that the inode item says it has.
     pub(crate) fn logged_units(&self) -> u64 {
-        match self.attr.file_type {
+        let units = match self.attr.file_type {
             FileType::Regular => self.data.disk_view(&self.attr).blocks,
             _ => self.attr.blocks,
-        }
+        };
+        units.saturating_add(self.meta.xattr_units.into())
+    }
+
+    /// What callers see.
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.meta.shown(self.attr)
     }
 
     /// The inode item's value.
@@ -254,6 +268,9 @@ fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError>
     if xattrs > limits.xattr_bytes || contents > limits.inline_bytes || parents > limits.parent_bytes {
         return Err(FormatError::Field { structure: "inode", field: "section length" });
     }
+    if item.xattr_units > 0 && !limits.counts_xattrs {
+        return Err(FormatError::Field { structure: "inode", field: "units of extended attributes" });
+    }
     Ok(())
 }
 
@@ -278,7 +295,7 @@ pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes 
         gid: attr.gid,
         rdev: attr.rdev,
         size: disk.size,
-        blocks: disk.blocks,
+        blocks: disk.blocks.saturating_add(meta.xattr_units.into()),
         generation: meta.generation,
         parent: meta.parent,
         atime: attr.atime.into(),
@@ -297,6 +314,7 @@ pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes 
         parents: meta.parents.short.iter().map(ParentName::pointer).collect(),
         parent_items: meta.parents.items,
         quota: meta.quota,
+        xattr_units: meta.xattr_units,
     };
     item.encode().into()
 }

@@ -48,7 +48,7 @@ impl Filesystem {
         let mut listing = Vec::with_capacity(entries.len());
         for entry in entries {
             let attributes = match self.inode(entry.ino).await {
-                Ok(inode) => inode.state.lock().attr,
+                Ok(inode) => inode.state.lock().attributes(),
                 Err(error) => {
                     tracing::error!(ino = entry.ino, directory = ino, %error, "an entry's inode can't be read");
                     unreadable(entry.file_type)

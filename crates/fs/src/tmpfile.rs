@@ -6,6 +6,7 @@ use crate::data;
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::{Inode, Meta};
+use crate::quota::Held;
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode};
 use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
@@ -43,16 +44,19 @@ impl Filesystem {
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;
-        let counted = self.inherit_quota(&mut state);
-
         let mut transaction = Transaction::new();
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
+        let mut held = self.hold_new(&state).await?;
+
+        let used = held.as_ref().map(Held::used).unwrap_or_default();
+        let counted = self.inherit_quota(&mut state);
         state.put(&mut transaction);
         self.put_orphan(&mut transaction, ino);
         transaction.count_objects(1);
-        let attributes = state.attr;
+        let attributes = state.attributes();
         let making = self.inodes.make(ino);
-        (state.name_op, _) = self.quotas.commit(&self.store, transaction, &[counted])?;
+        (state.name_op, _) = self.quotas.commit(&self.store, transaction, &[counted, used])?;
+        held.as_mut().map(Held::take);
         making.finish(&Inode::new(state));
         self.references.add(ino);
         self.counters.created.add(1);

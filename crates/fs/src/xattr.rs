@@ -2,11 +2,12 @@
 
 use crate::FsError;
 use crate::acl::is_acl;
-use crate::change::Changes;
+use crate::change::{Change, Changes};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::privileges::CAPABILITY;
+use crate::quota::Held;
 use crate::types::{Ino, XattrMode};
 use crate::xattr_place::{Place, XattrSearch, decode_xattr};
 use bytes::Bytes;
@@ -93,17 +94,19 @@ impl Filesystem {
         if is_value(&inode, search.place.as_ref(), value) {
             return Ok(());
         }
-        self.set_xattr_held(&inode, name, &Bytes::copy_from_slice(value), search)
+        self.set_xattr_held(&inode, name, &Bytes::copy_from_slice(value), search).await
     }
 
-    fn set_xattr_held(
+    async fn set_xattr_held(
         &self,
         inode: &Arc<Inode>,
         name: &[u8],
         value: &Bytes,
         search: XattrSearch,
     ) -> Result<(), FsError> {
+        let held = self.hold_xattr(inode, (name, value), &search).await?;
         let mut changes = Changes::new();
+        changes.spend(held);
         let mut transaction = Transaction::new();
         let change = changes.of(inode);
         self.replace_xattr(change, &mut transaction, (name, value), &search)?;
@@ -114,6 +117,28 @@ impl Filesystem {
         changes.commit(self, transaction)?;
         self.counters.xattrs_logged.add(1);
         Ok(())
+    }
+
+    /// Reserves, in the quota of an inode, what its extended attributes will count for more with this one in its place. The caller
+    /// holds the lease.
+    pub(crate) async fn hold_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        (name, value): (&[u8], &Bytes),
+        search: &XattrSearch,
+    ) -> Result<Option<Held<'_>>, FsError> {
+        let number = self.quota_of(inode);
+        if number == 0 || !self.limits.counts_xattrs {
+            return Ok(None);
+        }
+        // Tried on a copy: nothing of the inode may be looked at before a wait and used after it.
+        let more = {
+            let mut change = Change::of(inode);
+            let before = change.meta.xattr_units;
+            self.replace_xattr(&mut change, &mut Transaction::new(), (name, value), search)?;
+            change.meta.xattr_units.saturating_sub(before)
+        };
+        Ok(Some(self.hold_units(number, more.into()).await?))
     }
 
     /// For a measurement: logs all extended attributes again, as if each fsync had to.

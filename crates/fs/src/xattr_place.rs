@@ -84,18 +84,39 @@ impl Filesystem {
                 xattrs.retain(|(small, _)| small != name);
                 meta.xattrs = xattrs.into();
             }
-            Place::Item(offset, _) => {
-                transaction.delete(Key::new(ino, Kind::Xattr, *offset));
-                meta.xattr_items = meta.xattr_items.saturating_sub(1);
+            Place::Item(offset, value) => {
+                self.delete_item(
+                    meta,
+                    transaction,
+                    (ino, *offset),
+                    Xattr { name, value: XattrValue::Here(value) },
+                );
             }
             Place::Chunks(offset, chunks) => {
-                transaction.delete(Key::new(ino, Kind::Xattr, *offset));
-                meta.xattr_items = meta.xattr_items.saturating_sub(1);
+                let value = XattrValue::Chunks(*chunks);
+                self.delete_item(meta, transaction, (ino, *offset), Xattr { name, value });
                 for piece in 0..self.pieces(*chunks) {
                     transaction.delete(Key::new(ino, Kind::Chunk, chunks.offset(piece)));
                 }
             }
         }
+    }
+
+    fn delete_item(
+        &self,
+        meta: &mut Meta,
+        transaction: &mut Transaction,
+        (ino, offset): (Ino, u64),
+        xattr: Xattr<'_>,
+    ) {
+        transaction.delete(Key::new(ino, Kind::Xattr, offset));
+        meta.xattr_items = meta.xattr_items.saturating_sub(1);
+        meta.xattr_units = meta.xattr_units.saturating_sub(self.units_of(xattr));
+    }
+
+    /// What an attribute with an item of its own counts for.
+    fn units_of(&self, xattr: Xattr<'_>) -> u32 {
+        if self.limits.counts_xattrs { xattr.units() } else { 0 }
     }
 
     /// Adds an extended attribute that is not there, where it fits best; `free` is a place for an item.
@@ -123,8 +144,10 @@ impl Filesystem {
             self.put_chunks(transaction, ino, chunks, value);
             XattrValue::Chunks(chunks)
         };
-        transaction.put(Key::new(ino, Kind::Xattr, free), Xattr { name, value: place }.encode());
+        let xattr = Xattr { name, value: place };
+        transaction.put(Key::new(ino, Kind::Xattr, free), xattr.encode());
         meta.xattr_items = meta.xattr_items.saturating_add(1);
+        meta.xattr_units = meta.xattr_units.saturating_add(self.units_of(xattr));
     }
 
     /// Puts an extended attribute in place of its old value, or at `free`.

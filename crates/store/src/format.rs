@@ -5,9 +5,11 @@ use crate::slots::write_slot;
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
+use syncline_format::items::inode::has_room_for_xattr_units;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{
-    FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer, Superblock, encode_label,
+    FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer, Superblock,
+    encode_label,
 };
 use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
@@ -26,6 +28,8 @@ pub struct FormatOptions {
     pub parent_pointers: bool,
     /// Whether a sync may log little data whole and place it later. Default true.
     pub data_in_log: bool,
+    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so. Default true.
+    pub counted_xattrs: bool,
     /// Seed of the directory name hash; random unless given.
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since 1970.
@@ -45,6 +49,7 @@ impl Default for FormatOptions {
             uuid: *uuid::Uuid::new_v4().as_bytes(),
             parent_pointers: true,
             data_in_log: true,
+            counted_xattrs: true,
             hash_seed: rand::random(),
             created_ns: 0,
             first_object: 16,
@@ -115,6 +120,8 @@ async fn first_superblock(
         handle.wait().await?;
     }
     tracker.make_durable(tracker.newest_ticket()).await?;
+    let counted_xattrs =
+        options.counted_xattrs && has_room_for_xattr_units(geometry.node_bytes, options.parent_pointers);
     let blocks = segment_blocks(geometry.total_blocks);
     let segment = space.allocate(Class::Log, blocks, blocks, None).ok_or(StoreError::NoSpace)?;
     Ok(Superblock {
@@ -127,7 +134,8 @@ async fn first_superblock(
         space: persisted.root,
         log: LogStart::first_in(segment, 1, 0),
         features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
-            | if options.data_in_log { FEATURE_UNPLACED } else { 0 },
+            | if options.data_in_log { FEATURE_UNPLACED } else { 0 }
+            | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 },
         next_object: options.first_object,
         op_seq: 0,
         tree_nodes: empty.nodes_written,

@@ -58,6 +58,7 @@ pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result
         label: options.label.clone(),
         parent_pointers: options.parent_pointers,
         data_in_log: options.data_in_log,
+        counted_xattrs: options.counted_xattrs,
         uuid: options.uuid.unwrap_or(defaults.uuid),
         hash_seed: options.hash_seed.unwrap_or(defaults.hash_seed),
         created_ns: nanoseconds(created),

@@ -17,6 +17,9 @@ pub struct FormatOptions {
     /// Whether a sync may log little data whole and place it later: faster, and older programs refuse such an image. Default
     /// true.
     pub data_in_log: bool,
+    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so; older
+    /// programs refuse such an image. Default true.
+    pub counted_xattrs: bool,
     /// User and group of the root directory. Default: those of this process.
     pub owner: Option<(u32, u32)>,
     /// Permission bits of the root directory. Default 0o755.
@@ -38,6 +41,7 @@ impl Default for FormatOptions {
             label,
             parent_pointers: true,
             data_in_log: true,
+            counted_xattrs: true,
             owner: None,
             permissions: 0o755,
             uuid: None,

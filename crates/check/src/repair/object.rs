@@ -182,8 +182,9 @@ impl Object {
             let Some((name, value)) = item.xattrs.pop() else { return };
             let taken = planner.view.named(number, Kind::Xattr, name).await;
             let Some(key) = planner.view.place(number, Kind::Xattr, name, &taken) else { continue };
-            planner.view.put(key, Xattr { name, value: XattrValue::Here(value) }.encode());
-            self.xattrs.items += 1;
+            let xattr = Xattr { name, value: XattrValue::Here(value) };
+            planner.view.put(key, xattr.encode());
+            self.xattrs.add(planner, &xattr);
             let text = format!("the extended attribute {:?} → moved to an item of its own", printable(name));
             planner.object(FindingKind::InodeContradiction, number, text);
         }
@@ -452,11 +453,20 @@ impl Object {
         if !self.is_being_removed() {
             let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
             let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
-            let units = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
-            if self.facts.file_type == REGULAR && item.blocks != units {
+            let data = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
+            let units = data.saturating_add(self.xattrs.units.into());
+            if (self.facts.file_type == REGULAR || planner.counts_xattrs) && item.blocks != units {
                 item.blocks = units;
                 let text = format!("{} units of 512 bytes → {units}", before.blocks);
                 planner.object(FindingKind::BlockCount, self.number, text);
+            }
+            if item.xattr_units != self.xattrs.units {
+                item.xattr_units = self.xattrs.units;
+                let text = format!(
+                    "extended attributes of {} units of 512 bytes → {}",
+                    before.xattr_units, item.xattr_units
+                );
+                planner.object(FindingKind::XattrCount, self.number, text);
             }
             let list_bytes = u32::try_from(self.xattrs.list_bytes).unwrap_or(u32::MAX);
             if (item.xattr_items, item.xattr_list_bytes) != (self.xattrs.items, list_bytes) {
@@ -481,11 +491,13 @@ impl Object {
             (false, _) => 0o600,
         };
         let now = planner.now;
+        let data = self.extent_blocks.saturating_add(self.covered.blocks).saturating_mul(UNITS_PER_BLOCK);
         let item = InodeItem {
             mode: (u16::from(file_type) << 12) | permissions,
             nlink: 1,
             size: size.min(syncline_format::items::inode::SIZE_MAX),
-            blocks: self.extent_blocks.saturating_add(self.covered.blocks).saturating_mul(UNITS_PER_BLOCK),
+            blocks: data.saturating_add(self.xattrs.units.into()),
+            xattr_units: self.xattrs.units,
             parent: if directory { ROOT } else { 0 },
             atime: now,
             mtime: now,

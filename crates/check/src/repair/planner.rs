@@ -15,6 +15,8 @@ use std::sync::Arc;
 use syncline_format::items::dirent::{Dirent, NAME_BYTES_MAX};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::{InodeItem, Time};
+use syncline_format::items::xattr::Xattr;
+use syncline_format::superblock::FEATURE_COUNTED_XATTRS;
 use syncline_format::{BlockRun, Geometry, Key, Kind};
 use syncline_store::Store;
 
@@ -78,6 +80,8 @@ pub(crate) struct Planner {
     pub(crate) parent_trouble: Vec<(u64, FindingKind)>,
     /// The image keeps parent pointers.
     pub(crate) parent_pointers: bool,
+    /// Extended attributes with items of their own count in the blocks of their inodes.
+    pub(crate) counts_xattrs: bool,
     /// Marks of inodes to be removed, ascending.
     pub(crate) orphans: Vec<u64>,
     /// Extents whose blocks something else has as well.
@@ -121,6 +125,7 @@ impl Planner {
             next_object: store.next_object(),
             handed_out: store.next_object(),
             parent_pointers: store.has_parent_pointers(),
+            counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),
             pointers: Vec::new(),
             parent_trouble: Vec::new(),
             view: View::new(store),
@@ -145,6 +150,11 @@ impl Planner {
             created: Vec::new(),
             now,
         }
+    }
+
+    /// What an extended attribute with an item of its own counts for.
+    pub(crate) fn units_of(&self, xattr: &Xattr<'_>) -> u32 {
+        if self.counts_xattrs { xattr.units() } else { 0 }
     }
 
     /// Tells of a change.

@@ -20,6 +20,8 @@ pub(crate) struct Xattrs {
     pub(crate) list_bytes: u64,
     /// Attributes with an item of their own.
     pub(crate) items: u32,
+    /// What they count for, where attributes count.
+    pub(crate) units: u32,
     /// Least id of a long value not in use.
     pub(crate) next_chunk: u64,
     /// The target of the symbolic link is lost.
@@ -94,10 +96,16 @@ impl Xattrs {
             planner.object(FindingKind::NameHash, key.object, text);
         }
         self.name(xattr.name);
-        self.items += 1;
+        self.add(planner, &xattr);
         if let XattrValue::Chunks(chunks) = xattr.value {
             self.refer(Owner::Xattr { key: place, name: xattr.name.to_vec() }, chunks);
         }
+    }
+
+    /// Counts an attribute with an item of its own.
+    pub(crate) fn add(&mut self, planner: &Planner, xattr: &Xattr<'_>) {
+        self.items += 1;
+        self.units = self.units.saturating_add(planner.units_of(xattr));
     }
 
     /// A piece of a long value.
@@ -126,6 +134,9 @@ impl Xattrs {
                 Owner::Target => self.target_lost = true,
                 Owner::Xattr { key, name } => {
                     self.items -= 1;
+                    let value = ChunkRef { id, len_bytes: value.expected_bytes as u32 };
+                    let gone = Xattr { name: &name, value: XattrValue::Chunks(value) };
+                    self.units = self.units.saturating_sub(planner.units_of(&gone));
                     self.list_bytes -= name.len() as u64 + 1;
                     let why = format!("extended attribute {:?}: its value is not whole", printable(&name));
                     planner.remove(FindingKind::ChunkMissing, key, why);

@@ -29,6 +29,9 @@ pub struct Args {
     /// A sync may log little data whole and place it later, which is faster; programs from before that refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     data_in_log: bool,
+    /// Extended attributes count in the blocks of their files, and so in quotas; programs from before that refuse the image: on or off
+    #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
+    counted_xattrs: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
@@ -68,6 +71,7 @@ pub fn run(args: Args) -> Outcome {
         label: args.label,
         parent_pointers: args.parent_pointers,
         data_in_log: args.data_in_log,
+        counted_xattrs: args.counted_xattrs,
         uuid: seed,
         hash_seed: seed,
         ..FormatOptions::default()

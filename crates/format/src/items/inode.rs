@@ -68,8 +68,11 @@ const TAG_XATTR: u8 = 4;
 const TAG_PARENT: u8 = 5;
 const TAG_PARENT_ITEMS: u8 = 6;
 const TAG_QUOTA: u8 = 7;
+const TAG_XATTR_UNITS: u8 = 8;
 /// Bytes of the section that names the quota.
 const QUOTA_SECTION_BYTES: usize = SECTION_BYTES + 8;
+/// Bytes of the section that says what extended attributes count for.
+const XATTR_UNITS_SECTION_BYTES: usize = SECTION_BYTES + 4;
 
 const REGULAR: u8 = 0o10;
 const DIRECTORY: u8 = 0o04;
@@ -115,7 +118,7 @@ pub struct InodeItem<'a> {
     pub rdev: u32,
     /// Size in bytes; of a directory the number of its entries.
     pub size: u64,
-    /// 512-byte units allocated.
+    /// 512-byte units allocated, those of extended attributes among them.
     pub blocks: u64,
     /// Changes of the inode's identity; tells apart what file handles name.
     pub generation: u64,
@@ -147,6 +150,8 @@ pub struct InodeItem<'a> {
     pub parent_items: u32,
     /// Number of the quota that the inode counts in; 0 for none.
     pub quota: u64,
+    /// 512-byte units that extended attributes with an item of their own count for; 0 where images do not count them.
+    pub xattr_units: u32,
 }
 
 impl<'a> InodeItem<'a> {
@@ -188,6 +193,9 @@ impl<'a> InodeItem<'a> {
         if self.quota > 0 {
             section(&mut out, TAG_QUOTA, &[&self.quota.to_le_bytes()]);
         }
+        if self.xattr_units > 0 {
+            section(&mut out, TAG_XATTR_UNITS, &[&self.xattr_units.to_le_bytes()]);
+        }
         out
     }
 
@@ -201,7 +209,9 @@ impl<'a> InodeItem<'a> {
         let parents: usize = self.parents.iter().map(Parent::section_bytes).sum();
         let count = if self.parent_items > 0 { COUNT_SECTION_BYTES } else { 0 };
         let quota = if self.quota > 0 { QUOTA_SECTION_BYTES } else { 0 };
-        xattrs + target + parents + count + quota + self.data.map_or(0, |data| SECTION_BYTES + data.len())
+        let units = if self.xattr_units > 0 { XATTR_UNITS_SECTION_BYTES } else { 0 };
+        let data = self.data.map_or(0, |data| SECTION_BYTES + data.len());
+        xattrs + target + parents + count + quota + units + data
     }
 
     /// Reads an item's value.
@@ -284,6 +294,12 @@ impl<'a> InodeItem<'a> {
                     return Err(section.field("quota"));
                 }
             }
+            TAG_XATTR_UNITS if self.xattr_units == 0 => {
+                self.xattr_units = section.u32()?;
+                if self.xattr_units == 0 {
+                    return Err(section.field("units of extended attributes"));
+                }
+            }
             _ => return Err(cursor.field("section")),
         }
         if section.is_empty() { Ok(()) } else { Err(cursor.field("section length")) }
@@ -318,10 +334,20 @@ pub fn xattr_section_bytes(name: &[u8], value: &[u8]) -> usize {
 
 /// True if inode items always have room for the number of a quota: in small nodes parent pointers may take all that there is.
 pub fn has_room_for_quota(node_bytes: u32, parent_pointers: bool) -> bool {
+    QUOTA_SECTION_BYTES <= room_left(node_bytes, parent_pointers)
+}
+
+/// True if inode items always have room for what extended attributes count for, beside the number of a quota.
+pub fn has_room_for_xattr_units(node_bytes: u32, parent_pointers: bool) -> bool {
+    QUOTA_SECTION_BYTES + XATTR_UNITS_SECTION_BYTES <= room_left(node_bytes, parent_pointers)
+}
+
+/// Bytes that the longest inode item leaves without these two.
+fn room_left(node_bytes: u32, parent_pointers: bool) -> usize {
     let parents = if parent_pointers { COUNT_SECTION_BYTES + parent_bytes_max(node_bytes) } else { 0 };
     let contents = SECTION_BYTES + inline_bytes_max(node_bytes);
     let others = FIXED_BYTES + contents + xattr_bytes_max(node_bytes) + parents;
-    others + QUOTA_SECTION_BYTES <= node_bytes as usize / 4 - 64
+    (node_bytes as usize / 4 - 64).saturating_sub(others)
 }
 
 /// Most bytes of file data or symlink target that an inode item may hold.

@@ -11,6 +11,9 @@ pub const VALUE_BYTES_MAX: usize = 65536;
 /// Most bytes that all names of an inode take in a listing, each with its NUL.
 pub const LIST_BYTES_MAX: u32 = 65536;
 
+/// Bytes of a unit in which attributes are counted.
+const UNIT_BYTES: usize = 512;
+
 const STRUCTURE: &str = "extended attribute";
 
 /// A value kept in pieces, each as long as an item's value may be (the last one shorter).
@@ -73,6 +76,15 @@ pub struct Xattr<'a> {
 impl<'a> Xattr<'a> {
     /// Bytes of the item's value beside name and value.
     pub const OVERHEAD_BYTES: usize = 2;
+
+    /// Units of 512 bytes that the attribute counts for, where images count them: those that name and value fill.
+    pub fn units(&self) -> u32 {
+        let value_bytes = match self.value {
+            XattrValue::Here(bytes) => bytes.len(),
+            XattrValue::Chunks(chunks) => chunks.len_bytes as usize,
+        };
+        (self.name.len() + value_bytes).div_ceil(UNIT_BYTES) as u32
+    }
 
     /// The item's value.
     pub fn encode(&self) -> Vec<u8> {

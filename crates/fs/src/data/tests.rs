@@ -10,6 +10,7 @@ mod history;
 mod kept;
 mod model;
 mod quota;
+mod quota_xattrs;
 mod reflink;
 mod shift;
 mod sync;
@@ -55,10 +56,19 @@ impl Mount {
     }
 
     fn formatted(size_bytes: u64, node_bytes: u32, options: Options) -> Self {
+        Self::made(size_bytes, FormatOptions { node_bytes, ..FormatOptions::default() }, options)
+    }
+
+    /// An image as programs made them that did not count extended attributes.
+    fn uncounted() -> Self {
+        let format_options = FormatOptions { counted_xattrs: false, ..FormatOptions::default() };
+        Self::made(64 << 20, format_options, options())
+    }
+
+    fn made(size_bytes: u64, format_options: FormatOptions, options: Options) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         let device = MemoryDevice::new(size_bytes);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        let format_options = FormatOptions { node_bytes, ..FormatOptions::default() };
         block_on(format(device.clone(), format_options, root, spawn.clone())).unwrap();
         Self::open(device, spawn, options)
     }

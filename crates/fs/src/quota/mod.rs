@@ -83,6 +83,11 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
+    /// What a transaction does that uses them: once it is committed they are [taken](Self::take).
+    pub(crate) fn used(&self) -> Delta {
+        Delta { number: self.number, reserved: -(self.units as i64), ..Delta::default() }
+    }
+
     /// From now on the caller answers for them.
     pub(crate) fn take(&mut self) -> u64 {
         std::mem::take(&mut self.units)
@@ -234,11 +239,20 @@ impl Filesystem {
         self.quotas.existing(number)
     }
 
-    /// Has a new inode count where its directory does, whose quota's number it has, and says what its creation does to the usage.
+    /// Has a new inode, which is complete, count where its directory does, whose quota's number it has, and says what its creation
+    /// does to the usage.
     pub(crate) fn inherit_quota(&self, state: &mut InodeState) -> Delta {
         let number = self.quotas.existing(state.meta.quota);
         state.count_in(number);
-        Delta { number, inodes: 1, ..Delta::default() }
+        Delta { number, inodes: 1, units: state.logged_units() as i64, ..Delta::default() }
+    }
+
+    /// Reserves what the attributes of a new inode count for where its directory counts.
+    pub(crate) async fn hold_new(&self, state: &InodeState) -> Result<Option<Held<'_>>, FsError> {
+        match (self.quotas.existing(state.meta.quota), state.meta.xattr_units) {
+            (0, _) | (_, 0) => Ok(None),
+            (number, units) => Ok(Some(self.hold_units(number, units.into()).await?)),
+        }
     }
 
     /// Waits until a tree may have one inode more. Another may take it before the caller does; the commit has the last word.

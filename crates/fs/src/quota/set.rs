@@ -158,7 +158,8 @@ impl Filesystem {
         self.quotas.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
         let mut changes = Changes::new();
         changes.of(dir).meta.quota = number;
-        changes.count(super::Delta { number, inodes: 1, ..super::Delta::default() });
+        let units = dir.state.lock().logged_units() as i64;
+        changes.count(super::Delta { number, units, inodes: 1, ..super::Delta::default() });
         if let Err(error) = changes.commit(self, Transaction::new()) {
             self.quotas.trees.lock().remove(&number);
             return Err(error);

@@ -281,6 +281,7 @@ impl PlantInode {
                 usize::from(self.parents % 4)
             ],
             parent_items: u32::from(self.parent_items % 3),
+            xattr_units: u32::from(self.parent_items.saturating_sub(250)),
             ..InodeItem::default()
         };
         (Key::new(number(self.object), Kind::Inode, 0), item.encode())

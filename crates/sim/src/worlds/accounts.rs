@@ -113,6 +113,11 @@ fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
         Step::Allocate(at, _, offset, len) => (at, *offset..offset + len),
         Step::Copy(from, to) => (to, 0..size_of(state, from)),
         Step::Feature(Feature::Rewrite(at)) => (at, 0..size_of(state, at)),
+        Step::SetXattr(at, name, len) => {
+            let counts = state.find(at).is_ok_and(|ino| state.members.get(&ino) == Some(&root));
+            let units = ((name.name().len() + len) as u64).div_ceil(UNIT_BYTES);
+            return if counts { units * UNIT_BYTES } else { 0 };
+        }
         _ => return 0,
     };
     let Ok(ino) = state.find(at) else { return 0 };

@@ -137,6 +137,6 @@ pub fn inode_item(inode: &InodeItem<'_>) -> Value {
         "inline_bytes": inode.data.map(<[u8]>::len), "target": target,
         "xattrs": xattrs, "xattr_items": inode.xattr_items,
         "parents": inode.parents.iter().map(parent).collect::<Vec<_>>(), "parent_items": inode.parent_items,
-        "quota": inode.quota,
+        "quota": inode.quota, "xattr_units": inode.xattr_units,
     })
 }

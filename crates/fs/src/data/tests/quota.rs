@@ -16,29 +16,29 @@ fn limits(bytes: u64, inodes: u64) -> QuotaLimits {
 }
 
 impl Mount {
-    fn set_quota(&self, dir: Ino, bytes: u64, inodes: u64) -> QuotaUsage {
+    pub(super) fn set_quota(&self, dir: Ino, bytes: u64, inodes: u64) -> QuotaUsage {
         block_on(self.fs.set_quota(dir, limits(bytes, inodes))).unwrap()
     }
 
-    fn quota(&self, dir: Ino) -> QuotaUsage {
+    pub(super) fn quota(&self, dir: Ino) -> QuotaUsage {
         block_on(self.fs.quota(dir)).unwrap()
     }
 
-    fn mkdir_in(&self, parent: Ino, name: &str) -> Ino {
+    pub(super) fn mkdir_in(&self, parent: Ino, name: &str) -> Ino {
         block_on(self.fs.mkdir(CALLER, parent, name.as_bytes(), 0o755)).unwrap().ino
     }
 
-    fn try_create_in(&self, parent: Ino, name: &str) -> Result<Ino, FsError> {
+    pub(super) fn try_create_in(&self, parent: Ino, name: &str) -> Result<Ino, FsError> {
         let made = self.fs.mknod(CALLER, parent, name.as_bytes(), FileType::Regular, 0o644, 0);
         block_on(made).map(|attributes| attributes.ino)
     }
 
-    fn create_in(&self, parent: Ino, name: &str) -> Ino {
+    pub(super) fn create_in(&self, parent: Ino, name: &str) -> Ino {
         self.try_create_in(parent, name).unwrap()
     }
 
     /// Removes a name, and waits until what had it is gone.
-    fn remove_in(&self, parent: Ino, name: &str, ino: Ino) {
+    pub(super) fn remove_in(&self, parent: Ino, name: &str, ino: Ino) {
         block_on(self.fs.unlink(parent, name.as_bytes())).unwrap();
         self.fs.forget(ino, u64::MAX);
         block_on(self.fs.wait_for_orphans());
@@ -69,13 +69,13 @@ impl Mount {
     }
 
     /// The same, and nothing is reserved that does not wait.
-    fn check_settled(&self, dir: Ino) {
+    pub(super) fn check_settled(&self, dir: Ino) {
         self.check_quotas();
         assert_eq!(self.quota(dir).reserved_bytes, 0, "something is reserved for what does not wait");
     }
 }
 
-fn exceeded<T: std::fmt::Debug>(result: Result<T, FsError>) {
+pub(super) fn exceeded<T: std::fmt::Debug>(result: Result<T, FsError>) {
     assert!(matches!(result, Err(FsError::QuotaExceeded)), "{result:?}");
 }
 
