@@ -214,6 +214,7 @@ impl Filesystem {
         self.quotas.commit(&self.store, transaction, &[counted])?;
         self.store.give_way();
         self.inodes.remove(ino);
+        self.data.note_removed(inode);
         self.counters.orphans_removed.add(1);
         Ok(())
     }

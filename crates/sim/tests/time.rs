@@ -40,6 +40,14 @@ fn everything_at_once_on_a_slow_device_that_fails() {
     assert_no_violation(&Everything, slow(true), 6);
 }
 
+/// A file was removed while its data was on its way to a slow device.
+#[test]
+fn what_was_removed_counts_until_the_device_has_it() {
+    for faults in [false, true] {
+        assert_eq!(run_seed(&Everything, 50, slow(faults)).map(drop), Ok(()));
+    }
+}
+
 #[test]
 fn one_seed_is_one_run() {
     fn runs<S: Subject>(subject: &S, plan: Plan) {

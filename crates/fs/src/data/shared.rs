@@ -42,6 +42,8 @@ pub(crate) struct DataShared {
     keepers: Mutex<VecDeque<Weak<Inode>>>,
     /// How many they keep.
     kept: Total,
+    /// Inodes that were removed while data of theirs was on its way to the device: it counts until it is there.
+    removed: Mutex<Vec<Weak<Inode>>>,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
     /// Room for preallocated blocks.
@@ -88,6 +90,20 @@ impl DataShared {
             self.progress.notify(usize::MAX);
         }
         data.accounted_blocks = blocks;
+    }
+
+    /// Notes that nobody finds an inode any more.
+    pub(crate) fn note_removed(&self, inode: &Arc<Inode>) {
+        if inode.state.lock().data.memory_blocks() > 0 {
+            let mut removed = self.removed.lock();
+            removed.retain(|inode| inode.strong_count() > 0);
+            removed.push(Arc::downgrade(inode));
+        }
+    }
+
+    /// Removed inodes of which somebody still writes data.
+    pub(crate) fn removed_in_flight(&self) -> Vec<Arc<Inode>> {
+        self.removed.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Memory that dirty data takes now.
