@@ -65,9 +65,10 @@ bench *options="all":
 micro:
     cargo bench -p syncline-bench
 
-# Every block of a thousand logs rots in turn, in every way
-rot:
+# Every block of a thousand logs rots in turn, in every way; then, for so many seconds, every block and many regions of whole images
+rot seconds="600":
     cargo test --release -p syncline-sim --test rot -- --ignored --nocapture
+    SYNCLINE_ROT_SECONDS={{seconds}} cargo test --release -p syncline-check --test rot -- --ignored --nocapture
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:

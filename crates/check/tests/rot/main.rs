@@ -1,0 +1,200 @@
+//! Small images of which every block rots in turn, in every way: what was acknowledged is there with the right bytes, or somebody is
+//! told. Never silently less, never wrong bytes; and what a mount could read before a repair, it reads after it.
+//!
+//! `SYNCLINE_ROT=SEED/BLOCK/KIND` tries one block of one image, `SYNCLINE_ROT_SECONDS` bounds the long search.
+
+mod overwrite;
+mod seen;
+mod subject;
+mod trial;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use subject::{SIZE_BYTES, Subject};
+use syncline::device::MemoryDevice;
+use syncline_format::BlockAddr;
+use syncline_sim::rot::{Rot, block_of, put_block};
+use syncline_store::Canary;
+use trial::{Outcome, try_out};
+
+const KINDS: [&str; 4] = ["zeroed", "flipped", "older", "neighbour"];
+
+/// What was tried and what it led to.
+#[derive(Default, Debug)]
+struct Figures {
+    /// Images of which every block rotted.
+    whole: u64,
+    blocks: u64,
+    images: u64,
+    regions: u64,
+    rolled_back: u64,
+    outcomes: BTreeMap<Outcome, u64>,
+    violations: Vec<String>,
+}
+
+impl Figures {
+    fn count(&mut self, what: String, tried: Result<Outcome, Vec<String>>) {
+        self.images += 1;
+        match tried {
+            Ok(outcome) => *self.outcomes.entry(outcome).or_default() += 1,
+            Err(wrong) => {
+                println!("SYNCLINE_ROT={what}: {}", wrong[..wrong.len().min(5)].join("; "));
+                self.violations.push(what);
+            }
+        }
+    }
+}
+
+/// The rot of that name; the bit that is flipped depends on where.
+fn rot_of(kind: &str, seed: u64, addr: BlockAddr) -> Rot {
+    match kind {
+        "zeroed" => Rot::Zeroed,
+        "flipped" => Rot::Flipped(ChaCha8Rng::seed_from_u64(seed ^ addr << 20).random_range(0..4096 * 8)),
+        "older" => Rot::Older,
+        "neighbour" => Rot::Neighbour,
+        other => panic!("no rot is called '{other}'"),
+    }
+}
+
+fn try_block(subject: &Subject, addr: BlockAddr, kind: &str, figures: &mut Figures) {
+    let rotten = subject.image.snapshot();
+    if rot_of(kind, subject.seed, addr).befall(&rotten, &subject.versions, addr) {
+        let changed = BTreeSet::from([addr]);
+        let rolled_back = subject.is_rolled_back(&changed);
+        let tried = try_out(subject, &rotten, rolled_back);
+        figures.rolled_back += u64::from(rolled_back);
+        figures.count(format!("{}/{addr}/{kind}", subject.seed), tried);
+    }
+}
+
+/// A region is what it was at an earlier moment: all writes to it since then were lost.
+fn try_region(subject: &Subject, moment: usize, start: BlockAddr, blocks: u64, figures: &mut Figures) {
+    let (rotten, earlier) = (subject.image.snapshot(), &subject.earlier[moment]);
+    let changed = roll_back(&rotten, earlier, start..(start + blocks).min(SIZE_BYTES / 4096));
+    if changed.is_empty() {
+        return;
+    }
+    figures.regions += 1;
+    let rolled_back = subject.is_rolled_back(&changed);
+    figures.rolled_back += u64::from(rolled_back);
+    let tried = try_out(subject, &rotten, rolled_back);
+    figures.count(format!("{}/{start}+{blocks}/moment{moment}", subject.seed), tried);
+}
+
+fn roll_back(
+    rotten: &Arc<MemoryDevice>,
+    earlier: &MemoryDevice,
+    blocks: std::ops::Range<BlockAddr>,
+) -> BTreeSet<BlockAddr> {
+    let mut changed = BTreeSet::new();
+    for addr in blocks {
+        let then = block_of(earlier, addr);
+        if then != block_of(rotten, addr) {
+            put_block(rotten, addr, &then);
+            changed.insert(addr);
+        }
+    }
+    changed
+}
+
+fn try_some_regions(subject: &Subject, count: usize, figures: &mut Figures) {
+    let mut rng = ChaCha8Rng::seed_from_u64(subject.seed);
+    for _ in 0..count {
+        let blocks = [4, 16, 64, 256][rng.random_range(0..4)];
+        let around = subject.in_use[rng.random_range(0..subject.in_use.len())];
+        let start = around - around % blocks;
+        try_region(subject, rng.random_range(0..subject.earlier.len()), start, blocks, figures);
+    }
+}
+
+/// Tries what `SYNCLINE_ROT` asks for, if anything.
+fn asked_for() -> bool {
+    let Ok(text) = std::env::var("SYNCLINE_ROT") else { return false };
+    let parts: Vec<&str> = text.split('/').collect();
+    let [seed, place, kind] = parts[..] else { panic!("SYNCLINE_ROT is SEED/BLOCK/KIND") };
+    let subject = Subject::live(seed.parse().expect("a number"), None);
+    let mut figures = Figures::default();
+    match (place.split_once('+'), kind.strip_prefix("moment")) {
+        (Some((start, blocks)), Some(moment)) => {
+            let number = |text: &str| text.parse().expect("a number");
+            try_region(&subject, number(moment) as usize, number(start), number(blocks), &mut figures);
+        }
+        _ => try_block(&subject, place.parse().expect("a number"), kind, &mut figures),
+    }
+    println!("{figures:?}");
+    assert!(figures.violations.is_empty());
+    true
+}
+
+#[test]
+fn rot_is_told() {
+    if asked_for() {
+        return;
+    }
+    let mut figures = Figures::default();
+    for seed in 0..2 {
+        let subject = Subject::live(seed, None);
+        for (index, addr) in subject.sample(40).into_iter().enumerate() {
+            figures.blocks += 1;
+            try_block(&subject, addr, KINDS[index % 4], &mut figures);
+        }
+        try_some_regions(&subject, 6, &mut figures);
+    }
+    println!("{figures:?}");
+    assert!(figures.violations.is_empty(), "{:?}", figures.violations);
+    assert!(figures.images > 60 && figures.outcomes.len() >= 3, "{figures:?}");
+}
+
+/// Who reads without comparing, or leaves the log where one block of it is missing, is found out.
+#[test]
+fn broken_rules_are_found() {
+    for (canary, kind) in [(Canary::UncheckedReads, "flipped"), (Canary::LeadOnce, "zeroed")] {
+        // A life that ends with a log of two segments.
+        let subject = Subject::live(6, Some(canary));
+        let places = match canary {
+            Canary::LeadOnce => subject.log.iter().map(|batch| batch.addr).collect(),
+            _ => subject.sample(100),
+        };
+        let mut figures = Figures::default();
+        let found = places.into_iter().find(|addr| {
+            try_block(&subject, *addr, kind, &mut figures);
+            !figures.violations.is_empty()
+        });
+        println!("{canary:?}: block {found:?}, after {} images", figures.images);
+        assert!(found.is_some(), "{canary:?} is not found");
+    }
+}
+
+#[test]
+#[ignore = "every block of image after image, for SYNCLINE_ROT_SECONDS"]
+fn rot_of_every_block_is_told() {
+    let seconds = std::env::var("SYNCLINE_ROT_SECONDS").map_or(600, |text| text.parse().expect("seconds"));
+    let first = std::env::var("SYNCLINE_ROT_SEED").map_or(100, |text| text.parse().expect("a seed"));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut figures = Figures::default();
+    'lives: for seed in first.. {
+        let subject = Subject::live(seed, None);
+        println!(
+            "seed {seed}: {} blocks in use, {} batches in {} segments",
+            subject.in_use.len(),
+            subject.log.len(),
+            subject.segments()
+        );
+        try_some_regions(&subject, 40, &mut figures);
+        for addr in subject.sample(subject.in_use.len()) {
+            figures.blocks += 1;
+            for kind in KINDS {
+                try_block(&subject, addr, kind, &mut figures);
+                if Instant::now() > end {
+                    break 'lives;
+                }
+            }
+        }
+        figures.whole += 1;
+    }
+    println!("{figures:?}");
+    assert!(figures.violations.is_empty(), "{} violations", figures.violations.len());
+}

@@ -1,0 +1,175 @@
+//! One image of which something has rotted: mounted, read, written, scrubbed, checked, repaired.
+
+use crate::overwrite::overwrite;
+use crate::seen::{Errors, Survey};
+use crate::subject::{Subject, spawn};
+use std::sync::Arc;
+use std::time::Duration;
+use syncline::Filesystem;
+use syncline::device::{MemoryDevice, block_on};
+use syncline_check::{Condition, RepairOptions, Scrub, check, repair};
+
+const NEW: &str = "written after the rot";
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Outcome {
+    /// All is there, and the check finds nothing.
+    Unharmed,
+    /// All is there, and the check tells of damage.
+    Found,
+    /// Some answers are EIO.
+    Eio,
+    /// It can be mounted read-only.
+    ReadOnly,
+    /// It can't be mounted.
+    Refused,
+}
+
+/// What is wrong, if anything is: silent loss, wrong bytes, damage that a check does not see, a repair that takes something away.
+pub fn try_out(
+    subject: &Subject,
+    rotten: &Arc<MemoryDevice>,
+    rolled_back: bool,
+) -> Result<Outcome, Vec<String>> {
+    let mut wrong = Vec::new();
+    let readable = readable(subject, rotten, rolled_back, &mut wrong);
+    let written = match rolled_back {
+        // What a log without its end leads to is an earlier state, of which there is no survey.
+        true => None,
+        false => Some(write(subject, rotten, &mut wrong)),
+    };
+    let found = checked(rotten);
+    let clean = found.as_ref().is_ok_and(|findings| findings.is_empty());
+    let errors = readable.as_ref().map_or(1, |(survey, _)| survey.errors());
+    let refused = matches!(written, Some(None));
+    if clean && (errors > 0 || refused) {
+        wrong.push(format!("{errors} errors, mounting refused: {refused}, and the check finds nothing"));
+    }
+    mend(subject, rotten, readable.as_ref().map(|(survey, _)| survey), &mut wrong);
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    Ok(match (&readable, refused) {
+        (None, _) => Outcome::Refused,
+        (Some(_), true) => Outcome::ReadOnly,
+        _ if errors > 0 => Outcome::Eio,
+        _ if clean => Outcome::Unharmed,
+        _ => Outcome::Found,
+    })
+}
+
+/// What a mount that writes nothing shows, and what it has to say.
+fn readable(
+    subject: &Subject,
+    rotten: &Arc<MemoryDevice>,
+    rolled_back: bool,
+    wrong: &mut Vec<String>,
+) -> Option<(Survey, Vec<String>)> {
+    let fs = match Filesystem::open_device(rotten.snapshot(), subject.options(true)) {
+        Ok(fs) => fs,
+        Err(error) => {
+            if error.to_string().is_empty() {
+                wrong.push("refused without a word".into());
+            }
+            return None;
+        }
+    };
+    let survey = subject.survey(&fs, rotten);
+    let notes = fs.recovery().notes.clone();
+    let log_is_cut = notes.iter().any(|note| note.contains("the log is damaged"));
+    if !log_is_cut && !rolled_back {
+        let differences = survey.differences(&subject.expected, Errors::Tell);
+        wrong.extend(differences.into_iter().map(|what| format!("read-only: {what}")));
+    }
+    Some((survey, notes))
+}
+
+/// Mounts for writing: everything is read, something is written and synced, and is there after a crash. `None` if that is refused.
+fn write(subject: &Subject, rotten: &Arc<MemoryDevice>, wrong: &mut Vec<String>) -> Option<()> {
+    let device = rotten.snapshot();
+    let fs = Filesystem::open_device(device.clone(), subject.options(false)).ok()?;
+    let before = subject.survey(&fs, rotten);
+    let differences = before.differences(&subject.expected, Errors::Tell);
+    wrong.extend(differences.into_iter().map(|what| format!("mounted: {what}")));
+    let written = fs.write(NEW, "synced").and_then(|()| fs.open_file(NEW)?.sync_all());
+    let changed = overwrite(&fs, &subject.expected);
+    let crashed = device.snapshot();
+    let found = scrub(&fs);
+    if before.errors() > 0 && found == 0 {
+        wrong.push(format!("{} errors, and the scrub finds nothing", before.errors()));
+    }
+    drop(fs);
+    // Recovery writes nodes anew, so it may be refused where one of those is rotten: then for reading.
+    let opened = Filesystem::open_device(crashed.snapshot(), subject.options(false))
+        .or_else(|_| Filesystem::open_device(crashed.snapshot(), subject.options(true)));
+    match opened {
+        Ok(fs) => {
+            if written.is_ok() && fs.read(NEW).map_err(|error| error.errno()) != Ok(b"synced".to_vec()) {
+                wrong.push("what was written and synced is gone after a crash".into());
+            }
+            let mut after = subject.survey(&fs, &crashed);
+            after.forget(&format!("/{NEW}"));
+            let expected = changed.expected(&subject.expected, &after);
+            let differences = after.differences(&expected, Errors::Tell);
+            wrong.extend(differences.into_iter().map(|what| format!("after a crash: {what}")));
+        }
+        Err(error) => wrong.push(format!("mounted once, and after a crash no more: {error}")),
+    }
+    Some(())
+}
+
+/// What a scrub of everything finds.
+fn scrub(fs: &Filesystem) -> usize {
+    let scrub = Scrub::new(fs.engine().store(), spawn());
+    scrub.start(0);
+    while scrub.report().running {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    scrub.report().findings.len()
+}
+
+/// What a check says, or why there can be none.
+fn checked(device: &Arc<MemoryDevice>) -> Result<Vec<String>, String> {
+    let report =
+        block_on(check(device.snapshot(), spawn(), &mut |_| {})).map_err(|error| error.to_string())?;
+    Ok(report.findings.iter().map(ToString::to_string).collect())
+}
+
+/// Repairs: what could be read before is there afterwards, and what is called clean is.
+fn mend(subject: &Subject, rotten: &Arc<MemoryDevice>, before: Option<&Survey>, wrong: &mut Vec<String>) {
+    let device = rotten.snapshot();
+    let repaired = match block_on(repair(device.clone(), spawn(), &RepairOptions::default(), &mut |_| {})) {
+        Ok(repaired) => repaired,
+        Err(error) => {
+            if device.image() != rotten.image() {
+                wrong.push(format!("repair: changed the image and failed: {error}"));
+            }
+            return;
+        }
+    };
+    let condition = repaired.condition();
+    let changed = device.image() != rotten.image();
+    if changed && (repaired.after.is_none() || repaired.changes.is_empty()) {
+        wrong.push(format!("repair: changed the image without a word: {:?}", repaired.refused));
+    }
+    let left = checked(&device);
+    if condition != Condition::Damaged && left != Ok(Vec::new()) {
+        wrong.push(format!("repair: called {condition:?}, and a check says {left:?}"));
+    }
+    match (Filesystem::open_device(device.snapshot(), subject.options(true)), before) {
+        (Ok(fs), Some(before)) => {
+            let (mut before, mut after) = (before.clone(), subject.survey(&fs, &device));
+            // A repair counts what is there.
+            before.forget_counts();
+            after.forget_counts();
+            let lost = after.differences(&before, Errors::Lose);
+            wrong.extend(lost.into_iter().map(|what| format!("repair: {what}; {:?}", repaired.changes)));
+        }
+        (Err(error), Some(_)) => wrong.push(format!("repair: mounted before, and not any more: {error}")),
+        (Err(error), None) if condition != Condition::Damaged => {
+            wrong.push(format!("repair: called {condition:?}, and can't be mounted: {error}"));
+        }
+        _ => {}
+    }
+}
