@@ -11,6 +11,7 @@ use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::{Inode, Meta};
 use crate::types::{FileType, Ino, NewMode};
+use crate::xattr::size_of;
 use crate::xattr_place::{Place, XattrSearch};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -236,7 +237,7 @@ impl Filesystem {
         kill_setgid: bool,
     ) -> Result<(), FsError> {
         let list = Acl::decode(value)?;
-        self.admit_growth().await?;
+        let _room = self.admit_growth_of(size_of(value)).await?;
         let inode = self.inode(ino).await?;
         match (inode.file_type, name == DEFAULT) {
             (FileType::Symlink, _) => return Err(FsError::NotSupported),

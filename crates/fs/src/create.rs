@@ -90,7 +90,7 @@ impl Filesystem {
         mut transaction: Transaction,
     ) -> Result<Attributes, FsError> {
         check_name(name)?;
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.write().await;
         require_alive(&dir)?;
@@ -135,7 +135,7 @@ impl Filesystem {
     /// Gives an inode another name, or the first one to a file that was made without. Counts a kernel reference.
     pub async fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attributes, FsError> {
         check_name(new_name)?;
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         let inode = self.inode(ino).await?;
         if inode.file_type == FileType::Directory {
             return Err(FsError::NotPermitted);

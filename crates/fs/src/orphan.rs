@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
-use syncline_store::{Admission, StoreError, Transaction};
+use syncline_store::{Admission, Admitted, ChangeSize, StoreError, Transaction};
 use syncline_sync::asynchronous::RwLockWriteGuard;
 use syncline_sync::{Event, Mutex};
 
@@ -200,7 +200,7 @@ impl Filesystem {
         if parents {
             self.remove_items(ino, Kind::Parent).await?;
         }
-        self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Shrink).await?;
         let _lease = self.lease_of_orphan(inode).await;
         let mut transaction = Transaction::new();
         transaction.delete(Inode::key(ino));
@@ -223,7 +223,7 @@ impl Filesystem {
     async fn remove_items(&self, ino: Ino, kind: Kind) -> Result<(), FsError> {
         let (mut from, to) = (Key::new(ino, kind, 0), Key::new(ino, kind, u64::MAX));
         loop {
-            self.store.admit(Admission::Shrink).await?;
+            let _room = self.store.admit(Admission::Shrink).await?;
             let chunk = self.store.scan(from, to, ITEMS_EACH).await?;
             let mut transaction = Transaction::new();
             chunk.items.iter().for_each(|(key, _)| transaction.delete(*key));
@@ -253,10 +253,15 @@ impl Filesystem {
 
     /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it waits for what
     /// was unlinked and is about to give its blocks back.
-    pub(crate) async fn admit_growth(&self) -> Result<(), FsError> {
+    pub(crate) async fn admit_growth(&self) -> Result<Admitted, FsError> {
+        self.admit_growth_of(ChangeSize::ORDINARY).await
+    }
+
+    /// The same for a change of this size at most.
+    pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
         loop {
-            match self.store.admit(Admission::Grow).await {
+            match self.store.admit_change(Admission::Grow, size).await {
                 Err(StoreError::NoSpace) if patience.wait(self, |_| true).await => {}
                 admitted => return Ok(admitted?),
             }

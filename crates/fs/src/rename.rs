@@ -58,10 +58,10 @@ impl Filesystem {
         if (flags.no_replace || flags.whiteout.is_some()) && flags.exchange {
             return Err(FsError::Invalid("rename flags"));
         }
-        match flags.whiteout {
+        let _room = match flags.whiteout {
             Some(_) => self.admit_growth().await?,
             None => self.store.admit(Admission::Shrink).await?,
-        }
+        };
         let from = self.directory(parent).await?;
         let to = self.directory(new_parent).await?;
         let request = Request { name, new_name, flags };

@@ -22,7 +22,7 @@ impl Filesystem {
         permissions: impl Into<NewMode>,
         linkable: bool,
     ) -> Result<Attributes, FsError> {
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.read().await;
         let mut new = NewInode {

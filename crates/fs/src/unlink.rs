@@ -28,7 +28,7 @@ impl Filesystem {
 
     async fn remove(&self, parent: Ino, name: &[u8], directory: bool) -> Result<(), FsError> {
         check_name(name)?;
-        self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Shrink).await?;
         let dir = self.directory(parent).await?;
         loop {
             // The child's number decides the order of the leases, so it is looked up before and again under them.

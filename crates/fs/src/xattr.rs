@@ -15,10 +15,16 @@ use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;
 use syncline_format::items::xattr::{VALUE_BYTES_MAX, is_xattr_name};
 use syncline_format::{Key, Kind};
-use syncline_store::{Admission, Transaction};
+use syncline_store::{Admission, ChangeSize, Transaction};
 
 /// Items read at a time for a listing.
 const ITEMS_EACH: usize = 256;
+
+/// The most that setting an attribute to this value may put into memory: its chunks, and as much again of those that it replaces.
+pub(crate) fn size_of(value: &[u8]) -> ChangeSize {
+    let bytes = value.len() as u64;
+    ChangeSize::with(2 + bytes / 512, bytes)
+}
 
 impl Filesystem {
     /// The value of an extended attribute.
@@ -80,7 +86,7 @@ impl Filesystem {
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::ListTooLong);
         }
-        self.admit_growth().await?;
+        let _room = self.admit_growth_of(size_of(value)).await?;
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
@@ -143,7 +149,7 @@ impl Filesystem {
 
     /// For a measurement: logs all extended attributes again, as if each fsync had to.
     pub(crate) async fn log_xattrs_again(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Shrink).await?;
         let _lease = inode.lease.write().await;
         let (small, items) = {
             let state = inode.state.lock();
@@ -176,7 +182,7 @@ impl Filesystem {
     /// Removes an extended attribute.
     pub async fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
-        self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Shrink).await?;
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;

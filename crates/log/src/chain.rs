@@ -46,6 +46,15 @@ pub struct Chain {
     copies: bool,
 }
 
+/// What a new segment has to be like, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentSize {
+    /// Less does not hold what is to go there.
+    pub least: u64,
+    /// More is not wanted.
+    pub most: u64,
+}
+
 impl Chain {
     /// A chain that begins at `start`, after transaction `op_seq`, with segments of `segment_blocks`.
     pub fn new(epoch: Epoch, segment_blocks: u64, start: LogStart, op_seq: u64) -> Self {
@@ -69,16 +78,17 @@ impl Chain {
         self.end.seq - 1
     }
 
-    /// Blocks of the new segment that sealing this much would need, if it does not fit the current one.
+    /// The new segment that sealing this much would need, if it does not fit the current one.
     ///
     /// Behind a batch a segment keeps one block for an empty one that calls it durable, and one for the empty batch that leads to the
     /// next segment, because batch n announces where n + 1 will be before anyone knows how long that one is. Its first block is for
     /// the copy of the latter.
-    pub fn segment_wanted(&self, payload_bytes: usize) -> Option<u64> {
+    pub fn segment_wanted(&self, payload_bytes: usize) -> Option<SegmentSize> {
         let blocks = BatchHeader::blocks_for(payload_bytes);
         let behind = if payload_bytes == 0 || !self.copies { 1 } else { 2 };
         let fits = self.end.addr + blocks + behind <= self.end.segment.end();
-        (!fits).then(|| self.segment_blocks.max(1 + blocks + 2))
+        let least = 1 + blocks + 2;
+        (!fits).then(|| SegmentSize { least, most: self.segment_blocks.max(least) })
     }
 
     /// Seals `pending`. With a new `segment` (see [`Chain::segment_wanted`]) an empty batch that leads there goes first.
@@ -155,10 +165,11 @@ mod tests {
             for piece in 0..len.div_ceil(1000) {
                 pending.put(Key { object: index as u64, kind: 1, offset: piece as u64 }, &[7; 1000]);
             }
-            let segment = chain.segment_wanted(pending.payload_bytes()).map(|blocks| {
-                free += blocks;
-                BlockRun::new(free - blocks, blocks)
-            });
+            let segment =
+                chain.segment_wanted(pending.payload_bytes()).map(|SegmentSize { most: blocks, .. }| {
+                    free += blocks;
+                    BlockRun::new(free - blocks, blocks)
+                });
             let durable_seq = chain.newest_seq().saturating_sub(1);
             let stamp = Stamp { generation: 1, durable_seq, op_seq: index as u64 };
             batches.extend(chain.seal(&pending, stamp, segment));

@@ -7,7 +7,7 @@ mod replay;
 mod search;
 mod window;
 
-pub use chain::{Chain, SealedBatch, Stamp};
+pub use chain::{Chain, SealedBatch, SegmentSize, Stamp};
 pub use pending::{ITEM_KINDS, Pending, PendingCounts};
 pub use replay::{Believed, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
 pub use window::Window;

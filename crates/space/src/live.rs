@@ -2,6 +2,7 @@
 
 use crate::bits::words_of;
 use crate::bounds::{Bound, RunBounds};
+use crate::frames::Frames;
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 const CHUNK_WORDS: usize = 512;
@@ -15,6 +16,9 @@ pub(crate) struct LiveMap {
     bounds: RunBounds,
     usable: BlockRun,
     free: u64,
+    frames: Frames,
+    /// Blocks in frames that are free as a whole.
+    whole: u64,
 }
 
 impl LiveMap {
@@ -25,7 +29,8 @@ impl LiveMap {
         let mut chunks = Vec::new();
         chunks.resize_with(count as usize, || None);
         let bounds = RunBounds::new(CHUNK_BLOCKS, (0..count as usize).map(|_| Bound::free(CHUNK_BLOCKS)));
-        let mut map = Self { chunks, bounds, usable, free: count * CHUNK_BLOCKS };
+        let (free, frames) = (count * CHUNK_BLOCKS, Frames::of(geometry));
+        let mut map = Self { chunks, bounds, usable, free, frames, whole: free };
         // The areas at both ends and what the last chunk has beyond the image are never handed out.
         map.set(BlockRun::new(0, usable.start));
         map.set(BlockRun::new(usable.end(), count * CHUNK_BLOCKS - usable.end()));
@@ -56,6 +61,16 @@ impl LiveMap {
         self.free
     }
 
+    /// How many of these lie in frames that are free as a whole.
+    pub(crate) fn whole(&self) -> u64 {
+        self.whole
+    }
+
+    /// The size of a frame.
+    pub(crate) fn frames(&self) -> Frames {
+        self.frames
+    }
+
     /// Upper bound on the longest run that may be handed out; exact after a search for it has failed.
     pub(crate) fn longest_bound(&self) -> u64 {
         self.bounds.longest()
@@ -68,10 +83,12 @@ impl LiveMap {
 
     /// Sets the bits of one word, as `set` does.
     pub(crate) fn set_word(&mut self, word: u64, mask: u64) {
-        let bits = self.word_mut(word);
-        let added = mask & !*bits;
+        let (frames, bits) = (self.frames, self.word_mut(word));
+        let old = *bits;
         *bits |= mask;
-        self.free -= u64::from(added.count_ones());
+        let broken = frames.whole(old) & !frames.whole(old | mask);
+        self.free -= u64::from((mask & !old).count_ones());
+        self.whole -= u64::from(broken.count_ones());
     }
 
     /// Clears the bits of usable blocks, and makes them findable; the number of those that were set.
@@ -81,10 +98,12 @@ impl LiveMap {
         let mut stale: Option<std::ops::RangeInclusive<u64>> = None;
         for run in runs {
             for (word, mask) in words_of(*run) {
-                let bits = self.word_mut(word);
-                let removed = mask & *bits;
+                let (frames, bits) = (self.frames, self.word_mut(word));
+                let old = *bits;
                 *bits &= !mask;
-                self.free += u64::from(removed.count_ones());
+                let mended = frames.whole(old & !mask) & !frames.whole(old);
+                self.free += u64::from((mask & old).count_ones());
+                self.whole += u64::from(mended.count_ones());
             }
             let touched = run.start / CHUNK_BLOCKS..=(run.end() - 1) / CHUNK_BLOCKS;
             stale = Some(match stale {
@@ -122,6 +141,45 @@ impl LiveMap {
             self.refresh(chunk..=last.min(self.chunks.len() as u64 - 1));
             chunk += 1;
         }
+    }
+
+    /// The first run in `from..to` of at least `min` free blocks in frames that are not free as a whole, cut to `want` blocks.
+    pub(crate) fn find_broken(
+        &self,
+        from: BlockAddr,
+        to: BlockAddr,
+        want: u64,
+        min: u64,
+    ) -> Option<BlockRun> {
+        let frames = self.frames;
+        self.find_picked(from, to, want, min, |bits| !bits & !frames.whole(bits))
+    }
+
+    /// The first run in `from..to` of at least `min` blocks in frames that are free as a whole, cut to `want` blocks. It begins with
+    /// a frame.
+    pub(crate) fn find_whole(&self, from: BlockAddr, to: BlockAddr, want: u64, min: u64) -> Option<BlockRun> {
+        let frames = self.frames;
+        let from = from.next_multiple_of(frames.blocks());
+        self.find_picked(from, to, want, min, |bits| frames.whole(bits))
+    }
+
+    fn find_picked(
+        &self,
+        from: BlockAddr,
+        to: BlockAddr,
+        want: u64,
+        min: u64,
+        pick: impl Fn(u64) -> u64,
+    ) -> Option<BlockRun> {
+        let mut at = self.next(from, to, &pick);
+        while at < to {
+            let end = self.next(at, to.min(at + want), |bits| !pick(bits));
+            if end - at >= min {
+                return Some(BlockRun::new(at, end - at));
+            }
+            at = self.next(end, to, &pick);
+        }
+        None
     }
 
     /// The clear runs within `run`.
@@ -283,6 +341,34 @@ mod tests {
                 if set { map.set(run) } else { map.clear(&[run]); }
             }
             prop_assert_eq!(map.free(), used.iter().filter(|used| !**used).count() as u64);
+            let frame = map.frames().blocks() as usize;
+            let is_whole = |block: usize| {
+                let first = block / frame * frame;
+                (first..first + frame).all(|block| used.get(block) == Some(&false))
+            };
+            let whole: Vec<bool> = (0..BLOCKS as usize).map(is_whole).collect();
+            prop_assert_eq!(map.whole(), whole.iter().filter(|whole| **whole).count() as u64);
+            let broken = |block: u64| !used[block as usize] && !whole[block as usize];
+            let first_run = |from: u64, to: u64, want: u64, min: u64, step: u64, picked: &dyn Fn(u64) -> bool| {
+                let mut at = from.next_multiple_of(step);
+                while at < to {
+                    let len = (at..to.min(at + want)).take_while(|block| picked(*block)).count() as u64;
+                    if len >= min {
+                        return Some(BlockRun::new(at, len));
+                    }
+                    at += len.max(1);
+                }
+                None
+            };
+            for (from, to, want) in &searches {
+                let (from, to, want) = (*from, *to, *want);
+                for (want, min) in [(want, 1), (want.max(5), 5), (6, 2)] {
+                    prop_assert_eq!(map.find_broken(from, to, want, min), first_run(from, to, want, min, 1, &broken));
+                    let (want, min) = (want.next_multiple_of(4), min.next_multiple_of(4));
+                    let expected = first_run(from, to, want, min, 4, &|block| whole[block as usize]);
+                    prop_assert_eq!(map.find_whole(from, to, want, min), expected);
+                }
+            }
             // For each block, how many free ones follow from it on.
             let mut reach = vec![0_u64; BLOCKS as usize + 1];
             for block in (0..BLOCKS as usize).rev() {

@@ -20,12 +20,19 @@ const NEAR_BLOCKS: u64 = 4096;
 /// One part of the image in sixteen is preferred for nodes, one for the log.
 const PARTS: u64 = 16;
 
+/// Of the free space, one part in so many is left to nodes beside what is set aside for them: what fills the rest has metadata too.
+const PARTS_FOR_NODES: u64 = 4;
+
 /// A next-fit cursor for each class, in a region that the class prefers and the others enter last.
 pub(crate) struct Placement {
     usable: BlockRun,
     nodes: Region,
     log: Region,
     data: Region,
+    /// What goes where no node fits begins to look here.
+    broken: BlockAddr,
+    /// Blocks in whole frames that are set aside for nodes and log; `None` where nobody has said.
+    spare: Option<u64>,
     refusals: Refusals,
 }
 
@@ -74,13 +81,20 @@ impl Placement {
             nodes: Region::new(usable.start, log),
             log: Region::new(log, data),
             data: Region::new(data, usable.end()),
+            broken: usable.start,
+            spare: None,
             refusals: Refusals::default(),
         }
     }
 
     /// The same for an image that has become larger.
     pub(crate) fn widened(&mut self, geometry: Geometry) -> Self {
-        Self { refusals: std::mem::take(&mut self.refusals), ..Self::new(geometry) }
+        Self { refusals: std::mem::take(&mut self.refusals), spare: self.spare, ..Self::new(geometry) }
+    }
+
+    /// Sets aside so many blocks in frames that are free as a whole, for what needs whole ones.
+    pub(crate) fn keep_whole(&mut self, blocks: u64) {
+        self.spare = Some(blocks);
     }
 
     /// Refuses the `times` allocations that follow the next `after`; how many were refused before.
@@ -100,16 +114,67 @@ impl Placement {
         near: Option<BlockAddr>,
     ) -> Option<BlockRun> {
         let min = min.max(1);
-        let want = want.max(min).min(self.usable.blocks);
+        let mut want = want.max(min).min(self.usable.blocks);
         if min > want || self.refusals.strikes() {
             return None;
         }
-        let run = self
-            .near(live, want, near)
+        let in_pieces = class != Class::Log && min < live.frames().blocks();
+        let mut scarce = None;
+        match self.left_beside_spare(live) {
+            Some(0) if in_pieces => scarce = self.in_broken_frames(live, want, min, near),
+            Some(0) => scarce = self.in_whole_frames(live, class, want, min),
+            Some(left) if in_pieces => want = want.min(left.max(min)),
+            _ => {}
+        }
+        let run = scarce
+            .or_else(|| self.near(live, want, near))
             .or_else(|| self.next(live, class, want))
             .or_else(|| self.longest(live, want, min))?;
         live.set(run);
         Some(run)
+    }
+
+    /// Blocks in whole frames that anything may take while there are others; `None` where it does not matter who takes which.
+    fn left_beside_spare(&self, live: &LiveMap) -> Option<u64> {
+        let keep = self.spare? + live.free() / PARTS_FOR_NODES;
+        (live.whole() < live.free()).then(|| live.whole().saturating_sub(keep))
+    }
+
+    /// A run where no node fits, behind the hint first.
+    fn in_broken_frames(
+        &mut self,
+        live: &LiveMap,
+        want: u64,
+        min: u64,
+        near: Option<BlockAddr>,
+    ) -> Option<BlockRun> {
+        let usable = self.usable;
+        let near = near.filter(|near| (usable.start..usable.end()).contains(near));
+        let from = near.unwrap_or(self.broken);
+        let run = live
+            .find_broken(from, usable.end(), want, min)
+            .or_else(|| live.find_broken(usable.start, from, want, min))?;
+        if near.is_none() {
+            self.broken = if run.end() < usable.end() { run.end() } else { usable.start };
+        }
+        Some(run)
+    }
+
+    /// A run of whole frames, in the class's region first: it breaks no more of them than it must.
+    fn in_whole_frames(&self, live: &LiveMap, class: Class, want: u64, min: u64) -> Option<BlockRun> {
+        let (usable, region) = (self.usable, self.region(class));
+        let find = |from, to| live.find_whole(from, to, want, min);
+        find(region.start, region.end())
+            .or_else(|| find(region.end(), usable.end()))
+            .or_else(|| find(usable.start, region.start))
+    }
+
+    fn region(&self, class: Class) -> BlockRun {
+        match class {
+            Class::Data => self.data.run,
+            Class::Node => self.nodes.run,
+            Class::Log => self.log.run,
+        }
     }
 
     /// A run of the full size right at the hint or a little behind it. The cursor stays: others come after it.

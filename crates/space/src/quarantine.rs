@@ -1,6 +1,7 @@
 //! Blocks that the device did not take: they are not handed out again while the image is open.
 //!
-//! Only so many: a path that is away for a while fails every write, and blames blocks that are sound. The oldest are tried again then.
+//! Only so many, and only while there are others: a path that is away for a while fails every write, and blames blocks that are sound.
+//! The oldest are tried again then.
 
 use crate::bits::{blocks_of, clip};
 use std::collections::VecDeque;
@@ -36,6 +37,12 @@ impl Quarantine {
         }
         // Another one may have the same blocks.
         self.withhold(freed)
+    }
+
+    /// Keeps nothing any more; what may be handed out by that.
+    pub(crate) fn end(&mut self) -> Vec<BlockRun> {
+        let Self { runs, .. } = std::mem::take(self);
+        runs.into_iter().flat_map(|kept| kept.withheld).collect()
     }
 
     /// What of these free runs may be handed out.
@@ -86,5 +93,8 @@ mod tests {
         assert!(quarantine.add(BlockRun::new(300, 4), 8).is_empty());
         assert_eq!(quarantine.add(BlockRun::new(400, 1), 8), [BlockRun::new(100, 4)]);
         assert!(quarantine.add(BlockRun::new(500, 9), 8).is_empty(), "larger than all that may be kept");
+        assert_eq!(quarantine.withhold(vec![BlockRun::new(300, 8)]), [BlockRun::new(304, 4)]);
+        assert_eq!(quarantine.end(), [BlockRun::new(300, 4)]);
+        assert_eq!(quarantine.withhold(vec![BlockRun::new(400, 1)]), [BlockRun::new(400, 1)]);
     }
 }

@@ -66,6 +66,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Blocks that are handed out if they are asked for.
+    fn free_blocks(&self) -> u64 {
+        self.live.free() + self.quarantine.withheld_blocks()
+    }
+
     /// Lets runs wait that were freed in `generation`.
     pub(crate) fn wait(&mut self, generation: u64, runs: Vec<BlockRun>) {
         let blocks =
@@ -80,6 +85,13 @@ impl State {
         self.quarantine.withhold(open)
     }
 
+    /// Lets blocks go that are kept because a device did not take them; false when there are none. What is promised comes first.
+    fn end_quarantine(&mut self) -> bool {
+        let freed = self.quarantine.end();
+        self.live.clear(&freed);
+        !freed.is_empty()
+    }
+
     /// Counts what waits to be reusable, after the snapshots have changed.
     pub(crate) fn count_pending(&mut self) {
         let blocks = blocks_of(&self.kept.others(self.pending.runs().collect()));
@@ -91,6 +103,15 @@ impl State {
         let freed = self.in_flight.iter().flat_map(InFlight::freed);
         KeptMap::of_runs(self.named.pages().len(), self.pending.runs().chain(freed))
     }
+}
+
+/// What may be handed out now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Free {
+    /// Blocks.
+    pub blocks: u64,
+    /// Those of them that lie in frames (as many blocks as a node takes, aligned) of which none is in use.
+    pub whole: u64,
 }
 
 impl Space {
@@ -137,6 +158,10 @@ impl Space {
     /// shorter than asked is the longest there is, and has at least `min` blocks; `None` when there is none.
     pub fn allocate(&self, class: Class, want: u64, min: u64, near: Option<BlockAddr>) -> Option<BlockRun> {
         let state = &mut *self.lock();
+        let run = state.placement.allocate(&mut state.live, class, want, min, near);
+        if run.is_some() || !state.end_quarantine() {
+            return run;
+        }
         state.placement.allocate(&mut state.live, class, want, min, near)
     }
 
@@ -344,13 +369,24 @@ impl Space {
 
     /// Blocks that can be allocated now.
     pub fn free_blocks(&self) -> u64 {
-        self.lock().live.free()
+        self.lock().free_blocks()
     }
 
     /// Blocks that the map's pages can take at most in one checkpoint. Admission keeps as many free for `persist`.
     pub fn map_reserve_blocks(&self) -> u64 {
         let geometry = self.geometry();
         (0..=root_level(geometry)).map(|level| pages_at(geometry, level)).sum()
+    }
+
+    /// Sets aside `blocks` for what needs several side by side (nodes, the log): while there are others, what can be in pieces goes
+    /// elsewhere. Returns what is free.
+    pub fn keep_whole(&self, blocks: u64) -> Free {
+        let state = &mut *self.lock();
+        state.placement.keep_whole(blocks);
+        if state.live.whole() < blocks {
+            state.end_quarantine();
+        }
+        Free { blocks: state.free_blocks(), whole: state.live.whole() }
     }
 
     /// How much space there is.

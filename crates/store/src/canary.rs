@@ -36,6 +36,8 @@ pub enum Canary {
     SuperblockEarly,
     /// Let ordinary writers have the reserve, so that a checkpoint or a delete finds no room.
     NoReserve,
+    /// Count free blocks that lie apart as room for nodes, and let data break up the last ones that lie together.
+    ScatteredRoom,
     /// Answer whoever joins a group after its batch was sealed together with that group.
     LateJoiner,
     /// Let a later flush redeem what an earlier one failed to make durable (breaks R6).
@@ -90,7 +92,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -103,6 +105,7 @@ impl Canary {
         Self::LogStartsLate,
         Self::SuperblockEarly,
         Self::NoReserve,
+        Self::ScatteredRoom,
         Self::LateJoiner,
         Self::RedeemFailedFlush,
         Self::IgnoreFailedWrite,

@@ -89,22 +89,34 @@ struct Written {
 }
 
 impl Store {
-    /// Brings the tree up to date and empties the log.
+    /// Brings the tree up to date and empties the log. Whoever calls this holds no lease.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
-        let wanted = self.last_op();
-        let mut state = self.checkpoint.lock().await;
-        if self.superblock.read().op_seq >= wanted.0 {
-            return Ok(());
-        }
-        let result = self.run_checkpoint(&mut state, false).await;
-        drop(state);
-        match result {
+        match self.checkpoint_keeping_log().await {
             // Whoever places data anew may come here for room, and must not wait for itself.
             Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
                 Box::pin(self.leave_log()).await.map_err(|_| StoreError::Device(error))
             }
             result => result,
         }
+    }
+
+    /// The same where the caller may hold leases. What the device does not take is placed anew under the leases of files, which would
+    /// be to wait for oneself: that is left to the background.
+    pub(crate) async fn checkpoint_for_room(&self) -> Result<(), StoreError> {
+        let result = self.checkpoint_keeping_log().await;
+        if matches!(result, Err(StoreError::Device(_))) {
+            self.ask_for_checkpoint();
+        }
+        result
+    }
+
+    async fn checkpoint_keeping_log(&self) -> Result<(), StoreError> {
+        let wanted = self.last_op();
+        let mut state = self.checkpoint.lock().await;
+        if self.superblock.read().op_seq >= wanted.0 {
+            return Ok(());
+        }
+        self.run_checkpoint(&mut state, false).await
     }
 
     /// The same, even when nothing changed; `clean` marks the superblock as written by an unmount.

@@ -1,6 +1,6 @@
 //! Making a filesystem: an empty tree, an empty space map and the first superblock.
 
-use crate::reserve::segment_blocks;
+use crate::room::segment_blocks;
 use crate::slots::write_slot;
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;

@@ -12,6 +12,7 @@ use crate::checkpoint::Frozen;
 use crate::group::failed_for_good;
 use crate::inflight::DataWrite;
 use crate::recovery::chain;
+use crate::room::LEAST_SEGMENT_BLOCKS;
 use crate::seal::{NewSegment, Sealed};
 use crate::tickets::Tickets;
 use crate::{Store, StoreError};
@@ -147,7 +148,8 @@ impl Store {
     /// A segment and an epoch for the log to come.
     pub(crate) fn new_log(&self) -> Result<NewLog, StoreError> {
         let blocks = self.segment_blocks();
-        let segment = NewSegment::allocate(&self.space, blocks).ok_or(StoreError::NoSpace)?;
+        let segment =
+            NewSegment::allocate(&self.space, blocks, LEAST_SEGMENT_BLOCKS).ok_or(StoreError::NoSpace)?;
         let epoch = match self.options.epoch {
             Some(given) => epoch_after(given, self.commit.lock().generation),
             None => rand::random(),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ablation;
+mod admit;
 mod audit;
 mod background;
 mod canary;
@@ -31,6 +32,7 @@ mod reads;
 mod rebuild;
 mod recovery;
 mod reserve;
+mod room;
 mod salvage;
 mod scrub;
 mod seal;
@@ -45,6 +47,9 @@ mod trim;
 mod view;
 
 pub use ablation::{Ablation, Ablations};
+#[doc(hidden)]
+pub use admit::Backlog;
+pub use admit::{Admission, Admitted, ChangeSize};
 #[doc(hidden)]
 pub use audit::Held;
 pub use canary::Canary;
@@ -61,9 +66,7 @@ pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
 pub use recovery::{Ignored, Recovered, RecoveryReport};
-#[doc(hidden)]
-pub use reserve::Backlog;
-pub use reserve::{Admission, Reservation};
+pub use reserve::Reservation;
 pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};
 pub use snapshots::{

@@ -7,7 +7,7 @@ use syncline_format::Key;
 use syncline_format::superblock::TreeRoot;
 
 /// What an item costs beside its value: key, tree node share, allocation.
-const ITEM_OVERHEAD_BYTES: usize = 112;
+pub(crate) const ITEM_OVERHEAD_BYTES: usize = 112;
 
 /// Changed items; `None` is a tombstone.
 #[derive(Default)]

@@ -5,7 +5,7 @@
 //! one; (4) flush; (5) a superblock that leads to the same goes to the other slot, whose copies may be damaged. Before (3) is on the
 //! device the old image is as it was; after it the new one counts.
 
-use crate::reserve::segment_blocks;
+use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::salvage::Salvaged;
 use crate::slots::write_slot;
 use crate::{Store, StoreError};
@@ -189,7 +189,8 @@ impl Rebuild {
             written.handle.wait().await?;
         }
         let blocks = segment_blocks(geometry.total_blocks);
-        let segment = self.space.allocate(Class::Log, blocks, 4, None).ok_or(StoreError::NoSpace)?;
+        let segment =
+            self.space.allocate(Class::Log, blocks, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?;
         self.tracker.make_durable(self.tracker.newest_ticket()).await?;
         let superblock = Superblock {
             generation: self.generation,

@@ -9,7 +9,7 @@
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
 use crate::memtable::{Layers, Memtable};
-use crate::reserve::segment_blocks;
+use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::seal::LogState;
 use crate::slots::{ReadSlots, read_superblocks};
 use crate::snapshots::Table;
@@ -484,7 +484,7 @@ pub(crate) fn assemble(
     let segment = if options.read_only {
         superblock.log.segment
     } else {
-        space.allocate(Class::Log, segment_blocks, 4, None).ok_or(StoreError::NoSpace)?
+        space.allocate(Class::Log, segment_blocks, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?
     };
     let epoch = options.epoch.unwrap_or_else(rand::random);
     let start = LogStart::first_in(segment, replayed.end.seq, replayed.end.prev);
@@ -531,6 +531,7 @@ pub(crate) fn assemble(
         durable_mark: Mutex::new(mark),
         next_object: AtomicU64::new(replayed.next_object),
         reserved: AtomicU64::new(0),
+        under_way: Default::default(),
         wake: Event::new(),
         checkpoint_due: AtomicBool::new(false),
         checkpoint_ended: Event::new(),

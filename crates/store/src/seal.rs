@@ -75,8 +75,9 @@ pub(crate) struct NewSegment {
 }
 
 impl NewSegment {
-    pub(crate) fn allocate(space: &Arc<Space>, blocks: u64) -> Option<Self> {
-        let run = space.allocate(Class::Log, blocks, blocks, None)?;
+    /// One of `most` blocks, or of at least `least` where there are no more side by side.
+    pub(crate) fn allocate(space: &Arc<Space>, most: u64, least: u64) -> Option<Self> {
+        let run = space.allocate(Class::Log, most, least, None)?;
         Some(Self { space: space.clone(), run: Some(run) })
     }
 
@@ -158,7 +159,12 @@ impl Store {
         }
         match log.chain.segment_wanted(pending.payload_bytes()) {
             None => Ok(None),
-            Some(blocks) => NewSegment::allocate(&self.space, blocks).map(Some).ok_or(StoreError::NoSpace),
+            // What a checkpoint needs is not the log's: with a log and no checkpoint there is no recovery.
+            Some(wanted) if !self.has_room_for_log(wanted.least) => Err(StoreError::NoSpace),
+            Some(wanted) => {
+                let most = if self.has_room_for_log(wanted.most) { wanted.most } else { wanted.least };
+                NewSegment::allocate(&self.space, most, wanted.least).map(Some).ok_or(StoreError::NoSpace)
+            }
         }
     }
 

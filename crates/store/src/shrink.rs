@@ -51,7 +51,7 @@ impl Store {
 
     /// Makes the filesystem that [`open_to_shrink`](Self::open_to_shrink) opened so large, durably. All file data lies in front of the
     /// new end; nobody else uses the store. After an error nothing more is written, and the image is as a crash would leave it.
-    pub async fn shrink(&self, total_blocks: u64) -> Result<(), StoreError> {
+    pub async fn shrink(self: &Arc<Self>, total_blocks: u64) -> Result<(), StoreError> {
         let smaller = Geometry { total_blocks, ..self.geometry() };
         let moved = self.move_nodes(smaller).await;
         let result = match moved {
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Writes nodes behind the new end anew, in front of it.
-    async fn move_nodes(&self, smaller: Geometry) -> Result<(), StoreError> {
+    async fn move_nodes(self: &Arc<Self>, smaller: Geometry) -> Result<(), StoreError> {
         let end = smaller.usable().end();
         self.tree.fence(end);
         for _ in 0..ROUNDS_MAX {
@@ -75,7 +75,7 @@ impl Store {
                 return Ok(());
             }
             for keys in keys.chunks(TOUCHED_AT_ONCE) {
-                self.admit(Admission::Shrink).await?;
+                let _room = self.admit(Admission::Shrink).await?;
                 let mut transaction = Transaction::new();
                 for key in keys {
                     if let Some(value) = self.get(*key).await? {

@@ -1,5 +1,6 @@
 //! The store: what an open image consists of.
 
+use crate::admit::UnderWay;
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
 use crate::group::GroupCommit;
@@ -48,6 +49,8 @@ pub struct Store {
     pub(crate) next_object: AtomicU64,
     /// Blocks set aside by reservations.
     pub(crate) reserved: AtomicU64,
+    /// Changes that were admitted and are not committed.
+    pub(crate) under_way: UnderWay,
     /// Asks the background tasks to look whether something is due.
     pub(crate) wake: Event,
     /// A checkpoint was asked for by a limit.

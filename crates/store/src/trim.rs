@@ -90,7 +90,7 @@ impl Store {
             return (0, Err(error));
         }
         let claimed: Vec<BlockRun> = runs.iter().flat_map(|run| self.space.claim_discardable(*run)).collect();
-        if self.room() < 0 {
+        if self.room().least() < 0 {
             // What is promised comes first. On a full image there is little to discard anyway.
             claimed.iter().for_each(|run| self.space.give_back(*run));
             return (0, Ok(()));

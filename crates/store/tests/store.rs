@@ -259,7 +259,7 @@ fn a_full_image_answers_no_space_and_recovers_when_space_is_freed() {
     assert!(runs.len() as u64 * 64 * 4096 > SIZE / 2, "most of the image could be used");
     block_on(store.sync(store.last_op())).unwrap();
     for (index, run) in runs.iter().enumerate() {
-        block_on(store.admit(Admission::Shrink)).unwrap();
+        let _room = block_on(store.admit(Admission::Shrink)).unwrap();
         let mut transaction = Transaction::new();
         transaction.free(*run);
         transaction.delete(key(5000 + index as u64, 0));
@@ -339,7 +339,7 @@ fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
         let (store, done) = (store.clone(), done.clone());
         std::thread::spawn(move || {
             for round in 0..3000 {
-                block_on(store.admit(Admission::Grow)).unwrap();
+                let _room = block_on(store.admit(Admission::Grow)).unwrap();
                 put(&store, 100 + writer * 16 + round % 16, &"value".repeat(400));
             }
             done.send(()).unwrap();

@@ -109,7 +109,7 @@ impl Task {
     async fn write(&mut self) -> Done {
         let store = self.store();
         let want = if self.laboratory.setup.narrow { 1 } else { self.rng.random_range(1..4) };
-        store.admit(Admission::Grow).await?;
+        let _room = store.admit(Admission::Grow).await?;
         let mut room = store.reserve(want).await?;
         let near = if self.laboratory.setup.narrow || self.rng.random_range(0..4) > 0 {
             self.freed.last().copied()
@@ -145,7 +145,7 @@ impl Task {
     async fn remove(&mut self) -> Done {
         let (extent, key) = self.some_extent();
         let Some(old) = self.placed[extent].clone() else { return Ok(()) };
-        self.store().admit(Admission::Shrink).await?;
+        let _room = self.store().admit(Admission::Shrink).await?;
         let mut transaction = Transaction::new();
         transaction.free(old.run);
         self.commit(transaction, vec![(key, None)])?;
@@ -155,7 +155,7 @@ impl Task {
     }
 
     async fn change_items(&mut self) -> Done {
-        self.store().admit(Admission::Grow).await?;
+        let _room = self.store().admit(Admission::Grow).await?;
         let count = self.rng.random_range(1..=SHARED);
         let tag = self.history.new_tag();
         let change = |index| {
@@ -169,7 +169,7 @@ impl Task {
     /// More than the present segment of the log has room for, and data with it.
     async fn log_much(&mut self) -> Done {
         self.write().await?;
-        self.store().admit(Admission::Grow).await?;
+        let _room = self.store().admit(Admission::Grow).await?;
         let value = Bytes::from(vec![self.index as u8; base::LARGE_BYTES]);
         let changes = (0..base::LARGE).map(|index| (base::large_key(index), Some(value.clone()))).collect();
         self.commit(Transaction::new(), changes)

@@ -49,7 +49,7 @@ impl Opened {
     }
 
     fn commit(&mut self) -> Result<OpSeq, StoreError> {
-        block_on(self.store.admit(Admission::Grow))?;
+        let _room = block_on(self.store.admit(Admission::Grow))?;
         let object = self.numbers.below(OBJECTS);
         let mut transaction = Transaction::new();
         for item in 0..ITEMS {

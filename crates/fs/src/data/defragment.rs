@@ -89,7 +89,7 @@ impl Filesystem {
         self.store.writable()?;
         unplaced::place(self, &inode).await?;
         // Like any writer: not while too much waits for a flush or a checkpoint.
-        self.store.admit(Admission::Grow).await?;
+        let _room = self.store.admit(Admission::Grow).await?;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
         let row = find_row(self, ino, first, end, unshare).await?;
         let mut done = Defragmented { next: row.next, ..Defragmented::default() };
@@ -109,7 +109,7 @@ impl Filesystem {
         let mut copy = room.write(&row.extents, contents);
         copy.wait().await?;
         self.store.give_way();
-        self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Shrink).await?;
         if copy.name(&inode, &row.extents).await? {
             done.moved_bytes = blocks * BLOCK;
             self.counters.defragmented_bytes.add(done.moved_bytes);

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::compression_of;
-use syncline_store::{Admission, Canary, Reservation};
+use syncline_store::{Admission, Canary, Reservation, StoreError};
 
 /// Blocks that may go in parallel with the batch that names them.
 pub(crate) const PARALLEL_BLOCKS: u64 = 256;
@@ -88,7 +88,7 @@ pub(crate) async fn submit_once(
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
     fs.store.give_way();
     loop {
-        fs.store.admit(Admission::Shrink).await?;
+        let room = fs.store.admit(Admission::Shrink).await?;
         let lease = inode.lease.write().await;
         if is_clean(&inode.state.lock(), aim) {
             return Ok(());
@@ -96,7 +96,7 @@ pub(crate) async fn submit_once(
         let Some(split) = ahead_end(&inode.state.lock(), first, end) else {
             return submit_leased(fs, &[Submission { inode, blocks: first..end, aim }], note).await;
         };
-        drop(lease);
+        drop((lease, room));
         first = writeback::round(fs, inode, first..split, Way::Ahead, note).await?;
     }
 }
@@ -267,7 +267,14 @@ fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
 /// Sets blocks aside for dirty data that lost its reservation to a failed write.
 pub(crate) async fn make_up_reservation(fs: &Filesystem, inode: &Inode) -> Result<(), FsError> {
     let deficit = inode.state.lock().data.reservation_deficit();
-    let reservation = reserve(fs, deficit).await?;
+    let reservation = match reserve(fs, deficit).await {
+        // It was promised once, and others may have had the room since.
+        Err(FsError::Store(StoreError::NoSpace)) => {
+            let of_reserve = fs.store.try_reserve_to_shrink(deficit);
+            Some(of_reserve.ok_or(FsError::Store(StoreError::NoSpace))?)
+        }
+        reserved => reserved?,
+    };
     inode.state.lock().data.add_reservation(reservation);
     Ok(())
 }

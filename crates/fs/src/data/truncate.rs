@@ -42,7 +42,7 @@ pub(crate) async fn truncate(
     if new_size > SIZE_MAX {
         return Err(FsError::TooLarge);
     }
-    fs.store.admit(Admission::Shrink).await?;
+    let _room = fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
@@ -327,7 +327,9 @@ async fn delete_from(
     first: u64,
     keep_preallocated: bool,
 ) -> Result<(), FsError> {
-    loop {
+    for round in 0_u64.. {
+        // For the first the caller has room.
+        let _room = if round > 0 { Some(fs.store.admit(Admission::Shrink).await?) } else { None };
         let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
         let mut extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
         if keep_preallocated {
@@ -340,10 +342,10 @@ async fn delete_from(
         }
         if found.complete {
             inode.state.lock().data.extent_end = Some(first);
-            return Ok(());
+            break;
         }
-        fs.store.admit(Admission::Shrink).await?;
     }
+    Ok(())
 }
 
 /// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty data. Takes the lease
@@ -354,7 +356,7 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
         let _lease = fs.lease_of_orphan(inode).await;
         drop_dirty(fs, inode);
     }
-    fs.store.admit(Admission::Shrink).await?;
+    let _room = fs.store.admit(Admission::Shrink).await?;
     let _lease = fs.lease_of_orphan(inode).await;
     // What a write-back that failed meanwhile has made dirty again.
     drop_dirty(fs, inode);

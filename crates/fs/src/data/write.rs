@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::inode::{FLAG_CAPABILITY, SIZE_MAX};
-use syncline_store::{Admission, Reservation, StoreError};
+use syncline_store::{Admission, Admitted, Reservation, StoreError};
 
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
@@ -46,7 +46,7 @@ pub(crate) async fn write(
 ) -> Result<(), FsError> {
     let mut restored = false;
     loop {
-        prepare(fs, inode, data.len(), writer).await?;
+        let _room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
             write_leased(fs, inode, offset, &data, writer).await
@@ -66,7 +66,7 @@ pub(crate) async fn append(
     data: Bytes,
     writer: Writer,
 ) -> Result<u64, FsError> {
-    prepare(fs, inode, data.len(), writer).await?;
+    let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
     write_leased(fs, inode, offset, &data, writer).await?;
@@ -74,7 +74,12 @@ pub(crate) async fn append(
 }
 
 /// Waits for what must not be waited for under the lease.
-async fn prepare(fs: &Filesystem, inode: &Arc<Inode>, len: usize, writer: Writer) -> Result<(), FsError> {
+async fn prepare(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    len: usize,
+    writer: Writer,
+) -> Result<Option<Admitted>, FsError> {
     fs.store.writable()?;
     throttle::wait_for_room(fs, len as u64).await?;
     let (loses_privileges, may_have_stale) = {
@@ -83,10 +88,10 @@ async fn prepare(fs: &Filesystem, inode: &Arc<Inode>, len: usize, writer: Writer
         let capability = writer != Writer::Mapping && state.meta.flags & FLAG_CAPABILITY != 0;
         (setid || capability, state.data.extent_end.is_none())
     };
-    if loses_privileges || may_have_stale {
-        fs.store.admit(Admission::Shrink).await?;
+    if !loses_privileges && !may_have_stale {
+        return Ok(None);
     }
-    Ok(())
+    Ok(Some(fs.store.admit(Admission::Shrink).await?))
 }
 
 async fn write_leased(

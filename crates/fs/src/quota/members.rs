@@ -64,7 +64,7 @@ impl Filesystem {
             // It has a name in another tree, too, and counts there.
             _ => return Ok(false),
         }
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         // Nothing of it is dirty or in flight when it begins to count.
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;

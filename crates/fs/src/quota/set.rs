@@ -73,7 +73,7 @@ impl Filesystem {
         if self.quotas.get(number).is_some_and(|tree| tree.quota.is_being_set()) {
             self.count_tree(&dir, number).await?;
         }
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         self.change_quota(number, |quota| Quota {
             flags: quota.flags & !QUOTA_BEING_SET,
             limit_bytes: limits.bytes,
@@ -89,7 +89,7 @@ impl Filesystem {
         let dir = self.directory(ino).await?;
         let _changing = self.quotas.changing.lock().await;
         let number = self.own_quota(&dir)?;
-        self.store.admit(syncline_store::Admission::Shrink).await?;
+        let _room = self.store.admit(syncline_store::Admission::Shrink).await?;
         let mut trees = self.quotas.trees.lock();
         let mut transaction = Transaction::new();
         // The number is never given to another: on inodes it means nothing from now on.
@@ -144,7 +144,7 @@ impl Filesystem {
         // Before any item says so: older programs refuse the image, and no crash lets the number be drawn again.
         self.store.add_features(FEATURE_QUOTAS).await?;
         self.store.keep_number(number).await?;
-        self.admit_growth().await?;
+        let _room = self.admit_growth().await?;
         let _lease = dir.lease.write().await;
         crate::directory::require_alive(dir)?;
         let quota = Quota {

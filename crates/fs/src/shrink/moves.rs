@@ -37,7 +37,7 @@ fn keep(all: &mut Vec<Vec<Placed>>, component: Vec<Placed>, reach: u64, end: u64
 
 /// Moves extents that lie on the same blocks; how many blocks that are.
 pub(super) async fn move_component(store: &Arc<Store>, component: &[Placed]) -> Result<u64, FsError> {
-    store.admit(Admission::Shrink).await?;
+    let _room = store.admit(Admission::Shrink).await?;
     let extents = read_items(store, component).await?;
     let start = component[0].run.start;
     let reach = component.iter().map(|placed| placed.run.end()).max().expect("a component has an extent");

@@ -85,7 +85,7 @@ struct Task {
 type Done = Result<(), StoreError>;
 
 /// What draws on the reserve never fails for lack of room.
-fn finds_room(answer: Done) -> Done {
+fn finds_room<T>(answer: Result<T, StoreError>) -> Result<T, StoreError> {
     match answer {
         Err(StoreError::NoSpace) => {
             Err(StoreError::Unusable("what draws on the reserve found no room".into()))
@@ -198,7 +198,7 @@ impl Task {
 
     async fn change_items(&mut self) -> Done {
         let shrinks = self.rng.random_range(0..4) == 0;
-        self.store.admit(if shrinks { Admission::Shrink } else { Admission::Grow }).await?;
+        let _room = self.store.admit(if shrinks { Admission::Shrink } else { Admission::Grow }).await?;
         let mut changes: Vec<Change> = Vec::new();
         let count = self.rng.random_range(1..6);
         for _ in 0..count {
@@ -249,7 +249,7 @@ impl Task {
             return Ok(());
         }
         let wait = self.rng.random_bool(0.4);
-        self.store.admit(Admission::Grow).await?;
+        let _room = self.store.admit(Admission::Grow).await?;
         while !self.writes.is_empty() {
             if wait {
                 let write = self.writes[0].0.clone();
@@ -300,7 +300,7 @@ impl Task {
     }
 
     async fn remove_data(&mut self) -> Done {
-        finds_room(self.store.admit(Admission::Shrink).await)?;
+        let _room = finds_room(self.store.admit(Admission::Shrink).await)?;
         let (mut transaction, mut changes) = (Transaction::new(), Vec::new());
         for _ in 0..self.rng.random_range(1..4) {
             let key = self.random_extent_key();

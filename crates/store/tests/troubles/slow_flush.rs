@@ -17,7 +17,7 @@ fn longest_pending_log(store: &Arc<Store>, time: Duration) -> usize {
         if begun.elapsed() > time {
             break;
         }
-        block_on(store.admit(Admission::Grow)).unwrap();
+        let _room = block_on(store.admit(Admission::Grow)).unwrap();
         let mut transaction = Transaction::new();
         transaction.put(key(100 + n % 20_000), vec![n as u8; 2000 + n as usize % 100]);
         store.commit(transaction).unwrap();

@@ -49,7 +49,7 @@ pub(super) async fn shift(
     unplaced::require_whole(inode)?;
     let _writebacks = submit::hold_writebacks(&[inode]).await;
     submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
-    fs.admit_growth().await?;
+    let _room = fs.admit_growth().await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;

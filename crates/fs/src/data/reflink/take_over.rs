@@ -63,7 +63,7 @@ impl<'a> Span<'a> {
         for inode in &files {
             submit::submit_once(fs, inode, submit::Aim::Place, &mut Submitted::default()).await?;
         }
-        fs.admit_growth().await?;
+        let _room = fs.admit_growth().await?;
         let leases = lease_all(&files).await;
         for inode in &files {
             fs.require_present(inode)?;

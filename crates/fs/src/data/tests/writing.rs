@@ -262,7 +262,7 @@ fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     // So much more than there is that nothing may draw on the reserve, but less than waits.
     let _held = store.reserve_again(store.available_blocks() + 228);
     let refused = block_on(store.admit(syncline_store::Admission::Shrink));
-    assert!(matches!(refused, Err(syncline_store::StoreError::NoSpace)), "{refused:?}");
+    assert!(matches!(refused, Err(syncline_store::StoreError::NoSpace)), "{:?}", refused.err());
     mount.fs.forget(ino, 1);
     while !mount.fs.orphans_settled() {
         std::thread::sleep(std::time::Duration::from_millis(1));

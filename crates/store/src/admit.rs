@@ -1,0 +1,205 @@
+//! Admission: how long a change waits before it begins, and what it may still fill.
+
+use crate::memtable::ITEM_OVERHEAD_BYTES;
+use crate::{Ablation, Canary, Store, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::batch::PAYLOAD_BYTES_MAX;
+use syncline_sync::atomic::AtomicU64;
+
+/// What a change is for; decides whether it may draw on the reserve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Adds to the filesystem: refused with `NoSpace` before the reserve is touched.
+    Grow,
+    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup, attribute changes): draws on the
+    /// reserve.
+    Shrink,
+}
+
+/// How much a change may put into memory at most. It is admitted before it is known to the last byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChangeSize {
+    /// Items.
+    pub items: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+}
+
+impl ChangeSize {
+    /// What most operations on names and attributes stay below.
+    pub const ORDINARY: Self = Self { items: 16, bytes: 4096 };
+
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
+    }
+
+    /// What it takes in a memtable, whose bytes have keys in them.
+    pub(crate) fn in_memory(self) -> Self {
+        Self { bytes: self.bytes + self.items * ITEM_OVERHEAD_BYTES as u64, ..self }
+    }
+
+    /// An ordinary change with so many bytes more, in so many items.
+    pub fn with(items: u64, bytes: u64) -> Self {
+        Self { items: Self::ORDINARY.items + items, bytes: Self::ORDINARY.bytes + bytes }
+    }
+}
+
+/// Changes that were admitted and are not committed: a checkpoint will need room for them too.
+#[derive(Default)]
+pub(crate) struct UnderWay {
+    items: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl UnderWay {
+    /// All of them together.
+    pub(crate) fn size(&self) -> ChangeSize {
+        ChangeSize { items: self.items.load(Ordering::Acquire), bytes: self.bytes.load(Ordering::Acquire) }
+    }
+}
+
+/// Room for one change, until it is dropped: after the commit, or when there will be none.
+#[must_use = "the room is kept for as long as this lives"]
+pub struct Admitted {
+    store: Arc<Store>,
+    size: ChangeSize,
+}
+
+impl Admitted {
+    fn begin(store: &Arc<Store>, size: ChangeSize) -> Self {
+        store.under_way.items.fetch_add(size.items, Ordering::AcqRel);
+        store.under_way.bytes.fetch_add(size.bytes, Ordering::AcqRel);
+        Self { store: store.clone(), size }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.store.under_way.items.fetch_sub(self.size.items, Ordering::AcqRel);
+        self.store.under_way.bytes.fetch_sub(self.size.bytes, Ordering::AcqRel);
+    }
+}
+
+/// What is in memory because the device has not taken it yet.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Backlog {
+    /// Log and data that no flush has covered.
+    pub unflushed_bytes: u64,
+    /// Log that is not sealed.
+    pub pending_bytes: usize,
+}
+
+/// How often a writer that finds no room looks again after a checkpoint.
+const CHECKPOINTS_FOR_ROOM: u32 = 2;
+
+impl Store {
+    /// Waits until memory and space allow another ordinary transaction of this sort. Call before taking leases; keep what it
+    /// returns until the transaction is committed.
+    pub async fn admit(self: &Arc<Self>, admission: Admission) -> Result<Admitted, StoreError> {
+        self.admit_change(admission, ChangeSize::ORDINARY).await
+    }
+
+    /// The same for one that may be as large as `size`.
+    pub async fn admit_change(
+        self: &Arc<Self>,
+        admission: Admission,
+        size: ChangeSize,
+    ) -> Result<Admitted, StoreError> {
+        self.health.writable()?;
+        self.throttle().await?;
+        // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
+        let admitted = Admitted::begin(self, size);
+        match admission {
+            Admission::Grow => self.find_room(0).await?,
+            Admission::Shrink => self.find_reserve().await?,
+        }
+        Ok(admitted)
+    }
+
+    /// Waits until enough of the reserve is left for another change that makes room.
+    async fn find_reserve(&self) -> Result<(), StoreError> {
+        let room = self.room();
+        if room.least() >= 0 {
+            return Ok(());
+        }
+        self.ask_for_checkpoint();
+        if room.and(self.floor_blocks() / 2).least() < 0 {
+            // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
+            let ended = self.checkpoint_for_room().await;
+            self.health.writable()?;
+            // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
+            if self.space.keeps_any() && self.room().and(self.floor_blocks() / 2).least() < 0 {
+                ended?;
+                return Err(StoreError::NoSpace);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits while memtables of twice the limit, far more unflushed log and data than the background lets be, or a pending log
+    /// that nobody gets round to sealing are in memory. A device whose flush takes long makes writers slow by this, and nothing else.
+    async fn throttle(&self) -> Result<(), StoreError> {
+        loop {
+            let ended = self.checkpoint_ended.listen();
+            let fits = self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes;
+            if fits || self.leaving_log.load(Ordering::Acquire) {
+                break;
+            }
+            self.health.writable()?;
+            self.ask_for_checkpoint();
+            ended.await;
+        }
+        loop {
+            let drained = self.drained.listen();
+            let backlog = self.backlog();
+            let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
+            let sealed = backlog.pending_bytes < self.pending_bytes_max();
+            let waits = !(flushed && (sealed || self.breaks(Canary::UnboundedPending)));
+            if !waits || self.leaving_log.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            self.health.writable()?;
+            self.wake.notify(usize::MAX);
+            drained.await;
+        }
+    }
+
+    /// Pending log at which writers wait until it is sealed.
+    fn pending_bytes_max(&self) -> usize {
+        // Where a measurement has little sealed in the background, half a batch is waited for.
+        let least = if self.ablates(Ablation::DirBulk) { PAYLOAD_BYTES_MAX / 4 * 3 } else { 0 };
+        self.options.pending_bytes.clamp(least, PAYLOAD_BYTES_MAX / 4 * 3)
+    }
+
+    /// For tests: what waits for the device.
+    #[doc(hidden)]
+    pub fn backlog(&self) -> Backlog {
+        let log = self.log.lock();
+        let commit = self.commit.lock();
+        Backlog {
+            unflushed_bytes: log.unflushed_bytes + commit.writes.bytes(),
+            pending_bytes: commit.pending.payload_bytes(),
+        }
+    }
+
+    /// Waits until `blocks` could be reserved, releasing by checkpoints what frees hold back.
+    pub(crate) async fn find_room(&self, blocks: u64) -> Result<(), StoreError> {
+        for _ in 0..CHECKPOINTS_FOR_ROOM {
+            if self.room().holds(blocks) {
+                return Ok(());
+            }
+            self.health.writable()?;
+            self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
+            self.checkpoint_for_room().await?;
+        }
+        if self.room().holds(blocks) {
+            return Ok(());
+        }
+        // Some may be kept for the moment that discarding it takes.
+        let _batch = self.discarding.batch.lock().await;
+        if self.room().holds(blocks) { Ok(()) } else { Err(StoreError::NoSpace) }
+    }
+}

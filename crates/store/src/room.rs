@@ -1,0 +1,176 @@
+//! Room: what may still be promised, so that a checkpoint, a delete or a replay never fails for lack of it.
+//!
+//! It is counted twice: in blocks, and in blocks of whole frames, since a node or a log segment needs several side by side. Data
+//! takes what lies apart first when frames get scarce.
+
+use crate::memtable::Memtable;
+use crate::{Canary, ChangeSize, Store};
+use std::sync::atomic::Ordering;
+use syncline_space::Free;
+
+/// Nodes of fewer blocks find a place nearly everywhere; the log begins with a segment of so many.
+pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
+
+/// Blocks of data to one of items, log and checksums.
+const DATA_PER_METADATA: u64 = 16;
+
+/// What is free beside what is promised and set aside; negative while that is drawn on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    blocks: i64,
+    /// Of them, those that need others beside them.
+    whole: i64,
+}
+
+impl Room {
+    /// With so much of what is set aside.
+    pub(crate) fn and(self, blocks: u64) -> Self {
+        Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64 }
+    }
+
+    /// What is left of what is scarcer.
+    pub(crate) fn least(self) -> i64 {
+        self.blocks.min(self.whole)
+    }
+
+    /// True when there is room for so many blocks of data, which may lie apart, and for naming them.
+    pub(crate) fn holds(self, blocks: u64) -> bool {
+        self.blocks >= blocks as i64 && Self { blocks: self.blocks - blocks as i64, ..self }.names(blocks)
+    }
+
+    /// True when there is room for naming so many blocks of data, which are promised already.
+    pub(crate) fn names(self, blocks: u64) -> bool {
+        self.least() >= (with_metadata(blocks) - blocks) as i64
+    }
+}
+
+impl Store {
+    /// What may still be promised.
+    pub(crate) fn room(&self) -> Room {
+        let reserve = self.reserve_blocks();
+        let free = self.free_beside_whole(reserve);
+        let promised = self.reserved.load(Ordering::Acquire) + reserve;
+        Room {
+            blocks: free.blocks as i64 - promised as i64,
+            whole: free.whole as i64 - self.whole_blocks(reserve) as i64,
+        }
+    }
+
+    /// What is free, while `reserve` of it is kept in whole frames as far as it has to be.
+    fn free_beside_whole(&self, reserve: u64) -> Free {
+        if self.breaks(Canary::ScatteredRoom) {
+            let blocks = self.space.free_blocks();
+            return Free { blocks, whole: blocks };
+        }
+        self.space.keep_whole(self.whole_blocks(reserve))
+    }
+
+    /// Of so many blocks that are set aside, those that must lie in whole frames.
+    fn whole_blocks(&self, reserve: u64) -> u64 {
+        match self.geometry().node_blocks() < LEAST_SEGMENT_BLOCKS {
+            true => reserve.min(4 * LEAST_SEGMENT_BLOCKS),
+            false => reserve,
+        }
+    }
+
+    /// True when the log can have so many blocks: what is promised to data, what a checkpoint needs of what is in memory, and a
+    /// segment for the recovery that may come before it, are left.
+    pub(crate) fn has_room_for_log(&self, blocks: u64) -> bool {
+        let needed = self.needed_blocks() + self.segment_blocks();
+        let free = self.free_beside_whole(self.reserve_blocks());
+        let promised = self.reserved.load(Ordering::Acquire) + needed + blocks;
+        self.breaks(Canary::NoReserve)
+            || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
+    }
+
+    /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
+    /// and the reserve.
+    pub fn available_blocks(&self) -> u64 {
+        let reserve = self.reserve_blocks();
+        let promised = self.reserved.load(Ordering::Acquire) + reserve;
+        let pending = self.space.counters().pending_free;
+        let free = self.free_beside_whole(reserve);
+        // Where whole frames are scarce, what names the data needs more room than the data.
+        let for_names = (free.whole + pending).saturating_sub(self.whole_blocks(reserve));
+        (free.blocks + pending).saturating_sub(promised).min(for_names.saturating_mul(DATA_PER_METADATA))
+    }
+
+    /// The same, without what so many blocks of data cost besides: as many as one file can get.
+    pub fn available_data_blocks(&self) -> u64 {
+        data_blocks(self.available_blocks())
+    }
+
+    /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
+    /// deletes on a full filesystem.
+    pub(crate) fn reserve_blocks(&self) -> u64 {
+        if self.breaks(Canary::NoReserve) {
+            return 0;
+        }
+        self.needed_blocks() + self.floor_blocks() + 2 * self.segment_blocks()
+    }
+
+    /// Blocks that the checkpoints may need of what is in memory, and of the changes that were admitted and will be.
+    fn needed_blocks(&self) -> u64 {
+        let layers = self.layers.read();
+        let coming = self.under_way.size();
+        let size =
+            |memtable: &Memtable| ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 };
+        let active = size(&layers.active).and(coming.in_memory());
+        let frozen = layers
+            .frozen
+            .as_ref()
+            .map_or(0, |frozen| self.checkpoint_blocks(size(frozen), layers.tree_nodes));
+        self.checkpoint_blocks(active, layers.tree_nodes) + frozen
+    }
+
+    /// The part of the reserve that is for whoever makes room on a full filesystem.
+    pub(crate) fn floor_blocks(&self) -> u64 {
+        (self.geometry().total_blocks / 64).clamp(256, 16 * 1024)
+    }
+
+    /// Blocks that a checkpoint of a memtable of this size may need in the worst case: every leaf touched is written anew, with
+    /// its parents, and what is added fills new nodes half.
+    fn checkpoint_blocks(&self, memtable: ChangeSize, tree_nodes: u64) -> u64 {
+        let node = self.geometry().node_blocks();
+        let touched = (memtable.items * 2 + 2).min(tree_nodes + 2);
+        let added = 2 * memtable.bytes / u64::from(self.geometry().node_bytes) + 2;
+        let pages = self.space.map_reserve_blocks();
+        (touched + added) * node + pages
+    }
+
+    /// Blocks of a log segment: 4 MiB, less on a small image.
+    pub(crate) fn segment_blocks(&self) -> u64 {
+        segment_blocks(self.geometry().total_blocks)
+    }
+}
+
+/// Data blocks with their share of items, log and checksums.
+pub(crate) fn with_metadata(blocks: u64) -> u64 {
+    blocks + blocks / DATA_PER_METADATA + 4
+}
+
+/// The most data blocks whose share is within `room` too.
+fn data_blocks(room: u64) -> u64 {
+    let room = room.saturating_sub(with_metadata(0));
+    // Sixteen blocks take one more.
+    room / 17 * 16 + (room % 17).min(15)
+}
+
+/// Blocks of a log segment: 4 MiB, or a 64th of a small image.
+pub(crate) fn segment_blocks(total_blocks: u64) -> u64 {
+    (total_blocks / 64).clamp(16, 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_blocks_that_fit_are_the_most_that_fit() {
+        for room in 0..5000 {
+            let blocks = data_blocks(room);
+            assert!(blocks == 0 || with_metadata(blocks) <= room, "{room}: {blocks}");
+            assert!(with_metadata(blocks + 1) > room, "{room}: {blocks}");
+        }
+    }
+}
