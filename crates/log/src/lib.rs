@@ -9,5 +9,5 @@ mod window;
 
 pub use chain::{Chain, SealedBatch, SegmentSize, Stamp};
 pub use pending::{ITEM_KINDS, Pending, PendingCounts};
-pub use replay::{Believed, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
+pub use replay::{Believed, Reading, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
 pub use window::Window;

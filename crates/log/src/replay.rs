@@ -1,7 +1,7 @@
 //! Reading the log back: the longest chain of whole batches, and how far it is known to be durable.
 
 use crate::Window;
-use crate::search::find_contradiction;
+use crate::search::Search;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, READS_MAX, read_settled};
 use syncline_format::batch::{BatchHeader, HEADER_BYTES, Record, Records, lead_copy_addr, unpack_checksums};
@@ -41,6 +41,18 @@ pub struct Scan {
     pub end: LogStart,
     /// A whole batch of this epoch beyond the end that calls a batch durable which is missing: damage, not a torn tail.
     pub contradiction: Option<BatchHeader>,
+    /// Why the first block could not be read that there was no need to read ([`Reading::lenient`]).
+    pub unreadable: Option<DeviceError>,
+}
+
+/// How much of the log is read, and what becomes of what can't be.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Reading {
+    /// Nothing: the superblock says that the log is empty.
+    pub clean: bool,
+    /// What can't be read ends the chain and is passed over in the search. Else it is an error: an end of the log that is none would
+    /// lose what was acknowledged.
+    pub lenient: bool,
 }
 
 /// What of a batch is taken on trust: nothing, but for tests that must see that each of these matters.
@@ -76,7 +88,7 @@ pub async fn scan(
     epoch: Epoch,
     start: LogStart,
 ) -> Result<Scan, ReplayError> {
-    scan_believing(device, geometry, epoch, start, Believed::default()).await
+    scan_believing(device, geometry, epoch, start, Reading::default(), Believed::default()).await
 }
 
 /// The same, for tests: with some checks left out.
@@ -86,6 +98,7 @@ pub async fn scan_believing(
     geometry: Geometry,
     epoch: Epoch,
     start: LogStart,
+    reading: Reading,
     believed: Believed,
 ) -> Result<Scan, ReplayError> {
     let mut window = Window::new(device.clone());
@@ -95,18 +108,21 @@ pub async fn scan_believing(
         copies_used: Vec::new(),
         end: start,
         contradiction: None,
+        unreadable: None,
     };
+    if reading.clean {
+        return Ok(scan);
+    }
     loop {
         let next = Next { geometry, epoch, end: scan.end, believed };
-        let (header, checksum) = match next.batch(&mut window).await? {
-            Some(found) => found,
-            None => match next.copy(device).await? {
-                Some(found) => {
-                    scan.copies_used.push(found.0);
-                    found
-                }
-                None => break,
-            },
+        let (header, checksum) = match next.batch_or_copy(&mut window, device, &mut scan.copies_used).await {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            Err(error) if reading.lenient => {
+                scan.unreadable = Some(error);
+                break;
+            }
+            Err(error) => return Err(error.into()),
         };
         scan.durable_seq = scan.durable_seq.max(header.durable_seq);
         scan.end =
@@ -117,8 +133,9 @@ pub async fn scan_believing(
             break;
         }
     }
-    scan.contradiction =
-        find_contradiction(&mut window, geometry, epoch, scan.end, !believed.segment).await?;
+    let unreadable = reading.lenient.then_some(&mut scan.unreadable);
+    let mut search = Search::new(geometry, epoch, scan.end, unreadable);
+    scan.contradiction = search.find_contradiction(&mut window, !believed.segment).await?;
     Ok(scan)
 }
 
@@ -131,6 +148,21 @@ struct Next {
 }
 
 impl Next {
+    /// The batch that continues the chain, or its copy, which is noted.
+    async fn batch_or_copy(
+        &self,
+        window: &mut Window,
+        device: &Arc<dyn Device>,
+        copies_used: &mut Vec<BatchHeader>,
+    ) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
+        if let Some(found) = self.batch(window).await? {
+            return Ok(Some(found));
+        }
+        let copy = self.copy(device).await?;
+        copies_used.extend(copy.as_ref().map(|(header, _)| *header));
+        Ok(copy)
+    }
+
     /// The batch that continues the chain, if a whole one is there.
     async fn batch(&self, window: &mut Window) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
         self.settled(window, self.end.addr, self.end.segment.end()).await

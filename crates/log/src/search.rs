@@ -9,49 +9,59 @@ use syncline_format::batch::{BatchHeader, lead_copy_addr};
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Geometry};
 
-/// A batch that proves the chain to have been longer than `end`, and durable. It is sought in the rest of the segment and, if
-/// `beyond`, in every segment to which what is found there leads.
-pub(crate) async fn find_contradiction(
-    window: &mut Window,
-    geometry: Geometry,
-    epoch: Epoch,
-    end: LogStart,
-    beyond: bool,
-) -> Result<Option<BatchHeader>, DeviceError> {
-    let mut search = Search { geometry, epoch, end, ahead: Vec::new() };
-    let rest = BlockRun::new(end.addr, end.segment.end() - end.addr);
-    let found = search.look_through(window, rest, end.segment).await?;
-    if found.is_some() || !beyond {
-        return Ok(found);
-    }
-    let copy = BlockRun::new(lead_copy_addr(end.segment), 1);
-    if let Some(later) = search.look_through(window, copy, end.segment).await? {
-        return Ok(Some(later));
-    }
-    let mut searched = vec![end.segment];
-    while let Some(segment) = search.ahead.pop() {
-        // Segments of one log do not overlap. A damaged image could lead round for ever.
-        if searched.iter().any(|other| segment.start < other.end() && other.start < segment.end()) {
-            continue;
-        }
-        searched.push(segment);
-        if let Some(later) = search.look_through(window, segment, segment).await? {
-            return Ok(Some(later));
-        }
-    }
-    Ok(None)
-}
-
 /// What is sought, and where there may be more.
-struct Search {
+pub(crate) struct Search<'a> {
     geometry: Geometry,
     epoch: Epoch,
     end: LogStart,
     /// Segments that batches beyond the end lead to.
     ahead: Vec<BlockRun>,
+    /// Where the first error goes, if what can't be read is passed over.
+    unreadable: Option<&'a mut Option<DeviceError>>,
 }
 
-impl Search {
+impl<'a> Search<'a> {
+    /// For what lies behind `end`.
+    pub(crate) fn new(
+        geometry: Geometry,
+        epoch: Epoch,
+        end: LogStart,
+        unreadable: Option<&'a mut Option<DeviceError>>,
+    ) -> Self {
+        Self { geometry, epoch, end, ahead: Vec::new(), unreadable }
+    }
+
+    /// A batch that proves the chain to have been longer, and durable. It is sought in the rest of the segment and, if `beyond`, in
+    /// every segment to which what is found there leads.
+    pub(crate) async fn find_contradiction(
+        &mut self,
+        window: &mut Window,
+        beyond: bool,
+    ) -> Result<Option<BatchHeader>, DeviceError> {
+        let end = self.end;
+        let rest = BlockRun::new(end.addr, end.segment.end() - end.addr);
+        let found = self.look_through(window, rest, end.segment).await?;
+        if found.is_some() || !beyond {
+            return Ok(found);
+        }
+        let copy = BlockRun::new(lead_copy_addr(end.segment), 1);
+        if let Some(later) = self.look_through(window, copy, end.segment).await? {
+            return Ok(Some(later));
+        }
+        let mut searched = vec![end.segment];
+        while let Some(segment) = self.ahead.pop() {
+            // Segments of one log do not overlap. A damaged image could lead round for ever.
+            if searched.iter().any(|other| segment.start < other.end() && other.start < segment.end()) {
+                continue;
+            }
+            searched.push(segment);
+            if let Some(later) = self.look_through(window, segment, segment).await? {
+                return Ok(Some(later));
+            }
+        }
+        Ok(None)
+    }
+
     /// Looks through `run`, a part of `segment`.
     async fn look_through(
         &mut self,
@@ -60,7 +70,14 @@ impl Search {
         segment: BlockRun,
     ) -> Result<Option<BatchHeader>, DeviceError> {
         for addr in run.start..run.end() {
-            let block = window.read(BlockRun::new(addr, 1), run.end()).await?;
+            let block = match (window.read(BlockRun::new(addr, 1), run.end()).await, &mut self.unreadable) {
+                (Ok(block), _) => block,
+                (Err(error), Some(unreadable)) => {
+                    unreadable.get_or_insert(error);
+                    continue;
+                }
+                (Err(error), None) => return Err(error),
+            };
             let Ok((header, _)) = BatchHeader::decode(block, self.geometry) else { continue };
             let is_copy = addr == lead_copy_addr(segment) && header.segment == segment;
             let beyond = header.epoch == self.epoch && header.seq >= self.end.seq;

@@ -29,8 +29,13 @@ impl Window {
             self.ahead_blocks = (2 * self.ahead_blocks).min(AHEAD_BLOCKS_MAX);
             self.run = BlockRun::new(run.start, run.blocks.max(ahead));
             self.bytes = None;
-            let bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await?;
-            self.bytes = Some(bytes);
+            let mut bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await;
+            if bytes.is_err() && self.run.blocks > run.blocks {
+                // It may be a block that nobody wants.
+                (self.run, self.ahead_blocks) = (run, 1);
+                bytes = self.device.read_at(run.offset_bytes(), run.len_bytes() as usize).await;
+            }
+            self.bytes = Some(bytes?);
         }
         let from = (run.start - self.run.start) as usize * BLOCK_BYTES;
         let bytes = self.bytes.as_ref().expect("just read, or at hand");

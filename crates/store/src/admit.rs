@@ -15,6 +15,9 @@ pub enum Admission {
     /// Releases space or is needed to do so (unlink, truncate, orphan cleanup, attribute changes): draws on the
     /// reserve.
     Shrink,
+    /// The same for who holds what the placing anew of data may need (leases, a file's write-back), or is placing it: it does not
+    /// wait for memory that only comes free after that.
+    Finish,
 }
 
 /// How much a change may put into memory at most. It is admitted before it is known to the last byte.
@@ -109,12 +112,12 @@ impl Store {
         size: ChangeSize,
     ) -> Result<Admitted, StoreError> {
         self.health.writable()?;
-        self.throttle().await?;
+        self.throttle(admission).await?;
         // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
         let admitted = Admitted::begin(self, size);
         match admission {
             Admission::Grow => self.find_room(0).await?,
-            Admission::Shrink => self.find_reserve().await?,
+            Admission::Shrink | Admission::Finish => self.find_reserve().await?,
         }
         Ok(admitted)
     }
@@ -141,14 +144,15 @@ impl Store {
 
     /// Waits while memtables of twice the limit, far more unflushed log and data than the background lets be, or a pending log
     /// that nobody gets round to sealing are in memory. A device whose flush takes long makes writers slow by this, and nothing else.
-    async fn throttle(&self) -> Result<(), StoreError> {
+    async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
+        let passes = || admission == Admission::Finish && self.is_leaving_log();
         loop {
             let ended = self.checkpoint_ended.listen();
             let fits = self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes;
-            if fits || self.leaving_log.load(Ordering::Acquire) {
+            if fits || passes() {
                 break;
             }
-            self.health.writable()?;
+            self.require_open()?;
             self.ask_for_checkpoint();
             ended.await;
         }
@@ -158,12 +162,21 @@ impl Store {
             let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
             let sealed = backlog.pending_bytes < self.pending_bytes_max();
             let waits = !(flushed && (sealed || self.breaks(Canary::UnboundedPending)));
-            if !waits || self.leaving_log.load(Ordering::Acquire) {
+            if !waits || passes() {
                 return Ok(());
             }
-            self.health.writable()?;
+            self.require_open()?;
             self.wake.notify(usize::MAX);
             drained.await;
+        }
+    }
+
+    /// Fails where nobody is left who would end a wait.
+    fn require_open(&self) -> Result<(), StoreError> {
+        self.health.writable()?;
+        match self.closing.load(Ordering::Acquire) {
+            true => Err(StoreError::ReadOnly { reason: "it is being closed".into() }),
+            false => Ok(()),
         }
     }
 
@@ -193,7 +206,10 @@ impl Store {
             }
             self.health.writable()?;
             self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
-            self.checkpoint_for_room().await?;
+            match self.checkpoint_for_room().await {
+                Err(StoreError::Device(_)) if self.log_was_left_soon().await => {}
+                ended => ended?,
+            }
         }
         if self.room().holds(blocks) {
             return Ok(());

@@ -165,6 +165,7 @@ impl Store {
                 state.failures.end();
             }
             Err(error) => {
+                self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::error!("checkpoint failed: {error}");
                 // Room can still be made.
                 if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
@@ -476,6 +477,9 @@ impl Store {
     pub async fn close(&self) -> Result<(), StoreError> {
         self.closing.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
+        // The background ends: who waits for it would wait for ever if this fails.
+        self.checkpoint_ended.notify(usize::MAX);
+        self.drained.notify(usize::MAX);
         if self.options.read_only {
             return Ok(());
         }

@@ -79,6 +79,7 @@ pub struct Counters {
     pub(crate) data_bytes_read: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoints_failed: AtomicU64,
     pub(crate) checkpoints_for_room: AtomicU64,
     pub(crate) background_flushes: AtomicU64,
     pub(crate) markers: AtomicU64,
@@ -140,10 +141,12 @@ pub struct CountersSnapshot {
     pub data_bytes: u64,
     /// Bytes of file data read from the device.
     pub data_bytes_read: u64,
-    /// Blocks that were not what their checksum says.
+    /// Blocks of data and nodes of the tree that were not what their checksum says.
     pub checksum_errors: u64,
     /// Checkpoints ended well.
     pub checkpoints: u64,
+    /// Checkpoints that failed. What they were to hold is in the log, and the next one's.
+    pub checkpoints_failed: u64,
     /// Checkpoints forced because there was no room.
     pub checkpoints_for_room: u64,
     /// Logs that were left behind because a part of the device could not be written.
@@ -233,6 +236,7 @@ impl Counters {
             data_bytes_read: get(&self.data_bytes_read),
             checksum_errors: get(&self.checksum_errors),
             checkpoints: get(&self.checkpoints),
+            checkpoints_failed: get(&self.checkpoints_failed),
             checkpoints_for_room: get(&self.checkpoints_for_room),
             logs_left: get(&self.logs_left),
             background_flushes: get(&self.background_flushes),

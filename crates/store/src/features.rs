@@ -12,6 +12,13 @@ impl Store {
     /// Returns when a durable superblock says that this number of a new object was handed out: no crash lets it be drawn again, even if
     /// no item is logged under it.
     pub async fn keep_number(&self, number: u64) -> Result<(), StoreError> {
+        match self.unless_log_left(self.try_keep_number(number).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_keep_number(number).await,
+        }
+    }
+
+    async fn try_keep_number(&self, number: u64) -> Result<(), StoreError> {
         let mut state = self.checkpoint.lock().await;
         if self.superblock.read().next_object > number {
             return Ok(());
@@ -38,7 +45,14 @@ impl Store {
 
     /// Changes what checkpoints only copy from one superblock to the next, and takes one. A crash leaves the old superblock
     /// or the new one, as at any checkpoint.
-    async fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), StoreError> {
+    async fn change_superblock(&self, change: impl Fn(&mut Superblock)) -> Result<(), StoreError> {
+        match self.unless_log_left(self.try_change_superblock(&change).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_change_superblock(&change).await,
+        }
+    }
+
+    async fn try_change_superblock(&self, change: &impl Fn(&mut Superblock)) -> Result<(), StoreError> {
         // Whoever holds it is the only one to write superblocks.
         let mut state = self.checkpoint.lock().await;
         let before = self.superblock.read().clone();

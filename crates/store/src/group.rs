@@ -156,6 +156,11 @@ impl GroupCommit {
         self.expected.store(group.members.load(Ordering::Acquire) + gathering, Ordering::Release);
     }
 
+    /// True once after each such demand.
+    pub(crate) fn take_rewrite(&self) -> bool {
+        self.rewrite.swap(false, Ordering::AcqRel)
+    }
+
     /// Demands that everything not durable be written again.
     pub(crate) fn demand_rewrite(&self) {
         self.rewrite.store(true, Ordering::Release);
@@ -234,6 +239,15 @@ impl Store {
                 drop(lead);
                 // The first error tells more than what came of it.
                 result.map_err(|_| StoreError::Device(error))
+            }
+            // Somebody else has left the log meanwhile, and made all of this durable.
+            Err(StoreError::Device(_))
+                if drive.batches.count > 0 && self.is_durable(OpSeq(drive.batches.op)) =>
+            {
+                (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
+                self.group.answered(group);
+                drop(lead);
+                Ok(())
             }
             result => {
                 // Who gathers meanwhile counts among those who are about, so before the next driver is let in.
@@ -372,7 +386,7 @@ impl Store {
     pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
         let writes: Vec<_> = {
             let log = self.log.lock();
-            if self.group.rewrite.swap(false, Ordering::AcqRel) {
+            if self.group.take_rewrite() {
                 let all = log.sealed.iter().flat_map(Sealed::writes);
                 all.for_each(|write| write.rewrite(&self.tracker, &self.space));
             }

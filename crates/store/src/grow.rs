@@ -57,6 +57,13 @@ impl Store {
 
     /// The same once the device is large enough.
     async fn enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
+        match self.unless_log_left(self.try_enlarge_to(total_blocks).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_enlarge_to(total_blocks).await,
+        }
+    }
+
+    async fn try_enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
         // Whoever holds it is the only one to write superblocks.
         let mut state = self.checkpoint.lock().await;
         self.health.writable()?;

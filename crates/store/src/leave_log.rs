@@ -21,12 +21,17 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Key};
 use syncline_sync::atomic::Ordering;
 
 /// How often data is placed anew before the device counts as unwritable: the new place may be bad, too.
 const ROUNDS_MAX: usize = 4;
+
+/// How often, and how long each time, who wants room waits for others who leave a log: two seconds.
+const OTHERS_LEAVE_ROUNDS: u32 = 40;
+const OTHERS_LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Places data anew, for a store that does not know what its items mean.
 pub trait Relocate: Send + Sync {
@@ -84,7 +89,36 @@ impl Store {
     /// True when a write of a sealed batch failed, and not because of a flush: repeating it may never help.
     pub(crate) fn has_hole(&self) -> bool {
         let log = self.log.lock();
+        // What found no room in the log is pending, its data written or not.
         log.sealed.iter().flat_map(Sealed::writes).any(|write| failed_for_good(write))
+            || self.commit.lock().writes.iter().any(|data| failed_for_good(data.write()))
+    }
+
+    /// Waits a little for others to leave a log that the device does not take. Not for long: the caller may hold a lease that they
+    /// need. True when they have.
+    pub(crate) async fn log_was_left_soon(&self) -> bool {
+        for _ in 0..OTHERS_LEAVE_ROUNDS {
+            if !self.has_hole() && !self.is_leaving_log() {
+                return true;
+            }
+            self.spawn.sleep(OTHERS_LEAVE_PAUSE).await;
+        }
+        false
+    }
+
+    /// What something that took a checkpoint answered; `None` where that failed because the device did not take the log, which is left
+    /// now: it is to be done again. The caller holds no lease.
+    pub(crate) async fn unless_log_left<T>(
+        &self,
+        result: Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        match result {
+            Err(StoreError::Device(error)) if self.has_hole() => {
+                self.leave_log().await.map_err(|_| StoreError::Device(error))?;
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
     }
 
     /// True while somebody places data anew.
@@ -172,6 +206,10 @@ impl Store {
             let logs = log.sealed.iter().flat_map(|sealed| [&sealed.log].into_iter().chain(&sealed.copy));
             (logs.cloned().collect(), log.sealed.iter().map(|sealed| sealed.data.clone()).collect())
         };
+        if self.group.take_rewrite() {
+            // A flush failed, and may have taken with it what had been written (rule R6).
+            data.iter().flatten().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
+        }
         for write in logs {
             let _ = write.wait().await;
             if failed_for_good(&write) {

@@ -23,7 +23,9 @@ use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry};
-use syncline_log::{Believed, Chain, Pending, Scan, Window, payload_of, scan_believing, verify_named};
+use syncline_log::{
+    Believed, Chain, Pending, Reading, Scan, Window, payload_of, scan_believing, verify_named,
+};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, RwLock};
@@ -141,9 +143,13 @@ impl Store {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
         let (space, table) = load_structures(&tracker, &superblock, options.read_only, &mut report).await?;
-        let believed = believed(&options);
-        let found =
-            scan_believing(&device, superblock.geometry, superblock.epoch, superblock.log, believed).await?;
+        let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
+        let lenient = options.read_only || options.accept_damaged_log;
+        let reading = Reading { clean: superblock.clean, lenient };
+        let found = scan_believing(&device, geometry, epoch, log, reading, believed(&options)).await?;
+        report
+            .notes
+            .extend(found.unreadable.iter().map(|error| format!("the log can't be read in full: {error}")));
         report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
@@ -493,7 +499,7 @@ pub(crate) fn assemble(
         sealed: VecDeque::new(),
         unflushed_bytes: 0,
         durable_seq: replayed.end.seq - 1,
-        marked_seq: replayed.end.seq,
+        marked_seq: replayed.end.seq - 1,
         segments: vec![segment],
         bytes_since_freeze: 0,
         stalled: false,

@@ -203,9 +203,16 @@ pub(crate) async fn write_slot(
     let copies = superblock.geometry.superblock_copies(slot);
     Superblock::decode(&block).map_err(|detail| StoreError::Corrupt { addr: copies[0], detail })?;
     let writes = copies.map(|addr| tracker.write(addr * BLOCK_BYTES as u64, vec![block.clone()]));
-    let mut newest = Default::default();
+    let (mut newest, mut failed) = (Default::default(), None);
+    // For both, also when the first fails: one that is still on its way could overtake the slot's next superblock.
     for write in writes {
-        newest = write.wait().await?.max(newest);
+        match write.wait().await {
+            Ok(ticket) => newest = ticket.max(newest),
+            Err(error) => failed = Some(error),
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error.into());
     }
     tracker.make_durable(newest).await?;
     Ok(())

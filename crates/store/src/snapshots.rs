@@ -234,6 +234,13 @@ impl Store {
         if !Snapshot::is_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());
         }
+        match self.unless_log_left(self.try_create_snapshot(name, created_ns).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_create_snapshot(name, created_ns).await,
+        }
+    }
+
+    async fn try_create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
         if state.table.find(name).is_ok() {
             return Err(SnapshotError::Exists { name: name.to_owned() }.into());
@@ -248,6 +255,13 @@ impl Store {
 
     /// Deletes a snapshot that nobody has open. What only it kept is free when this returns.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
+        match self.unless_log_left(self.try_delete_snapshot(name).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_delete_snapshot(name).await,
+        }
+    }
+
+    async fn try_delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
         let mut state = self.checkpoint.lock().await;
         let id = state.table.find(name)?.id;
         if !self.device().claim_snapshot(id, Claim::Exclusive)? {

@@ -154,7 +154,10 @@ impl Store {
 
     /// What has been counted since the image was opened.
     pub fn counters(&self) -> CountersSnapshot {
-        self.counters.snapshot(self.tracker.counters())
+        let counters = self.counters.snapshot(self.tracker.counters());
+        // Metadata is read and compared by the tree.
+        let checksum_errors = counters.checksum_errors + self.tree.counters().nodes_corrupt;
+        CountersSnapshot { checksum_errors, ..counters }
     }
 
     /// What the device did since the image was opened.

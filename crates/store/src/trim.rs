@@ -34,11 +34,9 @@ impl Store {
         if !self.device().discards() {
             return Err(StoreError::KeepsRoom);
         }
-        {
-            // After two superblocks neither slot leads to anything that was free or freed before.
-            let mut state = self.checkpoint.lock().await;
-            self.run_checkpoint(&mut state, false).await?;
-            self.run_checkpoint(&mut state, false).await?;
+        // After two superblocks neither slot leads to anything that was free or freed before.
+        if self.unless_log_left(self.checkpoint_twice().await).await?.is_none() {
+            self.checkpoint_twice().await?;
         }
         let block = BLOCK_BYTES as u64;
         let usable = self.geometry().usable();
@@ -81,6 +79,12 @@ impl Store {
             self.discard_batch(batch).await.1?;
         }
         Ok(())
+    }
+
+    async fn checkpoint_twice(&self) -> Result<(), StoreError> {
+        let mut state = self.checkpoint.lock().await;
+        self.run_checkpoint(&mut state, false).await?;
+        self.run_checkpoint(&mut state, false).await
     }
 
     /// Discards what is free of some runs. Says how many bytes were, also when a later one failed.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use syncline_device::{AlignedBuf, Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{
+    AlignedBuf, Background, Device, DeviceExt, MemoryDevice, Spawn, WorkerOptions, block_on,
+};
 use syncline_format::Key;
 use syncline_store::{
     Admission, DataWrite, FormatOptions, GiveWay, OpSeq, Store, StoreError, StoreOptions, Transaction, format,
@@ -350,4 +352,30 @@ fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
             .expect("a writer waits for a checkpoint that nobody makes");
     }
     assert!(store.counters().checkpoints > 100);
+}
+
+/// A rotten node is damage like a rotten block of data, and a checkpoint that meets it is no secret.
+#[test]
+fn damaged_metadata_is_counted_and_so_is_a_checkpoint_that_fails() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    let mut transaction = Transaction::new();
+    transaction.put(key(100, 0), "value");
+    store.commit(transaction).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open(&device, &spawn);
+    let root = store.superblock().tree.node.addr;
+    let rotten = AlignedBuf::copy_from(&vec![0x5a; 4096]).into_bytes();
+    block_on(device.write_at(root * 4096, vec![rotten])).unwrap();
+    assert!(matches!(block_on(store.get(key(100, 0))), Err(StoreError::Corrupt { .. })));
+    let counters = store.counters();
+    assert_eq!((counters.checksum_errors, counters.checkpoints_failed), (1, 0));
+    let mut transaction = Transaction::new();
+    transaction.put(key(101, 0), "value");
+    store.commit(transaction).unwrap();
+    assert!(block_on(store.checkpoint()).is_err());
+    let counters = store.counters();
+    assert!(counters.checksum_errors > 1 && counters.checkpoints_failed > 0, "{counters:?}");
 }

@@ -213,8 +213,13 @@ pub const METRICS: &[Metric] = &[
     ),
     bytes(count("data_written", "/store/data_bytes", "File data written to the device")),
     bytes(count("data_read", "/store/data_bytes_read", "File data read from the device")),
-    count("checksum_errors", "/store/checksum_errors", "Blocks that were not what their checksum says"),
+    count(
+        "checksum_errors",
+        "/store/checksum_errors",
+        "Blocks and nodes that were not what their checksum says",
+    ),
     count("checkpoints", "/store/checkpoints", "Checkpoints that ended well"),
+    count("checkpoints_failed", "/store/checkpoints_failed", "Checkpoints that failed"),
     count(
         "checkpoints_for_room",
         "/store/checkpoints_for_room",

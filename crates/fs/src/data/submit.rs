@@ -88,7 +88,7 @@ pub(crate) async fn submit_once(
     let (mut first, end) = (0, begin(&mut inode.state.lock()));
     fs.store.give_way();
     loop {
-        let room = fs.store.admit(Admission::Shrink).await?;
+        let room = fs.store.admit(Admission::Finish).await?;
         let lease = inode.lease.write().await;
         if is_clean(&inode.state.lock(), aim) {
             return Ok(());

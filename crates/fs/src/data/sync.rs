@@ -188,8 +188,8 @@ pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<()
 
 /// Submits the files (in the order of their numbers) in one transaction.
 async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitted) -> Result<(), FsError> {
-    let _writebacks = submit::hold_writebacks(files).await;
     let _room = fs.store.admit(Admission::Shrink).await?;
+    let _writebacks = submit::hold_writebacks(files).await;
     let _leases = lease_all(files).await;
     submit_leased(fs, files, Aim::Log, note).await
 }

@@ -329,7 +329,7 @@ async fn delete_from(
 ) -> Result<(), FsError> {
     for round in 0_u64.. {
         // For the first the caller has room.
-        let _room = if round > 0 { Some(fs.store.admit(Admission::Shrink).await?) } else { None };
+        let _room = if round > 0 { Some(fs.store.admit(Admission::Finish).await?) } else { None };
         let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
         let mut extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
         if keep_preallocated {

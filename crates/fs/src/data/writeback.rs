@@ -73,7 +73,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
 
 /// A small file lies in its inode item: there is nothing to write beside it.
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    let _room = fs.store.admit(Admission::Shrink).await?;
+    let _room = fs.store.admit(Admission::Finish).await?;
     let _lease = inode.lease.write().await;
     if submit::is_clean(&inode.state.lock(), Aim::Place) {
         return Ok(());
@@ -126,7 +126,7 @@ async fn round_once(
     way: Way,
     note: &mut Submitted,
 ) -> Result<u64, FsError> {
-    let room = fs.store.admit(Admission::Shrink).await?;
+    let room = fs.store.admit(Admission::Finish).await?;
     let algorithm = pack::algorithm(inode);
     let end = blocks.end;
     let (mut flight, next) = {
@@ -145,7 +145,7 @@ async fn round_once(
     let written = flight.wait().await;
     place::note(&flight.placements, note);
     note.blocks_before_log = note.blocks;
-    let _room = fs.store.admit(Admission::Shrink).await?;
+    let _room = fs.store.admit(Admission::Finish).await?;
     let _lease = inode.lease.write().await;
     flight.land(all && next == end && written.is_ok(), note).await?;
     written?;

@@ -1,8 +1,13 @@
 //! What idle hours, slow flushes and failing writes do to a store.
 
 mod bad_sector;
+mod closing;
 mod idle;
 mod late_retry;
+mod leaving_log;
+mod marker;
+mod memory;
 mod slow_flush;
 mod superblock;
 mod support;
+mod unreadable_log;

@@ -43,10 +43,10 @@ pub(super) async fn clear(
     if clearing != Clearing::Punch {
         enable(fs).await?;
     }
+    let _room = fs.store.admit(Admission::Shrink).await?;
     // Whoever holds it has no blocks in flight: what is dirty, or named, is all there is.
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
-    let _room = fs.store.admit(Admission::Shrink).await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
@@ -147,7 +147,7 @@ async fn clear_rest(
     room: &mut Option<Reservation>,
 ) -> Result<(), FsError> {
     while !blocks.is_empty() {
-        let _room = fs.store.admit(Admission::Shrink).await?;
+        let _room = fs.store.admit(Admission::Finish).await?;
         let found = extents(fs, inode, blocks.clone()).await?;
         let end = end_of(&found, blocks.end);
         let cleared_range = blocks.start..end;

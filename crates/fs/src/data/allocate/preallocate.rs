@@ -43,10 +43,10 @@ pub(super) async fn preallocate(
     kill_privileges: bool,
 ) -> Result<(), FsError> {
     enable(fs).await?;
+    let _room = fs.admit_growth().await?;
     // Whoever holds it has no blocks in flight.
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
-    let _room = fs.admit_growth().await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     // Room is no data: a file that may only grow can have it anywhere.

@@ -47,9 +47,9 @@ pub(super) async fn shift(
         return Err(FsError::Invalid("offset and length must be multiples of 4096"));
     }
     unplaced::require_whole(inode)?;
+    let _room = fs.admit_growth().await?;
     let _writebacks = submit::hold_writebacks(&[inode]).await;
     submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
-    let _room = fs.admit_growth().await?;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;

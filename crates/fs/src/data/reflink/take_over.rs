@@ -59,11 +59,11 @@ impl<'a> Span<'a> {
         let mut files = vec![self.from, self.to];
         files.sort_by_key(|inode| inode.ino);
         files.dedup_by_key(|inode| inode.ino);
+        let _room = fs.admit_growth().await?;
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
             submit::submit_once(fs, inode, submit::Aim::Place, &mut Submitted::default()).await?;
         }
-        let _room = fs.admit_growth().await?;
         let leases = lease_all(&files).await;
         for inode in &files {
             fs.require_present(inode)?;
