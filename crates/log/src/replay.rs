@@ -48,7 +48,8 @@ pub struct Scan {
 /// How much of the log is read, and what becomes of what can't be.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Reading {
-    /// Nothing: the superblock says that the log is empty.
+    /// The superblock says that the log is empty. It may have got batches while that was written; what can't be read behind them is
+    /// passed over.
     pub clean: bool,
     /// What can't be read ends the chain and is passed over in the search. Else it is an error: an end of the log that is none would
     /// lose what was acknowledged.
@@ -110,9 +111,6 @@ pub async fn scan_believing(
         contradiction: None,
         unreadable: None,
     };
-    if reading.clean {
-        return Ok(scan);
-    }
     loop {
         let next = Next { geometry, epoch, end: scan.end, believed };
         let (header, checksum) = match next.batch_or_copy(&mut window, device, &mut scan.copies_used).await {
@@ -133,7 +131,7 @@ pub async fn scan_believing(
             break;
         }
     }
-    let unreadable = reading.lenient.then_some(&mut scan.unreadable);
+    let unreadable = (reading.lenient || reading.clean).then_some(&mut scan.unreadable);
     let mut search = Search::new(geometry, epoch, scan.end, unreadable);
     scan.contradiction = search.find_contradiction(&mut window, !believed.segment).await?;
     Ok(scan)
@@ -155,12 +153,18 @@ impl Next {
         device: &Arc<dyn Device>,
         copies_used: &mut Vec<BatchHeader>,
     ) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
-        if let Some(found) = self.batch(window).await? {
+        let batch = self.batch(window).await;
+        if let Ok(Some(found)) = batch {
             return Ok(Some(found));
         }
-        let copy = self.copy(device).await?;
-        copies_used.extend(copy.as_ref().map(|(header, _)| *header));
-        Ok(copy)
+        // Also in place of one that can't be read.
+        match self.copy(device).await? {
+            None => batch,
+            copy => {
+                copies_used.extend(copy.as_ref().map(|(header, _)| *header));
+                Ok(copy)
+            }
+        }
     }
 
     /// The batch that continues the chain, if a whole one is there.
@@ -222,6 +226,10 @@ fn payload<'a>(bytes: &'a [u8], header: &BatchHeader) -> Option<&'a [u8]> {
 
 /// The records of an accepted batch, read again.
 pub async fn payload_of(window: &mut Window, header: &BatchHeader) -> Result<Vec<u8>, ReplayError> {
+    if header.payload_bytes == 0 {
+        // Its block may be the one that can't be read, and its copy what counted.
+        return Ok(Vec::new());
+    }
     let bytes = window.read(header.run(), header.segment.end()).await?;
     let detail = FormatError::Checksum { structure: "log batch" };
     payload(bytes, header).map(<[u8]>::to_vec).ok_or(ReplayError::Corrupt {

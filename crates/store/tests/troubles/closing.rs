@@ -1,10 +1,10 @@
-//! Closing that fails.
+//! Closing that fails, and what happens beside it.
 
 use crate::support::{Unruly, background, image, key, open};
 use std::sync::{atomic, mpsc};
 use std::time::Duration;
 use syncline_device::block_on;
-use syncline_store::{Admission, StoreOptions, Transaction};
+use syncline_store::{Admission, Store, StoreOptions, Transaction};
 
 /// Somebody waits for memory while the last checkpoint fails: nobody is left who would end that wait.
 #[test]
@@ -30,4 +30,63 @@ fn a_close_that_fails_leaves_nobody_waiting() {
         answer.is_ok(),
         "the device is back, the store closed with an error, and the writer waits for ever"
     );
+}
+
+/// A sync that is acknowledged while the last checkpoint is on its way, and then the power fails (or the process ends well).
+#[test]
+fn a_sync_acknowledged_while_closing_survives() {
+    let spawn = background();
+    let device = Unruly::new(image(64, &spawn));
+    let store = open(device.clone(), StoreOptions::default(), &spawn);
+    let mut transaction = Transaction::new();
+    transaction.put(key(100), "before");
+    store.commit(transaction).unwrap();
+    device.flush_delay_ms.store(300, atomic::Ordering::SeqCst);
+    let closing = {
+        let store = store.clone();
+        std::thread::spawn(move || block_on(store.close()))
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    let mut transaction = Transaction::new();
+    transaction.put(key(200), "meanwhile");
+    let committed = store.commit(transaction);
+    let synced = committed.map(|op| block_on(store.sync(op)));
+    closing.join().unwrap().unwrap();
+    drop(store);
+    let (store, _) =
+        block_on(Store::open(device.inner.snapshot(), StoreOptions::default(), spawn.clone())).unwrap();
+    let found = block_on(store.get(key(200))).unwrap();
+    assert!(
+        !matches!(synced, Ok(Ok(()))) || found.is_some(),
+        "sync() answered Ok while close() was on its way, and the value is gone"
+    );
+}
+
+/// The last superblock may be on the device or not; it says that the log is empty. Somebody syncs what was committed meanwhile.
+#[test]
+fn a_sync_after_a_close_that_is_uncertain_survives() {
+    let spawn = background();
+    let device = Unruly::new(image(64, &spawn));
+    let options = StoreOptions { patience: Duration::from_millis(600), ..StoreOptions::default() };
+    let store = open(device.clone(), options, &spawn);
+    let mut transaction = Transaction::new();
+    transaction.put(key(100), "before");
+    store.commit(transaction).unwrap();
+    // The first copies of both slots.
+    device.doubtful_below.store(16 * 4096, atomic::Ordering::SeqCst);
+    let closing = {
+        let store = store.clone();
+        std::thread::spawn(move || block_on(store.close()))
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    let mut transaction = Transaction::new();
+    transaction.put(key(200), "meanwhile");
+    let committed = store.commit(transaction);
+    let _ = closing.join().unwrap();
+    let synced = committed.map(|op| block_on(store.sync(op)));
+    let crashed = device.inner.snapshot();
+    drop(store);
+    let (store, _) = block_on(Store::open(crashed, StoreOptions::default(), spawn.clone())).unwrap();
+    let found = block_on(store.get(key(200))).unwrap();
+    assert!(!matches!(synced, Ok(Ok(()))) || found.is_some(), "acknowledged and gone");
 }

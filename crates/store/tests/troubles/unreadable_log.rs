@@ -1,9 +1,12 @@
 //! Blocks of the log that can't be read: what nobody needs keeps nobody from the image.
 
-use crate::support::{background, image, key, open};
+use crate::support::{background, block, image, key, open};
 use bytes::Bytes;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Completion, Device, DeviceError, MemoryDevice, Operation, block_on};
+use syncline_device::{
+    AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
+};
+use syncline_format::batch::BatchHeader;
 use syncline_store::{Store, StoreOptions, Transaction};
 
 /// Memory with a block that can't be read, nor written.
@@ -81,4 +84,56 @@ fn a_crash_while_a_bad_log_is_left_can_be_mounted() {
         }
     }
     assert!(refused.is_empty(), "(read-only, why): {refused:?}");
+}
+
+/// The block that leads to the next segment can't be read; its copy can.
+#[test]
+fn the_copy_of_a_lead_that_cant_be_read_counts() {
+    let spawn = background();
+    let device = image(64, &spawn);
+    let store = open(device.clone(), StoreOptions::default(), &spawn);
+    let mut last = 0;
+    for n in 0..80 {
+        let mut transaction = Transaction::new();
+        (0..6).for_each(|m| transaction.put(key(100 + n * 6 + m), vec![n as u8; 3000]));
+        last = 100 + n * 6;
+        let op = store.commit(transaction).unwrap();
+        block_on(store.sync(op)).unwrap();
+    }
+    let log = store.superblock().log;
+    let geometry = store.geometry();
+    let crashed = device.snapshot();
+    drop(store);
+    let lead = (log.addr..log.segment.end()).find(|addr| {
+        let block = block_on(crashed.read_at(addr * 4096, 4096)).unwrap();
+        BatchHeader::decode(&block, geometry)
+            .is_ok_and(|(header, _)| header.leads_on() && header.addr == *addr)
+    });
+    let lead = lead.expect("the log went on in another segment");
+    let mut wrong = Vec::new();
+    for (name, rotten, read_only, accept) in [
+        ("rotten", true, false, false),
+        ("unreadable", false, false, false),
+        ("unreadable, read-only", false, true, false),
+        ("unreadable, accept-damaged-log", false, false, true),
+    ] {
+        let memory = crashed.snapshot();
+        if rotten {
+            block_on(memory.write_at(lead * 4096, vec![block(0)])).unwrap();
+        }
+        let device = Arc::new(Unreadable(memory, if rotten { u64::MAX } else { lead * 4096 }));
+        let options = StoreOptions { read_only, accept_damaged_log: accept, ..StoreOptions::default() };
+        match block_on(Store::open(device, options, spawn.clone())) {
+            Err(error) => wrong.push(format!("{name}: {error}")),
+            Ok((store, report)) => {
+                if block_on(store.get(key(last))).unwrap().is_none() {
+                    wrong.push(format!(
+                        "{name}: what was synced last is gone; {} batches, {:?}",
+                        report.batches, report.notes
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
