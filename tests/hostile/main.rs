@@ -6,6 +6,7 @@ mod support;
 
 mod bad_input;
 mod devices;
+mod disk;
 mod escapes;
 mod idle;
 mod images;
@@ -16,5 +17,6 @@ mod mount_points;
 mod refused_mounts;
 mod repair;
 mod slow_flush;
+mod unmounting;
 mod usage;
 mod users;

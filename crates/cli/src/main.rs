@@ -140,6 +140,9 @@ enum Command {
     /// Measure Syncline beside ext4, xfs and btrfs
     #[command(after_help = examples::BENCH)]
     Bench(commands::bench::Args),
+    /// Ask a mount's daemon, for those who do not wait for ever
+    #[command(hide = true)]
+    Ask(commands::ask::Args),
     /// Serve the filesystem that keeps nothing, which `bench` compares with
     #[command(hide = true)]
     BenchNull(commands::bench_null::Args),
@@ -188,6 +191,7 @@ fn run(command: Command) -> Outcome {
         Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Ask(args) => commands::ask::run(&args),
         Command::BenchNull(args) => commands::bench_null::run(&args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Completions(args) => commands::completions::run(&args),

@@ -1,14 +1,19 @@
 //! `syncline umount`: unmount and wait until the image is clean.
 
+use super::ask;
+use super::figures::IDENTITY;
 use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{Device, block_on};
+use syncline_format::superblock::Superblock;
 use syncline_fuse::{
     Elsewhere, FILESYSTEM_TYPE, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
 };
+use uuid::Uuid;
 
 /// How long a mount may be busy until it is taken for in use.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
@@ -16,12 +21,15 @@ const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 /// How often a daemon that does not end is asked about other mounts.
 const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 
+/// How long at least the daemon may take to answer, and the kernel to unmount.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Arguments of `umount`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that an image is mounted at
     directory: PathBuf,
-    /// Seconds to wait for the last checkpoint
+    /// Seconds to wait for the daemon and its last checkpoint
     #[arg(long, default_value_t = 300)]
     timeout: u64,
 }
@@ -36,15 +44,27 @@ pub fn run(args: Args) -> Outcome {
             Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
         );
     };
-    let daemon = control::text(&directory, "daemon").ok();
-    let daemon: Value = daemon.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    unmount(&directory)?;
-    let Some(pid) = daemon["pid"].as_i64() else { return Ok(ExitCode::SUCCESS) };
-    wait_for_exit(pid, &mounted, Duration::from_secs(args.timeout))?;
+    let started = Instant::now();
+    let timeout = Duration::from_secs(args.timeout);
+    let left = || timeout.saturating_sub(started.elapsed());
+    ask::require_answer(&directory, timeout.max(LEAST_PATIENCE))?;
+    let told = |name| control::text(&directory, name).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let (daemon, identity): (Value, Value) =
+        (told("daemon").unwrap_or_default(), told(IDENTITY).unwrap_or_default());
+    let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
+    unmount(&directory, left().max(LEAST_PATIENCE))?;
+    let Some(pid) = daemon["pid"].as_i64() else {
+        note!(
+            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
+            directory.display()
+        );
+        return Ok(ExitCode::SUCCESS);
+    };
+    wait_for_exit(pid, &mounted, left())?;
     // One that was mounted read-only is as it was.
     let written = daemon["read_only"] != true;
     if let Some(image) = daemon["image"].as_str().filter(|_| written) {
-        require_clean(Path::new(image))?;
+        require_clean(Path::new(image), uuid)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -60,18 +80,26 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
 
 /// Unmounts as root, or through fusermount3. Somebody like `syncline top`, who asks the daemon now and then, holds the mount for a
 /// moment each time, so one that is busy is tried again before it counts as that.
-fn unmount(directory: &Path) -> Result<(), Failure> {
+fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
     let program = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3" };
-    let mut command = Command::new(program);
-    if program == "fusermount3" {
-        command.arg("-u");
-    }
-    command.arg("--").arg(directory);
     let started = Instant::now();
     loop {
-        let output = command
-            .output()
+        let mut command = Command::new(program);
+        if program == "fusermount3" {
+            command.arg("-u");
+        }
+        command.arg("--").arg(directory);
+        let output = ask::output_within(command, patience)
             .map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
+        let Some(output) = output else {
+            let text = format!(
+                "{} is being unmounted, but its daemon does not take what the kernel still has to write",
+                directory.display()
+            );
+            return Err(Failure::new(text).next(
+                "wait for it; if it hangs, 'kill -9' ends the daemon, and what was not synced is lost",
+            ));
+        };
         if output.status.success() {
             return Ok(());
         }
@@ -149,18 +177,41 @@ fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
     Err(Failure::of(Cause::InUse, text))
 }
 
-/// The daemon is gone: its last superblock says whether it got everything done.
-fn require_clean(image: &Path) -> Result<(), Failure> {
-    let Ok(device) = super::image::open_read_only(image) else {
-        return Ok(()); // Somebody mounted it again at once.
+/// The daemon is gone: its last superblock says whether it got everything done. Who can't read it can't say that.
+fn require_clean(image: &Path, uuid: Option<Uuid>) -> Result<(), Failure> {
+    let superblock = match last_superblock(image) {
+        Ok(superblock) => superblock,
+        // Somebody has mounted it again at once, and so has recovered what was synced.
+        Err(failure) if failure.code() == Cause::InUse as u8 => return Ok(()),
+        Err(failure) => {
+            let text = format!(
+                "it is unmounted, but whether the last checkpoint ended well can't be told, and what was not synced may be lost: {failure}"
+            );
+            return Err(Failure::new(text).with_code(failure.code()));
+        }
     };
-    let device: std::sync::Arc<dyn Device> = device;
-    let slots = block_on(syncline_store::read_superblocks(&device))
-        .map_err(|error| Failure::from(error).about(image))?;
-    if slots.superblock.clean {
+    if uuid.is_some_and(|uuid| *uuid.as_bytes() != superblock.uuid) {
+        let text =
+            "it is unmounted, but another image is at its place now, so what was not synced may be lost";
+        return Err(Failure::of(Cause::NotAnImage, text)
+            .about(image)
+            .next("if it was moved, mount it where it is now to recover what was synced"));
+    }
+    if superblock.clean {
         return Ok(());
     }
     let text =
         "it is unmounted, but the last checkpoint did not end well, so what was not synced may be lost";
     Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
+}
+
+fn last_superblock(image: &Path) -> Result<Superblock, Failure> {
+    if !image.exists() {
+        let text = format!("there is no {} any more", image.display());
+        return Err(Failure::of(Cause::NotAnImage, text)
+            .next("if it was moved, mount it where it is now to recover what was synced"));
+    }
+    let device: Arc<dyn Device> = super::image::open_read_only(image)?;
+    let slots = block_on(syncline_store::read_superblocks(&device));
+    Ok(slots.map_err(|error| Failure::from(error).about(image))?.superblock)
 }

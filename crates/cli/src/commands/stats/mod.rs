@@ -2,6 +2,7 @@
 
 mod watch;
 
+use super::ask;
 use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use crate::metrics::{self, Mounted};
@@ -46,6 +47,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    ask::require_answer(&args.directory, ask::PATIENCE)?;
     if let Some(every) = args.watch {
         watch::watch(&args.directory, every, args.json)?;
         return Ok(ExitCode::SUCCESS);

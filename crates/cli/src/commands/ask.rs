@@ -1,0 +1,82 @@
+//! Asking a daemon that may not answer, and waiting for it no longer than somebody has the patience.
+//!
+//! Who has asked through the mount waits in the kernel, and once the daemon has taken the question not even SIGKILL ends that. So
+//! another process asks: the hidden `syncline ask`. If no answer comes it is left behind, and ends when the daemon answers or ends.
+
+use crate::failure::{Failure, Outcome};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use syncline_fuse::control;
+
+/// How long a daemon that is only asked may take. It answers from memory, without its device.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Arguments of the hidden command `ask`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Any directory or file of a mounted filesystem
+    directory: PathBuf,
+}
+
+/// Runs the command: it has ended when the daemon has answered anything.
+pub fn run(args: &Args) -> Outcome {
+    control::text(&args.directory, "daemon")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a path whose daemon does not answer in time. What it answers, and whether there is one, those tell who ask it next.
+pub fn require_answer(directory: &Path, patience: Duration) -> Result<(), Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("ask").arg("--").arg(directory);
+    match output_within(command, patience)? {
+        Some(_) => Ok(()),
+        None => Err(silent(directory, patience)),
+    }
+}
+
+/// No answer came.
+fn silent(directory: &Path, patience: Duration) -> Failure {
+    let text = format!(
+        "the daemon behind {} has not answered for {} s: it is stopped, or hangs",
+        directory.display(),
+        patience.as_secs()
+    );
+    Failure::new(text).next(
+        "'kill -CONT' lets one go on that was stopped; 'umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
+    )
+}
+
+/// What a command prints until it ends; `None` for one that goes on for too long, which is killed if that is possible.
+pub fn output_within(mut command: Command, patience: Duration) -> io::Result<Option<Output>> {
+    let started = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    loop {
+        if let Some(status) = child.try_wait()? {
+            // Nobody else has the pipes.
+            let bytes = |from: thread::JoinHandle<Vec<u8>>| from.join().unwrap_or_default();
+            return Ok(Some(Output { status, stdout: bytes(stdout), stderr: bytes(stderr) }));
+        }
+        if started.elapsed() > patience {
+            let _ = child.kill();
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Reads all of a pipe beside everything else, so that a full one stops nobody.
+fn collect(from: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            // What came so far is what there is.
+            let _ = from.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
