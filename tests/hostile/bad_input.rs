@@ -74,7 +74,7 @@ const REFUSED: &str = "
     5  | resize short 1GiB                         | short; truncated; full length
     5  | snapshot list short                       | short; truncated; full length
     5  | label short                               | short; truncated; full length
-    5  | mount short empty                         | short; truncated; full length
+    5  | mount short empty                         | short; truncated; full length; truncate -s
     5  | info text                                 | text; smaller than the smallest filesystem; no Syncline image
     5  | mount text empty                          | text; smaller than the smallest filesystem; no Syncline image
     5  | info junk                                 | junk; not a Syncline image; mkfs
@@ -88,7 +88,7 @@ const REFUSED: &str = "
     1  | mkfs image                                | image holds a Syncline filesystem; --force
     2  | mkfs missing --size 8EiB                  | cannot create missing; another --size
     2  | resize image 8EiB                         | cannot make image longer; smaller size
-    2  | mkfs zero                                 | cannot create zero; --size
+    2  | mkfs zero                                 | cannot make an image of zero; --size
     10 | resize image 15MiB                        | image; too few; the smallest size that will do is 16.00 MiB; name that size
     1  | snapshot delete image none                | there is no snapshot; snapshot list
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list

@@ -1,11 +1,12 @@
 //! Devices that fail, fill up or vanish.
 
 use crate::skip_if;
-use crate::support::{Loop, Mount, Place, Tmpfs, no_fuse, not_root, program, run, syncline};
+use crate::support::{Loop, Mount, Place, Tmpfs, no_fuse, not_root, program, run, syncline, tool};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
-use std::path::Path;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -23,6 +24,89 @@ fn a_full_host_is_said_before_anything_is_left_behind() {
     let mut command = program();
     command.arg("mkfs").arg(&image).args(["--size", "16MiB"]);
     run(command).ok();
+}
+
+/// Where a filesystem of the kernel's is mounted; nothing is any more when it is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        tool("umount", &[OsStr::new("-l"), self.0.as_ref()]);
+    }
+}
+
+/// The blocks of a file, in bytes.
+fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn a_sparse_file_that_finds_no_room_stays_sparse() {
+    skip_if!(not_root());
+    let place = Place::new();
+    let backing = place.path().join("backing");
+    fs::File::create(&backing).unwrap().set_len(80 << 20).unwrap();
+    let made = tool("mkfs.ext4", &[OsStr::new("-q"), OsStr::new("-F"), backing.as_ref()]);
+    let Some(device) = made.and_then(|_| Loop::new(&backing)) else {
+        return eprintln!("skipped: there is no ext4 or no loop device here");
+    };
+    let host = Mounted(place.directory("host"));
+    tool("mount", &[device.device.as_ref(), host.0.as_ref()]).expect("it was just made");
+    let disk = host.0.join("disk");
+    fs::File::create(&disk).unwrap().set_len(200 << 20).unwrap();
+    // Something that is there stays, between holes.
+    let mut file = fs::File::options().write(true).open(&disk).unwrap();
+    file.seek(SeekFrom::Start(8 << 20)).unwrap();
+    file.write_all(&[7; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    let before = allocated(&disk);
+    let mut command = program();
+    command.arg("mkfs").arg(&disk);
+    run(command).fails(10, &["cannot make an image of", "No space left", "smaller --size"]);
+    // The host may have a block more to keep its own books in.
+    assert!(
+        allocated(&disk) <= before + 4096,
+        "what was taken is given back: {} of {before}",
+        allocated(&disk)
+    );
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 200 << 20);
+    assert_eq!(fs::read(&disk).unwrap().iter().filter(|byte| **byte == 7).count(), 1 << 20);
+}
+
+/// What a host has promised to an image that is sparse, and does not have when a crash is to be recovered from.
+#[test]
+fn a_mount_on_a_full_host_says_that_there_is_no_room() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "40m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let (image, sparse) = (tmpfs.path.join("image"), tmpfs.path.join("sparse"));
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "32MiB"]);
+    run(command).ok();
+    let mut copy = Command::new("cp");
+    copy.arg("--sparse=always").arg(&image).arg(&sparse);
+    run(copy).ok();
+    fs::remove_file(&image).unwrap();
+    let directory = place.directory("mount");
+    let mut mount = Mount::new(&sparse, &directory, &[]);
+    for number in 0..40 {
+        let path = mount.path.join(format!("synced {number}"));
+        fs::write(&path, vec![number; 10_000]).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+    }
+    mount.kill();
+    drop(mount);
+    let _ = fs::write(tmpfs.path.join("ballast"), vec![1; 64 << 20]);
+    syncline([OsStr::new("mount"), sparse.as_ref(), directory.as_ref()])
+        .fails(10, &["No space left", "free space where the image lies"]);
+    tool("umount", &[OsStr::new("-l"), directory.as_ref()]);
+    fs::remove_file(tmpfs.path.join("ballast")).unwrap();
+    let mount = Mount::new(&sparse, &directory, &[]);
+    assert_eq!(fs::read(mount.path.join("synced 39")).unwrap(), [39; 10_000]);
+    mount.unmount().ok();
 }
 
 #[test]

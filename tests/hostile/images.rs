@@ -53,6 +53,30 @@ fn a_truncated_image_is_called_so() {
 }
 
 #[test]
+fn what_restores_the_length_of_an_image_is_named() {
+    let place = Place::with_image("64MiB");
+    let image = fs::File::options().write(true).open(place.image()).unwrap();
+    image.set_len((64 << 20) - 8192).unwrap();
+    let answer = with_image("info", &place.image()).fails(5, &["truncate -s 67108864"]);
+    assert!(answer.err.contains("syncline check"), "{answer:?}");
+    image.set_len(67_108_864).unwrap();
+    with_image("info", &place.image()).ok();
+}
+
+#[test]
+fn who_reads_only_is_not_told_to_read_only() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let node = newest(&place.image()).tree.node.addr;
+    edit(&place.image(), node * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
+    mount(&place).fails(4, &["mount with -o ro"]);
+    let mut program = program();
+    program.arg("mount").arg(place.image()).arg(place.path().join("mount")).args(["-o", "ro"]);
+    let answer = run(program).fails(4, &["syncline check --repair --dry-run"]);
+    assert!(!answer.err.contains("-o ro"), "{answer:?}");
+}
+
+#[test]
 fn a_foreign_image_is_not_taken_for_ours_and_not_overwritten() {
     let place = Place::new();
     fs::write(place.image(), vec![0; 32 << 20]).unwrap();

@@ -1,7 +1,8 @@
 //! `syncline check --repair` through the binary: exit codes, what it prints, and what it leaves alone.
 
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
+use crate::support::{Answer, Mount, Place, Tmpfs, edit, no_fuse, not_root, program, run, tool};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use syncline_format::superblock::Superblock;
@@ -125,6 +126,28 @@ fn a_mounted_image_is_refused() {
     let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
     check(&place, &["--repair"]).fails(8, &["in use"]);
     mount.unmount().ok();
+}
+
+#[test]
+fn an_undo_file_that_finds_no_room_leaves_nothing_in_the_way() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = filled();
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "8k") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    flip(&place.image(), newest(&place.image()).space.page.addr);
+    let before = fs::read(place.image()).unwrap();
+    let undo = tmpfs.path.join("undo");
+    let arguments = ["--repair", "--undo", undo.to_str().unwrap()];
+    check(&place, &arguments).fails(8, &["No space left", "undo"]);
+    assert!(!undo.exists(), "a part of it undoes nothing");
+    assert!(fs::read(place.image()).unwrap() == before, "nothing was changed");
+    let larger = [OsStr::new("-o"), OsStr::new("remount,size=1m"), tmpfs.path.as_ref()];
+    tool("mount", &larger).expect("it can become larger");
+    assert_eq!(check(&place, &arguments).code, 1);
+    check(&place, &["--take-back", undo.to_str().unwrap()]).ok();
+    assert!(fs::read(place.image()).unwrap() == before);
 }
 
 #[test]

@@ -82,6 +82,16 @@ impl Failure {
         Self { text: text.to_string(), ..self }
     }
 
+    /// The same for somebody who reads only, whom that advice does not help any more.
+    pub fn of_reading_only(self) -> Self {
+        match self.code == Cause::Damaged as u8 {
+            true => self.next(
+                "'syncline check' tells all that is damaged, 'syncline check --repair --dry-run' what can be mended",
+            ),
+            false => self,
+        }
+    }
+
     /// A failure that somebody else has told of.
     pub fn told(code: u8) -> Self {
         Self::new("").with_code(code)
@@ -152,16 +162,18 @@ impl From<DeviceError> for Failure {
                 of(Cause::NotAnImage).next("check the path: a part of it is a file")
             }
             (DeviceError::Open { .. }, _) => of(Cause::Device).next("name an image file or a block device"),
-            (DeviceError::Create { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
-                of(Cause::NoSpace).next("free some space there, or choose a smaller --size")
-            }
+            (
+                DeviceError::Create { .. } | DeviceError::TakeOver { .. },
+                Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            ) => of(Cause::NoSpace).next("free some space there, or choose a smaller --size"),
             (DeviceError::Create { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::Other).next("create the folder first")
             }
-            (DeviceError::Create { .. }, Some(io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput)) => {
-                of(Cause::Usage).next("choose another --size")
-            }
-            (DeviceError::Create { .. }, _) => of(Cause::Other),
+            (
+                DeviceError::Create { .. } | DeviceError::TakeOver { .. },
+                Some(io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput),
+            ) => of(Cause::Usage).next("choose another --size"),
+            (DeviceError::Create { .. } | DeviceError::TakeOver { .. }, _) => of(Cause::Other),
             (DeviceError::Extend { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
                 of(Cause::NoSpace)
                     .next("free some space there, or choose a smaller size; nothing has changed")
@@ -173,6 +185,9 @@ impl From<DeviceError> for Failure {
             (DeviceError::InUse { .. }, _) => of(Cause::InUse),
             (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
                 .next("add --force if it is not needed any more"),
+            // Of a block device, or of an image file that its host never gave all its room.
+            (_, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => of(Cause::NoSpace)
+                .next("free space where the image lies: it has less room there than its size promises"),
             _ => of(Cause::Device)
                 .next("the device failed: see the kernel's log ('dmesg'), and save what can be read"),
         }

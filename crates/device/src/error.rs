@@ -60,6 +60,14 @@ pub enum DeviceError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
+    /// A file or block device that exists could not be made an image.
+    #[error("cannot make an image of {path}: {source}")]
+    TakeOver {
+        /// The path as given.
+        path: String,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
     /// An image could not be made longer.
     #[error("cannot make {path} longer: {source}")]
     Extend {
@@ -90,6 +98,7 @@ impl DeviceError {
             | Self::Poisoned { source }
             | Self::Open { source, .. }
             | Self::Create { source, .. }
+            | Self::TakeOver { source, .. }
             | Self::Extend { source, .. } => Some(source),
             Self::Abandoned { .. } | Self::InUse { .. } | Self::NotEmpty { .. } => None,
         }
@@ -111,6 +120,10 @@ impl DeviceError {
 
     pub(crate) fn create(path: &Path, source: io::Error) -> Self {
         Self::Create { path: path.display().to_string(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn take_over(path: &Path, source: io::Error) -> Self {
+        Self::TakeOver { path: path.display().to_string(), source: Arc::new(source) }
     }
 
     pub(crate) fn extend(path: &Path, source: io::Error) -> Self {

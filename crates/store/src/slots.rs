@@ -49,7 +49,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     if superblock.geometry.total_blocks > device_blocks {
         let (want, have) = (superblock.geometry.total_blocks * 4096, device_blocks * 4096);
         return Err(unusable(&format!(
-            "the image is truncated: the filesystem has {want} bytes, the device only {have}; restore the image to its full length"
+            "the image is truncated: the filesystem has {want} bytes, the device only {have}; restore the image to its full length: \
+             'truncate -s {want}' does it for a file, with zeros where something is missing, and 'syncline check' tells what"
         )));
     }
     let Copies { generation_seen, damaged, good, unreadable, .. } = copies;

@@ -11,7 +11,7 @@
 use crate::error::CheckError;
 use crate::repair::overlay::Overlay;
 use crate::repair::switch::superblock_blocks;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -117,7 +117,7 @@ fn refused(path: &Path, why: &'static str) -> CheckError {
     failed(path, io::Error::other(why))
 }
 
-/// Saves what the device holds where the repair will write. The file must not exist.
+/// Saves what the device holds where the repair will write. The file must not exist; one that can't be written whole is taken away.
 pub(crate) async fn save(
     path: &Path,
     overlay: &Overlay,
@@ -127,6 +127,22 @@ pub(crate) async fn save(
 ) -> Result<(), CheckError> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = created.map_err(|error| failed(path, error))?;
+    let saved = fill(path, &file, overlay, device, superblock, slot).await;
+    if saved.is_err() {
+        // A part of it undoes nothing, and would be in the way of the next try. The first error is the one to tell.
+        let _ = fs::remove_file(path);
+    }
+    saved
+}
+
+async fn fill(
+    path: &Path,
+    file: &File,
+    overlay: &Overlay,
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    slot: usize,
+) -> Result<(), CheckError> {
     let blocks = overlay.blocks();
     let mut header = Header {
         uuid: superblock.uuid,

@@ -132,9 +132,10 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     // Opened now, so that its error reaches the caller.
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
     let made = make_image(args)?;
-    let Served { fs, mounted, scrub, signals } = open_and_mount(args, choices).inspect_err(|_| {
+    let Served { fs, mounted, scrub, signals } = open_and_mount(args, choices).map_err(|failure| {
         // Nobody has seen it, and nothing is in it. The first error is the one to tell.
         made.iter().for_each(|image| drop(std::fs::remove_file(image)));
+        if choices.store.read_only { failure.of_reading_only() } else { failure }
     })?;
     if args.daemon {
         detach_from_terminal(&log)?;

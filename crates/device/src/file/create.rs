@@ -71,7 +71,7 @@ fn take_over(
     options: OpenOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
-    let failed = |source| DeviceError::create(path, source);
+    let failed = |source| DeviceError::take_over(path, source);
     let opened = open::open_existing(path, options)?;
     if !force && holds_something(&opened).map_err(failed)? {
         return Err(DeviceError::NotEmpty { path: path.display().to_string() });
@@ -93,16 +93,16 @@ fn take_over(
         }
         return Ok(opened);
     }
-    let length = opened.file.metadata().map_err(failed)?.len();
-    // A lack of room shows before anything of the file is given up, and leaves it as long as it was.
-    if let Err(error) = allocate(&opened.file, size_bytes) {
-        let _ = opened.file.set_len(length);
+    // A lack of room shows before anything of the file is given up, and leaves it as it was.
+    let before = Before::of(&opened.file, size_bytes).map_err(failed)?;
+    let written = allocate(&opened.file, size_bytes)
+        .and_then(|()| opened.file.set_len(size_bytes))
+        .and_then(|()| write_zeros(&opened.file, 0..size_bytes, progress))
+        .and_then(|()| opened.file.sync_all());
+    if let Err(error) = written {
+        before.restore(&opened.file);
         return Err(failed(error));
     }
-    opened.file.set_len(size_bytes).map_err(failed)?;
-    write_zeros(&opened.file, 0..size_bytes, progress)
-        .and_then(|()| opened.file.sync_all())
-        .map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(opened)
 }
@@ -140,7 +140,8 @@ pub(super) fn lengthen(
     let extended = allocate(&opened.file, size_bytes)
         .and_then(|()| write_zeros(&opened.file, present..size_bytes, progress));
     if let Err(error) = extended {
-        // Nothing of the filesystem lies there. The first error is the one to tell.
+        // Nothing of the filesystem lies there; what was a hole in front of it may have been written meanwhile, and stays. The first
+        // error is the one to tell.
         let _ = opened.file.set_len(length);
         return Err(failed(error));
     }
@@ -177,6 +178,65 @@ fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
         Some(libc::EOPNOTSUPP | libc::ENOSYS) => file.set_len(size_bytes),
         _ => Err(error),
     }
+}
+
+/// What a file was like that nobody else uses, so that one that can't be allocated whole is left so.
+struct Before {
+    length: u64,
+    holes: Vec<Range<u64>>,
+}
+
+impl Before {
+    /// Of a file that is to have `size_bytes`.
+    fn of(file: &File, size_bytes: u64) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        Ok(Self { length, holes: holes(file, length.min(size_bytes))? })
+    }
+
+    /// Gives back what was allocated since. The first error is the one to tell.
+    fn restore(self, file: &File) {
+        let _ = file.set_len(self.length);
+        self.holes.into_iter().for_each(|hole| punch(file, hole));
+    }
+}
+
+/// Where the first `end` bytes of a file hold nothing. On a filesystem that can't tell, nowhere.
+fn holes(file: &File, end: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    while at < end {
+        let data = seek(file, at, libc::SEEK_DATA)?.unwrap_or(end).min(end);
+        if data > at {
+            holes.push(at..data);
+        }
+        at = if data < end { seek(file, data, libc::SEEK_HOLE)?.unwrap_or(end) } else { end };
+    }
+    Ok(holes)
+}
+
+/// The next place of this sort, if there is one.
+fn seek(file: &File, from: u64, sort: libc::c_int) -> io::Result<Option<u64>> {
+    // SAFETY: no memory is passed.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, sort) };
+    if let Ok(found) = u64::try_from(found) {
+        return Ok(Some(found));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => Ok(None),
+        // Then everything counts as data.
+        Some(libc::EINVAL) if sort == libc::SEEK_DATA => Ok(Some(from)),
+        Some(libc::EINVAL) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// Gives the blocks of a range back, if the filesystem can.
+fn punch(file: &File, range: Range<u64>) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let (start, len) = (range.start as libc::off_t, (range.end - range.start) as libc::off_t);
+    // SAFETY: no memory is passed.
+    let _ = unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) };
 }
 
 /// Writes zeros over a range, to be made durable: extents that are allocated but unwritten would be converted
