@@ -8,6 +8,7 @@ mod bad_input;
 mod devices;
 mod disk;
 mod escapes;
+mod failing;
 mod idle;
 mod images;
 mod limited;

@@ -1,6 +1,7 @@
 //! Log lines on standard error. A command tells its outcome in one line of its own, so only a daemon logs, once it serves;
 //! `-v` and `SYNCLINE_LOG` show more, from the start.
 
+use crate::log_limit::Limited;
 use clap::{ArgAction, ValueEnum};
 use std::sync::OnceLock;
 use tracing_subscriber::layer::SubscriberExt;
@@ -70,7 +71,7 @@ pub fn start(choices: Choices) {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    tracing_subscriber::registry().with(filter).with(Limited::new(lines)).init();
     let _ = FILTER.set(handle);
     let _ = CHOSEN.set(choices);
 }

@@ -14,6 +14,7 @@ mod failure;
 mod helper;
 mod known;
 mod live;
+mod log_limit;
 mod logging;
 mod metrics;
 mod size;

@@ -24,6 +24,8 @@ use super::join::join_all;
 const INODES_AT_ONCE: usize = 16;
 /// How often the background task looks for data that is old enough.
 const TICK: Duration = Duration::from_secs(1);
+/// How long a device that fails is left alone at most.
+const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// What is left of the kept blocks when they were too many, in eighths.
 const KEPT_EIGHTHS: u64 = 7;
 
@@ -242,6 +244,7 @@ pub(crate) fn start(fs: &Arc<Filesystem>) {
 
 /// The background task. It looks around when it is woken, and each second while anything is dirty or an access time waits.
 async fn run(fs: Weak<Filesystem>) {
+    let mut failures = 0;
     loop {
         let (woken, tick, broken) = {
             let Some(fs) = fs.upgrade() else { return };
@@ -252,15 +255,22 @@ async fn run(fs: Weak<Filesystem>) {
             }
             let broken = write_back_due(&fs).await.and(fs.log_access_due().await).is_err();
             let idle = fs.data.queue.lock().waiting.is_empty() && fs.accessed.is_empty();
-            (woken, (!idle || broken).then(|| fs.spawn.sleep(TICK)), broken)
+            failures = if broken { failures + 1 } else { 0 };
+            (woken, (!idle || broken).then(|| fs.spawn.sleep(pause(failures))), broken)
         };
         match tick {
-            // A broken device is tried again at the next tick, although what failed is dirty again and asks for more.
+            // A broken device is tried again after the pause, although what failed is dirty again and asks for more.
             Some(tick) if broken => tick.await,
             Some(tick) => futures_lite::future::or(woken, tick).await,
             None => woken.await,
         }
     }
+}
+
+/// How long until the next look, after so many in a row that failed. All that is dirty is written each time, which is for nothing as
+/// long as the device does not recover; who can't wait for it calls fsync.
+fn pause(failures: u32) -> Duration {
+    TICK.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX)
 }
 
 /// Writes back what is due, up to the first error.

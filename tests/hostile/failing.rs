@@ -1,0 +1,60 @@
+//! A real mount on a device that fails for minutes while nobody uses it: it says so, and neither fills a disk with log lines nor keeps
+//! the device busy; when the device works again, all of it is written.
+
+use crate::disk::Disk;
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, not_root, syncline};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const FILES: usize = 40;
+const FILE_BYTES: usize = 300_000;
+/// Until then what is dirty is due, and has failed often enough.
+const SETTLE: Duration = Duration::from_secs(14);
+const WATCHED: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 128 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&disk.path, &place.directory("mount"), &["--log", log.to_str().unwrap()]);
+    let synced = mount.path.join("synced");
+    fs::write(&synced, "synced").unwrap();
+    File::open(&synced).unwrap().sync_all().unwrap();
+    disk.troubles.set(false, true, false);
+    for number in 0..FILES {
+        fs::write(mount.path.join(number.to_string()), vec![number as u8; FILE_BYTES]).unwrap();
+    }
+    let lines = || fs::read_to_string(&log).unwrap().lines().count();
+    let tried = || disk.troubles.written_bytes.load(Ordering::Relaxed);
+    std::thread::sleep(SETTLE);
+    let (lines_before, tried_before) = (lines(), tried());
+    assert!(lines_before > 0, "the log tells of it");
+    std::thread::sleep(WATCHED);
+    let (lines, tried) = (lines() - lines_before, tried() - tried_before);
+    println!("{lines} log lines and {} MB of writes that failed in {WATCHED:?}", tried / 1_000_000);
+    assert!(lines <= 60, "{lines} log lines in {WATCHED:?}");
+    // What is dirty, once to each of the places where it is tried.
+    assert!(tried <= 4 * (FILES * FILE_BYTES) as u64, "{tried} bytes in {WATCHED:?}");
+    disk.troubles.set(false, false, false);
+    let started = Instant::now();
+    let last = File::open(mount.path.join("0")).unwrap();
+    while last.sync_all().is_err() {
+        // What failed before is told of once.
+        assert!(started.elapsed() < Duration::from_secs(30), "the device works again");
+    }
+    drop(last);
+    mount.unmount().ok();
+    let mount = Mount::new(&disk.path, &place.directory("again"), &[]);
+    for number in 0..FILES {
+        let contents = fs::read(mount.path.join(number.to_string())).unwrap();
+        assert!(contents == vec![number as u8; FILE_BYTES], "file {number}");
+    }
+    mount.unmount().ok();
+}
