@@ -13,10 +13,10 @@ use std::time::Duration;
 use syncline_fs::Filesystem;
 use syncline_store::{Held, Store};
 
-/// Polls of one task in a second in which nobody asks for anything: the log's task looks five times whether it is idle.
-pub const WAKES_MAX: u64 = 6;
+/// Polls of one task in a second in which nobody asks for anything.
+pub const WAKES_MAX: u64 = 2;
 /// Polls of all tasks of an engine in such a second.
-pub const WAKES_OF_ALL_MAX: u64 = 8;
+pub const WAKES_OF_ALL_MAX: u64 = 3;
 
 /// Until then everything that was due has come to its end, also on a device whose flushes take a minute.
 const SETTLE: Duration = Duration::from_secs(1800);

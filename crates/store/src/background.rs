@@ -1,6 +1,7 @@
 //! Background tasks: sealing and bounding what is not durable, and starting checkpoints.
 
-use crate::seal::{Cut, Then};
+use crate::commit::CommitState;
+use crate::seal::{Cut, LogState, Then};
 use crate::trim::tend_discards;
 use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
@@ -12,6 +13,11 @@ use syncline_space::Class;
 
 /// How long nothing must have been sealed before a marker is written.
 const IDLE: Duration = Duration::from_millis(200);
+/// How long a log in which nothing is to be done is left alone, unless somebody seals or asks for something. Then it is looked whether
+/// pins have ended that kept blocks.
+const REST: Duration = Duration::from_secs(10);
+/// How long it takes at most until what could not be done is tried again; at first it is [`IDLE`].
+const RETRY_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
     /// Starts the tasks; they end when the store closes or is dropped.
@@ -79,20 +85,13 @@ impl Store {
     /// block of data seldom decides about acknowledged batches. No flush.
     fn mark_durable_when_idle(&self) {
         let mut log = self.log.lock();
-        let newest = log.chain.newest_seq();
-        let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
-        if !due || log.stalled || self.health.writable().is_err() {
-            return;
-        }
         let commit = self.commit.lock();
-        // A segment keeps room for it. Another one for a marker alone would be room taken for nothing.
-        let fits = log.chain.segment_wanted(0).is_none();
-        if !commit.pending.is_empty() || !(fits || self.breaks(Canary::IdleSegment)) {
+        if !self.is_marker_due(&log, &commit) {
             return;
         }
         let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
         drop(commit);
-        if !fits {
+        if !Self::has_room_for_marker(&log) {
             let blocks = self.segment_blocks();
             self.space.allocate(Class::Log, blocks, blocks, None);
             return;
@@ -101,33 +100,91 @@ impl Store {
         let cut = Cut { pending: Default::default(), data: Vec::new(), generation, op_seq, segment: None };
         log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;
     }
+
+    /// True if an idle log is to get a marker.
+    fn is_marker_due(&self, log: &LogState, commit: &CommitState) -> bool {
+        let newest = log.chain.newest_seq();
+        let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
+        let can = !log.stalled && commit.pending.is_empty() && self.health.writable().is_ok();
+        due && can && (Self::has_room_for_marker(log) || self.breaks(Canary::IdleSegment))
+    }
+
+    /// A segment keeps room for a marker. Another one for it alone would be room taken for nothing.
+    fn has_room_for_marker(log: &LogState) -> bool {
+        log.chain.segment_wanted(0).is_none()
+    }
+
+    /// What the log waits for.
+    fn look_at_log(&self) -> Look {
+        let log = self.log.lock();
+        let commit = self.commit.lock();
+        let left = log.unflushed_bytes >= self.options.unflushed_bytes || commit.is_full(&self.options);
+        Look { newest: log.chain.newest_seq(), left, marker: self.is_marker_due(&log, &commit) }
+    }
+}
+
+/// What a log waits for.
+#[derive(Clone, Copy)]
+struct Look {
+    newest: u64,
+    /// Something failed, or could not be done, and is to be tried again.
+    left: bool,
+    marker: bool,
+}
+
+/// How long a log is left alone.
+#[derive(Default)]
+struct Pace {
+    newest: Option<u64>,
+    retries: u32,
+}
+
+impl Pace {
+    /// How long from now; `None` for as long as nobody seals anything.
+    fn next(&mut self, look: Look) -> Option<Duration> {
+        let unchanged = self.newest.replace(look.newest) == Some(look.newest);
+        if look.left {
+            let pause = IDLE.saturating_mul(1 << self.retries.min(8)).min(RETRY_MAX);
+            self.retries += 1;
+            return Some(pause);
+        }
+        self.retries = 0;
+        (!unchanged || look.marker).then_some(IDLE)
+    }
 }
 
 async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
+    let mut pace = Pace::default();
     loop {
         let Some(strong) = store.upgrade() else { return };
         // What can't be written any more is not tried for ever.
         if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
             return;
         }
-        let listener = strong.wake.listen();
+        // Before the look, so that nothing that comes after it is missed.
+        let (asked, drained) = (strong.wake.listen(), strong.drained.listen());
         if strong.tend_log_once().await {
             futures_lite::future::yield_now().await;
             continue;
         }
+        let pause = pace.next(strong.look_at_log());
         drop(strong);
-        let idle = or(
-            async {
-                listener.await;
-                false
-            },
-            async {
-                spawn.sleep(IDLE).await;
-                true
-            },
-        )
-        .await;
-        if idle && let Some(strong) = store.upgrade() {
+        // Whatever is sealed will want a marker. Only a log at rest waits for that: of one in use it would be woken by each batch.
+        let sealed = pause.is_none().then_some(drained);
+        let woken = async {
+            match sealed {
+                Some(sealed) => or(asked, sealed).await,
+                None => asked.await,
+            }
+            false
+        };
+        let passed = async {
+            spawn.sleep(pause.unwrap_or(REST)).await;
+            true
+        };
+        if or(woken, passed).await
+            && let Some(strong) = store.upgrade()
+        {
             strong.mark_durable_when_idle();
         }
     }
@@ -168,5 +225,32 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
             },
         )
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_work_rests_until_something_is_sealed() {
+        let mut pace = Pace::default();
+        let rests = |newest| Look { newest, left: false, marker: false };
+        assert_eq!(pace.next(rests(7)), Some(IDLE), "it was just sealed");
+        assert_eq!(pace.next(rests(7)), None);
+        assert_eq!(pace.next(Look { marker: true, ..rests(7) }), Some(IDLE), "the marker is not late");
+        assert_eq!(pace.next(rests(8)), Some(IDLE));
+        assert_eq!(pace.next(rests(8)), None);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_ever_less_often() {
+        let mut pace = Pace::default();
+        let left = Look { newest: 7, left: true, marker: false };
+        let pauses: Vec<u64> =
+            (0..6).filter_map(|_| pace.next(left)).map(|pause| pause.as_millis() as u64).collect();
+        assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!(pace.next(Look { left: false, ..left }), None);
+        assert_eq!(pace.next(left), Some(IDLE), "a new trouble");
     }
 }

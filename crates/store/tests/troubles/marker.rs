@@ -1,8 +1,12 @@
 //! The marker of an idle log, which calls what was acknowledged durable.
 
 use crate::support::{background, block, image, key, open};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use syncline_device::{DeviceExt, block_on};
+use syncline_device::{DeviceExt, Spawn, block_on};
 use syncline_store::{Store, StoreOptions, Transaction};
 
 /// The first one of a mount is like any other.
@@ -38,5 +42,38 @@ fn rot_in_the_first_batch_of_a_mount_is_told() {
             let found = block_on(store.get(key(100))).unwrap();
             assert!(found.is_some() || !report.notes.is_empty(), "lost silently: {found:?}, {report:?}");
         }
+    }
+}
+
+/// Counts how often somebody sleeps: each time it wakes a thread.
+struct Counted(Arc<dyn Spawn>, AtomicU64);
+
+impl Spawn for Counted {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.0.spawn(task);
+    }
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.sleep(duration)
+    }
+}
+
+/// However long nothing was done: what is acknowledged then is marked as soon as ever, and until then nobody looks for it.
+#[test]
+fn a_log_rests_when_it_is_marked_and_is_marked_after_a_rest() {
+    let counted = Arc::new(Counted(background(), AtomicU64::new(0)));
+    let spawn: Arc<dyn Spawn> = counted.clone();
+    let store = open(image(64, &spawn), StoreOptions::default(), &spawn);
+    for number in 1..4 {
+        let mut transaction = Transaction::new();
+        transaction.put(key(100 + number), "value");
+        let op = store.commit(transaction).unwrap();
+        block_on(store.sync(op)).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(store.counters().markers, number, "idle for 1.5 s after acknowledgement {number}");
+        let slept = counted.1.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(1500));
+        let slept = counted.1.load(Ordering::Relaxed) - slept;
+        assert!(slept <= 1, "{slept} timers in 1.5 s in which nobody asked for anything");
     }
 }
