@@ -102,16 +102,16 @@ fn compare(
     run: BlockRun,
     checksums: impl Iterator<Item = (Crc, Crc)>,
 ) -> bool {
-    let mut right = true;
-    for (index, (found, expected)) in (0..).zip(checksums) {
-        if found != expected {
-            right = false;
-            let text = format!(
-                "block {} of the file has checksum {found:08x} instead of {expected:08x}",
-                file_block + index
-            );
-            report.add(FindingKind::DataDamaged, Some(object), Some(run.start + index), text);
-        }
+    let wrong: Vec<_> = (0_u64..).zip(checksums).filter(|(_, (found, expected))| found != expected).collect();
+    // One finding for blocks that follow each other, so that a long range of lost data does not fill the report.
+    for pieces in wrong.chunk_by(|(index, _), (next, _)| index + 1 == *next) {
+        let (index, (found, expected)) = pieces[0];
+        let first = file_block + index;
+        let text = match pieces.len() as u64 {
+            1 => format!("block {first} of the file has checksum {found:08x} instead of {expected:08x}"),
+            more => format!("blocks {first} to {} of the file have other checksums", first + more - 1),
+        };
+        report.add(FindingKind::DataDamaged, Some(object), Some(run.start + index), text);
     }
-    right
+    wrong.is_empty()
 }

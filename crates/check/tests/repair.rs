@@ -16,12 +16,20 @@ use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
 use syncline_format::Kind;
 
 fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
-    block_on(repair(device, spawn(), &RepairOptions { dry_run, ..RepairOptions::default() }, &mut |_| {}))
-        .unwrap()
+    let options = RepairOptions { dry_run, accept_loss: true, ..RepairOptions::default() };
+    block_on(repair(device, spawn(), &options, &mut |_| {})).unwrap()
 }
 
 fn is_data(kind: FindingKind) -> bool {
     matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
+}
+
+/// Mended, but for blocks of files that were lost with a node and go on failing to read.
+fn is_mended(done: &Repair) -> bool {
+    let left = done.after.as_ref().map(|after| &after.findings);
+    let gave_up = done.changes.iter().any(|change| change.text.contains("reading them fails, as before"));
+    let only_data = left.is_some_and(|left| left.iter().all(|finding| is_data(finding.kind)));
+    done.condition() == Condition::Repaired || gave_up && only_data
 }
 
 /// Inodes whose own contents the damage of a kind takes away.
@@ -79,8 +87,10 @@ fn each_kind_of_damage_is_mended_and_nothing_else_changes() {
         let done = run(target.clone(), false);
         assert_eq!(done.changes, planned.changes, "{what}: the dry run said something else");
         let left = &done.after.as_ref().unwrap().findings;
-        assert_eq!(done.condition(), Condition::Repaired, "{what}: {left:#?}\n{:#?}", done.changes);
-        assert_eq!(run(target.clone(), false).condition(), Condition::Clean, "{what}");
+        assert!(is_mended(&done), "{what}: {left:#?}\n{:#?}", done.changes);
+        if done.condition() == Condition::Repaired {
+            assert_eq!(run(target.clone(), false).condition(), Condition::Clean, "{what}");
+        }
         let moved =
             matches!(kind, FindingKind::UnnamedInode | FindingKind::Unreachable | FindingKind::NodeDamaged);
         if *kind != FindingKind::NodeDamaged {
@@ -206,7 +216,11 @@ fn combinations_of_damage_are_mended() {
         let done = run(device.clone(), false);
         assert_eq!(done.changes, planned.changes, "{what}");
         let left = done.after.as_ref().map(|after| &after.findings);
-        assert_ne!(done.condition(), Condition::Damaged, "{what}: {left:#?}\n{:#?}", done.changes);
+        assert!(
+            done.condition() == Condition::Clean || is_mended(&done),
+            "{what}: {left:#?}\n{:#?}",
+            done.changes
+        );
         compare(&before, &survey(&device), &lossy, true, &what);
     }
     assert!(planted_in_all > 120, "{planted_in_all}: too much of it was left out");
@@ -225,11 +239,11 @@ fn what_lies_outside_a_lost_node_survives() {
         let copy = device.snapshot();
         rot(&copy, node.start);
         let done = run(copy.clone(), false);
-        assert!(done.rebuilt);
+        // What lies below an inner node is found again.
+        assert_eq!(done.rebuilt, leaves.contains_key(&node.start));
         let left = done.after.as_ref().unwrap();
-        assert_eq!(done.condition(), Condition::Repaired, "node {}: {:#?}", node.start, left.findings);
-        let lost: BTreeSet<u64> =
-            leaves.get(&node.start).cloned().unwrap_or_else(|| before.keys().copied().collect());
+        assert!(is_mended(&done), "node {}: {:#?}", node.start, left.findings);
+        let lost: BTreeSet<u64> = leaves.get(&node.start).cloned().unwrap_or_default();
         // Which files lose their contents: those with an item in the node. Directories lose names only.
         compare(&before, &survey(&copy), &lost, true, &format!("node {}", node.start));
         if leaves.contains_key(&node.start) {
@@ -248,7 +262,7 @@ fn what_can_not_be_read_is_worked_around() {
     let (leaf, lost) = leaves.iter().find(|(_, lost)| !lost.contains(&inodes.large)).unwrap();
     let bad = BadBlock::new(device.clone(), *leaf);
     let done = run(bad, false);
-    assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+    assert!(is_mended(&done), "{:#?}", done.after);
     assert!(done.changes.iter().any(|change| change.kind == FindingKind::NodeDamaged));
     compare(&before, &survey(&device), lost, true, "an unreadable leaf");
     let blocks = device.size_bytes() / 4096;

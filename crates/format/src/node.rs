@@ -56,6 +56,12 @@ fn field(field: &'static str) -> FormatError {
     FormatError::Field { structure: STRUCTURE, field }
 }
 
+/// The address and the level that a block gives itself, if it begins as a tree node does. Nothing else of it was looked at.
+pub fn header(block: &[u8]) -> Option<(BlockAddr, u8)> {
+    let begins = block.len() >= HEADER_BYTES && block[..ADDR] == MAGIC;
+    begins.then(|| (u64_at(block, ADDR), block[LEVEL]))
+}
+
 /// A node whose structure was checked as a whole, so that reading from it can't fail.
 ///
 /// It shares the bytes it was decoded from; a clone and a value cost no copy. Methods that take an index panic when it

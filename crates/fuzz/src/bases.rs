@@ -307,7 +307,17 @@ async fn everything(fs: &Filesystem) -> Result<(), FsError> {
     shared(fs).await?;
     compressed(fs).await?;
     quotas(fs).await?;
+    striped(fs).await?;
     xattrs(fs).await
+}
+
+/// A file with so many extents that no leaf holds all of them.
+async fn striped(fs: &Filesystem) -> Result<(), FsError> {
+    let striped = file(fs, ROOT, "striped").await?;
+    for stripe in 0..500_u64 {
+        fs.write(striped, 2 * stripe * 4096, Bytes::from(vec![1 + stripe as u8 % 200; 4096]), false).await?;
+    }
+    fs.syncfs().await
 }
 
 /// Changes of an image that holds [`everything`]: of names, and blocks that a sync logs whole.

@@ -12,10 +12,10 @@ use crate::{Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_device::{Device, FlushTracker};
+use syncline_device::{AlignedBuf, Device, FlushTracker};
 use syncline_format::node::Node;
 use syncline_format::superblock::{LogStart, Pointer, Superblock, TreeRoot};
-use syncline_format::{BlockAddr, BlockRun, FormatError, Key};
+use syncline_format::{BlockAddr, BlockRun, Crc, FormatError, Key, block_checksums};
 use syncline_space::{Class, Space};
 use syncline_tree::{Merged, Tree, TreeError};
 
@@ -23,6 +23,9 @@ use syncline_tree::{Merged, Tree, TreeError};
 const NODE_CACHE_BYTES: usize = 16 << 20;
 /// Blocks of data copied at a time.
 const COPY_BLOCKS: u64 = 256;
+
+/// What fills a block that stands for lost data: somebody may look at it.
+const UNREADABLE: &[u8; 32] = b"Syncline: what was here is lost\n";
 
 /// An image that is being built beside the one it replaces.
 pub struct Rebuild {
@@ -123,6 +126,17 @@ impl Rebuild {
             from = BlockRun::new(from.start + to.blocks, from.blocks - to.blocks);
         }
         Ok(copies)
+    }
+
+    /// Blocks for extents that nobody shall be able to read, at most so many, and checksums that they do not have.
+    pub async fn unreadable(&mut self, most: u64) -> Result<(BlockRun, Vec<Crc>), StoreError> {
+        let run = self.space.allocate(Class::Data, most, 1, None).ok_or(StoreError::NoSpace)?;
+        let mut bytes = AlignedBuf::zeroed(run.len_bytes() as usize);
+        bytes.chunks_exact_mut(UNREADABLE.len()).for_each(|chunk| chunk.copy_from_slice(UNREADABLE));
+        let checksums = block_checksums(&bytes).map(|checksum| !checksum).collect();
+        self.tracker.write(run.offset_bytes(), vec![bytes.into_bytes()]).wait().await?;
+        self.space.name(run);
+        Ok((run, checksums))
     }
 
     /// Copies a short run of blocks to one that is as long.

@@ -2,6 +2,7 @@
 
 use crate::blocks::BlockSet;
 use crate::repair::planner::Planner;
+use crate::repair::unreadable;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ async fn fill(rebuild: &mut Rebuild, planner: &mut Planner) -> Result<(), StoreE
     for (object, extent) in &planner.copies {
         copy(rebuild, *object, extent, &mut edits).await?;
     }
+    unreadable::place(rebuild, planner, &mut edits).await?;
     let mut from = Some(Key::MIN);
     while let Some(start) = from {
         let chunk = planner.view.unchanged(start, Key::MAX, ITEMS_EACH).await;

@@ -14,17 +14,29 @@ pub enum Flaw {
     HalvesGoAway,
     /// Write the superblock before what it leads to.
     SwitchEarly,
+    /// Give up what lies below an inner node that is lost.
+    InnerNodesGoAway,
+    /// Leave holes where extents were lost.
+    LostBecomesZeros,
     /// Call the image clean without looking at it again.
     Unchecked,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::FirstItemOnly, Self::TableUnguarded, Self::HalvesGoAway, Self::SwitchEarly, Self::Unchecked];
+    pub const ALL: [Self; 7] = [
+        Self::FirstItemOnly,
+        Self::TableUnguarded,
+        Self::HalvesGoAway,
+        Self::SwitchEarly,
+        Self::InnerNodesGoAway,
+        Self::LostBecomesZeros,
+        Self::Unchecked,
+    ];
 
     /// The result is written as it is.
     pub(crate) fn skips_verification(self) -> bool {
-        self != Self::SwitchEarly
+        // The others are wrong in what they make of an image, which nothing but a look at the sound one shows.
+        !matches!(self, Self::SwitchEarly | Self::InnerNodesGoAway | Self::LostBecomesZeros)
     }
 }

@@ -4,7 +4,7 @@
 //! The rule: what a mount could read before, it reads after, byte for byte; or the repair refuses, names the reason, and has
 //! changed nothing.
 //!
-//! [`repair`] first runs a check. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
+//! [`repair`] first runs a check. `inner` puts back inner nodes that follow from what lies below them. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
 //! by itself (`object`), brings names and inodes together (`names`) and so gathers a set of changed items; `apply` writes the tree and
 //! the space map that follow from them. All of that goes to an `overlay`, which keeps it from the image. A check of the overlay
 //! decides whether another pass is needed, and what is said in the end; `compare` holds it against the image as a mount shows it.
@@ -15,6 +15,8 @@
 mod apply;
 mod compare;
 mod flaw;
+mod inner;
+mod losses;
 mod names;
 mod object;
 mod objects;
@@ -27,6 +29,7 @@ mod shared;
 mod structure;
 mod switch;
 mod undo;
+mod unreadable;
 mod view;
 mod xattrs;
 
@@ -41,6 +44,7 @@ use crate::finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 use crate::repair::compare::Moved;
 use crate::repair::overlay::Overlay;
 use crate::repair::planner::Planner;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,6 +64,8 @@ pub struct RepairOptions {
     pub dry_run: bool,
     /// Where to save what is replaced, for [`take_back`]. The file must not exist.
     pub undo: Option<PathBuf>,
+    /// Go on where a large part of the image has to be given up.
+    pub accept_loss: bool,
     /// A rule to break, for tests.
     #[doc(hidden)]
     pub flaw: Option<Flaw>,
@@ -80,6 +86,8 @@ pub struct Repair {
     pub rebuilt: bool,
     /// Why nothing was changed, if the repair was refused.
     pub refused: Option<String>,
+    /// It was refused for what it would give up, which [`RepairOptions::accept_loss`] allows.
+    pub refused_for_loss: bool,
     /// What a second check found, if anything was changed.
     pub after: Option<Report>,
 }
@@ -109,7 +117,7 @@ impl Repair {
 /// Mends what can be mended of the image on `device`, or only says what that would be.
 ///
 /// An error means that nothing could be done: the image reads as it did. Memory: as a check, and 64 MiB of what is written; more
-/// than that waits in a temporary file.
+/// than that waits in a temporary file. Where an inner node is lost, about 90 bytes for each node and 16 for each extent may come to that.
 pub async fn repair(
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
@@ -124,9 +132,10 @@ pub async fn repair(
         dry_run: options.dry_run,
         rebuilt: false,
         refused: None,
+        refused_for_loss: false,
         after: None,
     };
-    if !needs_mending(&repair.before) {
+    if !needs_mending(&repair.before) && repair.before.of(FindingKind::SnapshotDamaged).next().is_none() {
         return Ok(repair);
     }
     let mut work = Work::new(device, spawn, options);
@@ -137,6 +146,10 @@ pub async fn repair(
         }
         Ok(_) => {}
         Err(Stopped::Refused(reason)) => repair.refused = Some(reason),
+        Err(Stopped::Loss(reason)) => {
+            repair.refused = Some(reason);
+            repair.refused_for_loss = true;
+        }
         Err(Stopped::Failed(error)) => return Err(error),
     }
     Ok(repair)
@@ -146,6 +159,8 @@ pub async fn repair(
 enum Stopped {
     /// Something would be lost, or stay wrong.
     Refused(String),
+    /// A large part would be given up.
+    Loss(String),
     /// It could not be done.
     Failed(CheckError),
 }
@@ -164,13 +179,19 @@ struct Work {
     /// What the image needs as it is, and each pass needs of the one before.
     used: Option<BlockSet>,
     moved: Moved,
+    /// Blocks of inner nodes that were put back.
+    put_back: BTreeSet<u64>,
+    accept_loss: bool,
     flaw: Option<Flaw>,
 }
 
 impl Work {
     fn new(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>, options: &RepairOptions) -> Self {
         let overlay = Overlay::new(device.clone());
-        Self { device, spawn, overlay, used: None, moved: Moved::new(), flaw: options.flaw }
+        let (moved, put_back) = (Moved::new(), BTreeSet::new());
+        let flaw = options.flaw;
+        let accept_loss = options.accept_loss || flaw.is_some();
+        Self { device, spawn, overlay, used: None, moved, put_back, accept_loss, flaw }
     }
 
     fn over(&self) -> Arc<dyn Device> {
@@ -184,9 +205,20 @@ impl Work {
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Option<Report>, Stopped> {
         let mut report: Option<Report> = None;
+        if self.inner_nodes(repair).await? {
+            let after = check(self.over(), self.spawn.clone(), tell).await?;
+            if !needs_mending(&after) {
+                self.verify().await?;
+                return Ok(Some(after));
+            }
+            report = Some(after);
+        } else if !needs_mending(&repair.before) {
+            return Ok(None);
+        }
         for number in 0..PASSES_MAX {
             match self.pass(report.as_ref(), repair).await {
-                Ok(()) => {}
+                Ok(None) => {}
+                Ok(Some(reason)) => return Err(Stopped::Loss(reason)),
                 // No superblock is left: the report says so, and nothing can be done.
                 Err(StoreError::Unusable(_)) if number == 0 => return Ok(None),
                 Err(StoreError::Device(error)) => return Err(error.into()),
@@ -212,8 +244,13 @@ impl Work {
         Err(Stopped::Refused(format!("something would still be wrong afterwards: {}", shown.join("; "))))
     }
 
-    /// Plans, and carries the plan out on the overlay. `found` is what a check says of that, if it is not the image's own.
-    async fn pass(&mut self, found: Option<&Report>, repair: &mut Repair) -> Result<(), StoreError> {
+    /// Plans, and carries the plan out on the overlay. `found` is what a check says of that, if it is not the image's own. Why it is
+    /// not carried out, if that is for what would be given up.
+    async fn pass(
+        &mut self,
+        found: Option<&Report>,
+        repair: &mut Repair,
+    ) -> Result<Option<String>, StoreError> {
         let (store, salvaged) = Store::open_to_salvage(self.over(), self.spawn.clone()).await?;
         let mut planner = Planner::new(store.clone(), now());
         planner.flaw = self.flaw;
@@ -228,17 +265,22 @@ impl Work {
         names::resolve(&mut planner).await;
         parents::resolve(&mut planner).await;
         quotas::resolve(&mut planner).await;
+        losses::tell(&mut planner).await;
         structure::counters(&store, &mut planner);
+        let too_much = losses::too_much(&store, &planner).filter(|_| !self.accept_loss);
         let anew = structure::is_broken(found, &salvaged, &planner);
         repair.rebuilt |= anew;
         let room = FINDINGS_MAX - repair.changes.len().min(FINDINGS_MAX);
         let more = planner.changes.len().saturating_sub(room) as u64;
         repair.changes.extend(planner.changes.drain(..).take(room));
         repair.changes_dropped += planner.changes_dropped + more;
+        if too_much.is_some() {
+            return Ok(too_much);
+        }
         let used = apply::build(&store, &salvaged, &mut planner, anew, self.used.as_ref()).await?;
         self.used = Some(used);
         self.moved.extend(planner.moved);
-        Ok(())
+        Ok(None)
     }
 
     /// Refuses what would take anything away.
@@ -247,7 +289,8 @@ impl Work {
         let superblocks = switch::superblock_blocks(geometry);
         let needed = |block: &u64| self.used.as_ref().is_some_and(|used| used.contains(*block));
         let blocks = self.overlay.blocks();
-        if let Some(block) = blocks.iter().find(|block| needed(block) && !superblocks.contains(block)) {
+        let may_be = |block: &u64| superblocks.contains(block) || self.put_back.contains(block);
+        if let Some(block) = blocks.iter().find(|block| needed(block) && !may_be(block)) {
             return Err(Stopped::Refused(format!("block {block} would be written over")));
         }
         let compared = compare::compare(&self.device, &self.over(), &self.spawn, &self.moved).await?;

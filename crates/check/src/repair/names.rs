@@ -4,6 +4,7 @@ use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, printable};
 use crate::repair::objects::type_name;
 use crate::repair::planner::{InodeFacts, Planner};
+use crate::repair::unreadable;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::{Key, Kind, OBJECTS_END};
@@ -81,9 +82,17 @@ async fn targets(planner: &mut Planner) {
     for index in 0..planner.entries.len() {
         let (inode, file_type) = (planner.entries[index].inode, planner.entries[index].file_type);
         let Some(found) = planner.find(inode) else {
+            if !unreadable::lost_offsets(planner, inode, Kind::Inode).is_empty() {
+                planner.lose(inode, "lost".to_owned());
+            }
             drop_entry(planner, index, FindingKind::DanglingEntry, "there is no such inode").await;
             continue;
         };
+        if planner.torn.contains(&inode) {
+            let why = "a part of it is lost, nobody can say where; it goes to lost+found";
+            drop_entry(planner, index, FindingKind::NodeDamaged, why).await;
+            continue;
+        }
         let facts = &planner.inodes[found];
         if facts.made_up && !facts.is_directory() {
             // It would look whole under its name.

@@ -1,5 +1,7 @@
 //! One object: its inode item, and its other items in the light of that.
 
+mod lost;
+
 use crate::finding::FindingKind;
 use crate::object::{CAPABILITY, DIRECTORY, REGULAR, UNIT_BYTES, UNITS_PER_BLOCK, printable};
 use crate::preallocation::Covered;
@@ -421,6 +423,7 @@ impl Object {
         }
         self.sum(planner);
         self.halves(planner);
+        self.lost(planner).await;
         planner.next_object = planner.next_object.max(self.number + 1);
         let key = Key::new(self.number, Kind::Inode, 0);
         match (self.nature, self.inode.take()) {
@@ -441,6 +444,14 @@ impl Object {
         planner.inodes.push(self.facts);
     }
 
+    /// The units of 512 bytes that were met.
+    fn units(&self) -> u64 {
+        let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
+        let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
+        let data = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
+        data.saturating_add(self.xattrs.units.into())
+    }
+
     /// Compares what the inode item counts with what was met.
     fn counts(&mut self, planner: &mut Planner, item: &mut InodeItem<'_>) {
         let before = item.clone();
@@ -451,10 +462,7 @@ impl Object {
         }
         self.parents.end(planner, self.number, item.parent_items, self.is_being_removed());
         if !self.is_being_removed() {
-            let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
-            let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
-            let data = blocks.saturating_mul(UNITS_PER_BLOCK).saturating_add(inline_units);
-            let units = data.saturating_add(self.xattrs.units.into());
+            let units = self.units();
             if (self.facts.file_type == REGULAR || planner.counts_xattrs) && item.blocks != units {
                 item.blocks = units;
                 let text = format!("{} units of 512 bytes → {units}", before.blocks);

@@ -9,8 +9,10 @@ use crate::quotas::Quotas;
 use crate::references::References;
 use crate::repair::compare::Moved;
 use crate::repair::flaw::Flaw;
+use crate::repair::losses::Loss;
 use crate::repair::view::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::dirent::{Dirent, NAME_BYTES_MAX};
 use syncline_format::items::extent::Extent;
@@ -104,6 +106,12 @@ pub(crate) struct Planner {
     pub(crate) rooms: BTreeMap<u64, u64>,
     /// Names that lead elsewhere, or nowhere, once the plan is carried out.
     pub(crate) moved: Moved,
+    /// Blocks of files, by their inodes, that must go on failing to read.
+    pub(crate) unreadable: Vec<(u64, Range<u64>)>,
+    /// Files of which something is lost, nobody can say where: they must not look whole under their names.
+    pub(crate) torn: BTreeSet<u64>,
+    /// What inodes have lost with tree nodes.
+    pub(crate) losses: Vec<Loss>,
     /// A rule to break, for tests.
     pub(crate) flaw: Option<Flaw>,
     /// Least object number never used.
@@ -145,6 +153,9 @@ impl Planner {
             fixed: BlockSet::new(geometry.total_blocks),
             rooms: BTreeMap::new(),
             moved: Moved::new(),
+            unreadable: Vec::new(),
+            torn: BTreeSet::new(),
+            losses: Vec::new(),
             flaw: None,
             leaks: false,
             created: Vec::new(),
@@ -187,6 +198,15 @@ impl Planner {
         );
         self.tell(FindingKind::BlockUsedTwice, Some(object), Some(extent.addr), text);
         self.copies.push((object, extent));
+    }
+
+    /// Notes what an inode has lost with a tree node.
+    pub(crate) fn lose(&mut self, inode: u64, what: String) {
+        if self.losses.len() < FINDINGS_MAX {
+            self.losses.push(Loss { inode, what });
+        } else {
+            self.changes_dropped += 1;
+        }
     }
 
     /// Tells of a change of an object.

@@ -71,6 +71,7 @@ pub(crate) fn is_broken(before: &Report, salvaged: &Salvaged, planner: &Planner)
         || salvaged.log_cut.is_some()
         || !planner.view.lost.is_empty()
         || !planner.copies.is_empty()
+        || !planner.unreadable.is_empty()
         || planner.leaks
         || numbers_overrun(planner)
 }

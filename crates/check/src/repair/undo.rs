@@ -143,7 +143,11 @@ async fn fill(
     superblock: &Superblock,
     slot: usize,
 ) -> Result<(), CheckError> {
-    let blocks = overlay.blocks();
+    // Superblocks always: by them `take_back` sees that the image was changed since.
+    let mut blocks = overlay.blocks();
+    blocks.extend(superblock_blocks(superblock.geometry));
+    blocks.sort_unstable();
+    blocks.dedup();
     let mut header = Header {
         uuid: superblock.uuid,
         total_blocks: superblock.geometry.total_blocks,
@@ -154,12 +158,14 @@ async fn fill(
     };
     let mut list = Vec::with_capacity(blocks.len() * ENTRY_BYTES);
     for (index, &addr) in (0..).zip(&blocks) {
-        let after = overlay.written(addr)?.map_or(0, |bytes| crc(&bytes));
+        let written = overlay.written(addr)?;
         let (bytes, readable) = match device.read_at(addr * BLOCK, BLOCK_BYTES).await {
             Ok(bytes) => (bytes, true),
             Err(_) => (AlignedBuf::zeroed(BLOCK_BYTES), false),
         };
-        list.extend(Entry { addr, readable, before: crc(&bytes), after }.encode());
+        let before = crc(&bytes);
+        let after = written.map_or(before, |bytes| crc(&bytes));
+        list.extend(Entry { addr, readable, before, after }.encode());
         let written = file.write_all_at(&bytes, header.contents_at() + index * BLOCK);
         written.map_err(|error| failed(path, error))?;
     }

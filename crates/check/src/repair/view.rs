@@ -19,21 +19,31 @@ pub(crate) struct View {
     pub(crate) edits: BTreeMap<Key, Option<Bytes>>,
     /// Tree nodes that were met and can't be had, by address.
     pub(crate) lost: BTreeMap<u64, Unreadable>,
+    /// The keys below them: first ones, and what follows.
+    lost_keys: BTreeMap<Key, Option<Key>>,
 }
 
 impl View {
     pub(crate) fn new(store: Arc<Store>) -> Self {
         let hasher = SipHasher24::new_with_key(&store.hash_seed());
-        Self { store, hasher, edits: BTreeMap::new(), lost: BTreeMap::new() }
+        Self { store, hasher, edits: BTreeMap::new(), lost: BTreeMap::new(), lost_keys: BTreeMap::new() }
     }
 
     /// Items as the image has them, without changes.
     pub(crate) async fn unchanged(&mut self, from: Key, to: Key, max_items: usize) -> Chunk {
-        let lost = &mut self.lost;
+        let (lost, lost_keys) = (&mut self.lost, &mut self.lost_keys);
         let mut note = |node: Unreadable| {
+            lost_keys.insert(node.first.unwrap_or(Key::MIN), node.bound);
             lost.insert(node.addr, node);
         };
         self.store.scan_readable(from, to, max_items, &mut note).await
+    }
+
+    /// Ranges of keys that were lost with nodes, as far as they reach into `least..=most`: descending, each with the first key
+    /// behind it.
+    pub(crate) fn lost_within(&self, least: Key, most: Key) -> impl Iterator<Item = (Key, Option<Key>)> + '_ {
+        let ranges = self.lost_keys.range(..=most).rev().map(|(first, bound)| (*first, *bound));
+        ranges.take_while(move |(_, bound)| bound.is_none_or(|bound| bound > least))
     }
 
     /// All items of a range, with the changes.

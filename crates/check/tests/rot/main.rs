@@ -15,11 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subject::{SIZE_BYTES, Subject};
 use syncline::device::MemoryDevice;
+use syncline_check::Flaw;
 use syncline_format::BlockAddr;
 use syncline_sim::rot::{Rot, block_of, put_block};
 use syncline_store::Canary;
 use trial::{Outcome, try_out};
 
+/// Lives in which each broken repair must be found.
+const LIVES_MAX: u64 = 20;
 const KINDS: [&str; 4] = ["zeroed", "flipped", "older", "neighbour"];
 
 /// What was tried and what it led to.
@@ -42,7 +45,7 @@ impl Figures {
             Ok(outcome) => *self.outcomes.entry(outcome).or_default() += 1,
             Err(wrong) => {
                 println!("SYNCLINE_ROT={what}: {}", wrong[..wrong.len().min(5)].join("; "));
-                self.violations.push(what);
+                self.violations.push(format!("{what}: {}", wrong.join("; ")));
             }
         }
     }
@@ -146,6 +149,29 @@ fn rot_is_told() {
     println!("{figures:?}");
     assert!(figures.violations.is_empty(), "{:?}", figures.violations);
     assert!(figures.images > 60 && figures.outcomes.len() >= 3, "{figures:?}");
+}
+
+/// Repairs that give up what lies below an inner node, or that leave zeros where extents were, are found out.
+#[test]
+fn broken_repairs_are_found() {
+    // A life from which on it does not take long.
+    for (flaw, first, word) in [
+        (Flaw::InnerNodesGoAway, 2, "repair of an inner node"),
+        (Flaw::LostBecomesZeros, 15, "reads as what it never held"),
+    ] {
+        let mut figures = Figures::default();
+        let found = (first..LIVES_MAX).find(|seed| {
+            let mut subject = Subject::live(*seed, None);
+            subject.flaw = Some(flaw);
+            let places = if flaw == Flaw::InnerNodesGoAway { &subject.inner } else { &subject.leaves };
+            places.iter().any(|addr| {
+                try_block(&subject, *addr, "zeroed", &mut figures);
+                figures.violations.iter().any(|wrong| wrong.contains(word))
+            })
+        });
+        println!("{flaw:?}: life {found:?}, after {} images", figures.images);
+        assert!(found.is_some(), "{flaw:?} is not found");
+    }
 }
 
 /// Who reads without comparing, or leaves the log where one block of it is missing, is found out.

@@ -148,6 +148,20 @@ impl Survey {
         wrong
     }
 
+    /// Blocks that read as what they never held; `truth` is what is right. A file that went elsewhere does not count.
+    pub fn lies(&self, truth: &Self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (path, right) in &truth.names {
+            let (Ok(right), Some(Ok(now))) = (right, self.names.get(path)) else { continue };
+            let blocks = now.blocks.iter().zip(&right.blocks).enumerate();
+            let mut lies = blocks.filter(|(_, (now, right))| now.is_ok() && right.is_ok() && now != right);
+            if let Some((index, _)) = lies.next() {
+                wrong.push(format!("{}: block {index} reads as what it never held", path.display()));
+            }
+        }
+        wrong
+    }
+
     /// Something above this name can't be read, which says that it may be missing.
     fn is_told(&self, path: &Path) -> bool {
         path.ancestors().skip(1).any(|above| match self.names.get(above) {

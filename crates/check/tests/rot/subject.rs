@@ -11,6 +11,7 @@ use syncline::device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, b
 use syncline::{
     Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, format_device,
 };
+use syncline_check::Flaw;
 use syncline_format::BlockAddr;
 use syncline_format::batch::{BatchHeader, lead_copy_addr};
 use syncline_fs::types::Algorithm;
@@ -35,7 +36,12 @@ pub struct Subject {
     pub free: Vec<BlockAddr>,
     /// The log at its end.
     pub log: Vec<BatchHeader>,
+    /// Blocks of the tree's nodes.
+    pub inner: BTreeSet<BlockAddr>,
+    pub leaves: BTreeSet<BlockAddr>,
     canary: Option<Canary>,
+    /// A rule that repairs break.
+    pub flaw: Option<Flaw>,
 }
 
 pub fn spawn() -> Arc<dyn Spawn> {
@@ -88,6 +94,7 @@ impl Subject {
         add_snapshots(&mut expected, &image, canary);
         let (in_use, log) = used(&image);
         let free = (0..SIZE_BYTES / 4096).filter(|addr| !in_use.contains(addr)).collect();
+        let (inner, leaves) = tree_blocks(&image);
         Self {
             seed,
             image,
@@ -97,8 +104,20 @@ impl Subject {
             in_use: in_use.into_iter().collect(),
             free,
             log,
+            inner,
+            leaves,
             canary,
+            flaw: None,
         }
+    }
+
+    /// Whether blocks of inner nodes of the tree are all that has rotted, and of one of them only.
+    pub fn has_lost_inner_nodes_only(&self, rotten: &MemoryDevice) -> bool {
+        let (was, is) = (self.image.image(), rotten.image());
+        let blocks = was.chunks(4096).zip(is.chunks(4096)).enumerate();
+        let changed: Vec<u64> =
+            blocks.filter(|(_, (was, is))| was != is).map(|(addr, _)| addr as u64).collect();
+        changed.len() == 1 && self.inner.contains(&changed[0])
     }
 
     /// Some of the blocks in use and a few of the free ones, evenly.
@@ -162,6 +181,23 @@ fn add_snapshots(survey: &mut Survey, image: &Arc<MemoryDevice>, canary: Option<
             Err(error) => survey.add_lost_snapshot(name, error.errno()),
         }
     }
+}
+
+/// The blocks of the tree's inner nodes, and of its leaves.
+fn tree_blocks(image: &Arc<MemoryDevice>) -> (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) {
+    let any: Arc<dyn Device> = image.clone();
+    let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+    let tree =
+        syncline_tree::Tree::new(syncline_device::FlushTracker::new(any), superblock.geometry, 1 << 20);
+    let (mut inner, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+    let mut visit = |level: u8,
+                     pointer: syncline_format::superblock::Pointer,
+                     _: Result<&syncline_format::node::Node, &syncline_tree::TreeError>| {
+        let blocks = pointer.addr..pointer.addr + superblock.geometry.node_blocks();
+        if level > 0 { inner.extend(blocks) } else { leaves.extend(blocks) }
+    };
+    block_on(tree.walk(superblock.tree, &mut visit));
+    (inner, leaves)
 }
 
 fn fill(fs: &Filesystem, rng: &mut ChaCha8Rng) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline::Filesystem;
 use syncline::device::{MemoryDevice, block_on};
-use syncline_check::{Condition, RepairOptions, Scrub, check, repair};
+use syncline_check::{Condition, FindingKind, RepairOptions, Scrub, check, repair};
 
 const NEW: &str = "written after the rot";
 
@@ -46,7 +46,11 @@ pub fn try_out(
     if clean && (errors > 0 || refused) {
         wrong.push(format!("{errors} errors, mounting refused: {refused}, and the check finds nothing"));
     }
-    mend(subject, rotten, readable.as_ref().map(|(survey, _)| survey), &mut wrong);
+    let cut = rolled_back
+        || readable
+            .as_ref()
+            .is_some_and(|(_, notes)| notes.iter().any(|note| note.contains("the log is damaged")));
+    mend(subject, rotten, readable.as_ref().map(|(survey, _)| survey), cut, &mut wrong);
     if !wrong.is_empty() {
         return Err(wrong);
     }
@@ -136,10 +140,18 @@ fn checked(device: &Arc<MemoryDevice>) -> Result<Vec<String>, String> {
     Ok(report.findings.iter().map(ToString::to_string).collect())
 }
 
-/// Repairs: what could be read before is there afterwards, and what is called clean is.
-fn mend(subject: &Subject, rotten: &Arc<MemoryDevice>, before: Option<&Survey>, wrong: &mut Vec<String>) {
+/// Repairs: what could be read before is there afterwards, what could not does not read as something else, and what is called clean is.
+/// `cut`: the end of the log is lost, so an earlier state is right.
+fn mend(
+    subject: &Subject,
+    rotten: &Arc<MemoryDevice>,
+    before: Option<&Survey>,
+    cut: bool,
+    wrong: &mut Vec<String>,
+) {
     let device = rotten.snapshot();
-    let repaired = match block_on(repair(device.clone(), spawn(), &RepairOptions::default(), &mut |_| {})) {
+    let options = RepairOptions { accept_loss: true, flaw: subject.flaw, ..RepairOptions::default() };
+    let repaired = match block_on(repair(device.clone(), spawn(), &options, &mut |_| {})) {
         Ok(repaired) => repaired,
         Err(error) => {
             if device.image() != rotten.image() {
@@ -156,6 +168,18 @@ fn mend(subject: &Subject, rotten: &Arc<MemoryDevice>, before: Option<&Survey>, 
     let left = checked(&device);
     if condition != Condition::Damaged && left != Ok(Vec::new()) {
         wrong.push(format!("repair: called {condition:?}, and a check says {left:?}"));
+    }
+    let cut = cut || repaired.changes.iter().any(|change| change.kind == FindingKind::LogDamaged);
+    if !cut && let Ok(fs) = Filesystem::open_device(device.snapshot(), subject.options(true)) {
+        let mut after = subject.survey(&fs, &device);
+        wrong.extend(after.lies(&subject.expected).into_iter().map(|what| format!("repair: {what}")));
+        if subject.has_lost_inner_nodes_only(rotten) {
+            let mut right = subject.expected.clone();
+            right.forget_counts();
+            after.forget_counts();
+            let lost = after.differences(&right, Errors::Lose);
+            wrong.extend(lost.into_iter().map(|what| format!("repair of an inner node: {what}")));
+        }
     }
     match (Filesystem::open_device(device.snapshot(), subject.options(true)), before) {
         (Ok(fs), Some(before)) => {

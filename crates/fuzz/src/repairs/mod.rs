@@ -2,6 +2,8 @@
 //!
 //! - What a mount for reading showed before the repair, it shows after it, byte for byte: objects with their attributes, extended
 //!   attributes, targets and contents, names, and what snapshots show. What was an error does not become zeros without a word.
+//! - A block of a tree node that rots changes nothing that anybody wrote: what reads at all after the repair reads as in the sound
+//!   image, in each file that has its names; and if it is an inner node, everything reads.
 //! - Or the repair refuses, or fails, and no byte of the image is another.
 //! - A check of what it left agrees with what it said, and what it called mended mounts for writing.
 //! - A power cut at any moment of it leaves an image that shows the same, and that another repair ends.
@@ -14,8 +16,9 @@ mod mutation;
 mod view;
 
 pub use mutation::{case, image};
-pub use view::{View, difference};
+pub use view::{View, difference, lie};
 
+use crate::image::Image;
 use crate::run::run;
 use std::sync::{Arc, LazyLock};
 use syncline_check::{Condition, FindingKind, Flaw, Repair, RepairOptions, Report};
@@ -65,7 +68,8 @@ impl Figures {
 pub fn attempt(seed: u64, flaw: Option<Flaw>) -> Result<Figures, String> {
     let case = case(seed);
     let damaged = case.on(image(seed));
-    let found = try_one(seed, &damaged, flaw);
+    let rotten = mutation::rotten_node(&case, image(seed)).map(|level| (level, image(seed)));
+    let found = try_one(seed, &damaged, rotten, flaw);
     found.map_err(|error| format!("seed {seed}: {error}\n{case:#?}"))
 }
 
@@ -80,14 +84,22 @@ fn examine(device: Arc<dyn Device>) -> Result<Report, String> {
     report.map_err(|error| error.to_string())
 }
 
-fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result<Figures, String> {
+/// `rotten` is the level of the node that has rotted, if that is all, and the image before.
+fn try_one(
+    seed: u64,
+    damaged: &Arc<MemoryDevice>,
+    rotten: Option<(u8, &Image)>,
+    flaw: Option<Flaw>,
+) -> Result<Figures, String> {
     let mut figures = Figures { mutations: 1, ..Figures::default() };
     let before = View::of(damaged.snapshot());
     let device = damaged.snapshot();
     let recording = RecordingDevice::new(device.clone());
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let undo = seed.is_multiple_of(UNDO_EACH).then(|| directory.path().join("undo"));
-    let options = RepairOptions { undo: undo.clone(), flaw, ..RepairOptions::default() };
+    // Half of them stop where much would be lost.
+    let accept_loss = seed.is_multiple_of(2);
+    let options = RepairOptions { undo: undo.clone(), accept_loss, flaw, ..RepairOptions::default() };
     let done = mend(recording.clone(), options);
     let wrote = recording.position() > 0;
     let repair = match done {
@@ -100,6 +112,9 @@ fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result
             if wrote {
                 return Err("a repair that changed nothing has written".into());
             }
+            if refused && rotten.is_some_and(|(level, _)| level > 0) {
+                return Err(format!("an inner node is lost, and the repair refuses: {:?}", repair.refused));
+            }
             return Ok(figures);
         }
         Ok(repair) => repair,
@@ -110,6 +125,11 @@ fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result
     let told: Vec<FindingKind> = repair.changes.iter().map(|change| change.kind).collect();
     if let Some(lost) = difference(before.as_ref(), after.as_ref(), &told) {
         return Err(format!("after the repair {lost}; it said {:#?}", repair.changes));
+    }
+    if let Some((level, sound)) = rotten {
+        of_the_sound_one(level, sound, after.as_ref()).map_or(Ok(()), |wrong| {
+            Err(format!("after the repair {wrong}; it said {:#?}", repair.changes))
+        })?;
     }
     mounts(device.clone())?;
     figures.cuts += cuts::search(seed, damaged, recording.events(), before.as_ref(), &told)?;
@@ -123,6 +143,13 @@ fn try_one(seed: u64, damaged: &Arc<MemoryDevice>, flaw: Option<Flaw>) -> Result
         figures.undone += 1;
     }
     Ok(figures)
+}
+
+/// What is wrong after the repair of an image of which one node had rotted.
+fn of_the_sound_one(level: u8, sound: &Image, after: Option<&View>) -> Option<String> {
+    let sound = View::of(sound.device.snapshot())?;
+    let lied = after.and_then(|after| lie(&sound, after));
+    lied.or_else(|| if level > 0 { difference(Some(&sound), after, &[]) } else { None })
 }
 
 /// What the repair says is what a check finds.

@@ -2,7 +2,7 @@
 
 use crate::bases::{EVERYTHING, IMAGES, open, store_options};
 use crate::image::Image;
-use crate::mutate::{Case, Change, LogRecord, Number, PageEdit, Plant, change_item};
+use crate::mutate::{Case, Change, LogRecord, Number, PageEdit, Place, Plant, change_item};
 use crate::run::run;
 use arbitrary::{Arbitrary, Unstructured};
 use bytes::Bytes;
@@ -34,6 +34,16 @@ fn index(seed: u64) -> usize {
     if seed % OTHERS_EACH == 1 { (seed / OTHERS_EACH) as usize % EVERYTHING } else { EVERYTHING }
 }
 
+/// The level of the tree node of which a byte is another, if that is all that a case changes.
+pub fn rotten_node(case: &Case, image: &Image) -> Option<u8> {
+    match case.changes[..] {
+        [Change::Raw(Place::Node(place), ..)] => {
+            Some(image.nodes[usize::from(place) % image.nodes.len()].what.level())
+        }
+        _ => None,
+    }
+}
+
 /// The image that a seed changes.
 pub fn image(seed: u64) -> &'static Image {
     &IMAGES[index(seed)]
@@ -59,7 +69,7 @@ struct Chooser<'a> {
 
 impl Chooser<'_> {
     fn change(&mut self) -> Change {
-        match self.rng.random_range(0..14) {
+        match self.rng.random_range(0..16) {
             0 => self.stray(),
             1 | 2 => self.elsewhere(),
             3 => {
@@ -74,6 +84,7 @@ impl Chooser<'_> {
             7 | 8 => self.field(),
             9 => self.key(),
             10 => self.swap(),
+            11 | 12 => self.rot(),
             _ => self.arbitrary(),
         }
     }
@@ -86,6 +97,22 @@ impl Chooser<'_> {
                 return value;
             }
         }
+    }
+
+    /// A byte of a tree node: of an inner one, a leaf, or one that begins in the middle of a file's extents.
+    fn rot(&mut self) -> Change {
+        let (nodes, sort) = (&self.image.nodes, self.rng.random_range(0..3));
+        let of_sort = |place: &usize| {
+            let node = &nodes[*place].what;
+            match sort {
+                0 => node.level() > 0,
+                1 => node.level() == 0,
+                _ => node.level() == 0 && node.first_key().is_some_and(|key| key.kind == Kind::Extent as u8),
+            }
+        };
+        let places: Vec<usize> = (0..nodes.len()).filter(of_sort).collect();
+        let place = places.choose(self.rng).copied().unwrap_or(0);
+        Change::Raw(Place::Node(place as u16), self.rng.random(), self.rng.random())
     }
 
     /// Any item, of kinds that are rare as often as of those that are not.

@@ -181,11 +181,10 @@ const MOVES_NAMES: [FindingKind; 5] = [
     FindingKind::EntryType,
 ];
 /// Changes that may leave a hole where there was an error, and say so.
-const LEAVES_HOLES: [FindingKind; 8] = [
+const LEAVES_HOLES: [FindingKind; 7] = [
     FindingKind::ItemMalformed,
     FindingKind::ExtentOutside,
     FindingKind::ExtentOverlap,
-    FindingKind::NodeDamaged,
     FindingKind::InodeContradiction,
     FindingKind::ItemWithoutInode,
     FindingKind::BlockUsedTwice,
@@ -200,6 +199,24 @@ pub fn difference(before: Option<&View>, after: Option<&View>, told: &[FindingKi
         let Some(is) = after.trees.get(name) else { return Some(format!("snapshot {name:?} is gone")) };
         let lost = of_trees(was, is, told)?;
         Some(name.as_ref().map_or(lost.clone(), |name| format!("in snapshot {name:?} {lost}")))
+    })
+}
+
+/// The first block that reads as something that it never held, in a file that has all its names. `sound` is the image before anything
+/// of it rotted.
+pub fn lie(sound: &View, after: &View) -> Option<String> {
+    sound.trees.iter().find_map(|(snapshot, was)| {
+        let is = after.trees.get(snapshot)?;
+        let moved = |ino: &Ino| {
+            was.names.iter().any(|(place, named)| named == ino && is.names.get(place) != Some(ino))
+        };
+        let both = was.objects.iter().filter_map(|(ino, was)| Some((ino, was, is.objects.get(ino)?)));
+        let mut named = both.filter(|(ino, ..)| !moved(ino));
+        named.find_map(|(ino, was, is)| {
+            let wrong = |block: &&u64| is.block(**block).is_some_and(|sum| was.block(**block) != Some(sum));
+            let block = was.blocks.keys().chain(is.blocks.keys()).find(wrong)?;
+            Some(format!("block {block} of inode {ino} reads as what it never held"))
+        })
     })
 }
 

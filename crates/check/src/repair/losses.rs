@@ -1,0 +1,89 @@
+//! What a repair gives up: said file by file, and weighed before anything is changed.
+
+use crate::finding::FindingKind;
+use crate::object::printable;
+use crate::repair::planner::Planner;
+use std::collections::HashMap;
+use syncline_format::items::dirent::Dirent;
+use syncline_store::{Store, Unreadable};
+
+const ROOT: u64 = 1;
+/// A repair that gives up more than one object in so many asks first.
+const SHARE: u64 = 8;
+/// Nodes that a refusal shows.
+const SHOWN: usize = 3;
+/// Directories in a path that is shown.
+const DEPTH_MAX: usize = 64;
+
+/// Something that an inode has lost.
+pub(crate) struct Loss {
+    pub(crate) inode: u64,
+    pub(crate) what: String,
+}
+
+/// Says which files lost what, by their paths. Names and inodes were brought together.
+pub(crate) async fn tell(planner: &mut Planner) {
+    let losses = std::mem::take(&mut planner.losses);
+    if losses.is_empty() {
+        return;
+    }
+    let mut named: HashMap<u64, usize> = HashMap::new();
+    for (index, entry) in planner.entries.iter().enumerate() {
+        // Where it was says more than where it went.
+        named.entry(entry.inode).or_insert(index);
+    }
+    for Loss { inode, what } in losses {
+        let text = match path(planner, &named, inode).await {
+            Some(path) => format!("{path}: {what}"),
+            None => format!("what has no name any more: {what}"),
+        };
+        planner.object(FindingKind::NodeDamaged, inode, text);
+    }
+}
+
+/// The path of an inode as it was before the repair.
+async fn path(planner: &mut Planner, named: &HashMap<u64, usize>, inode: u64) -> Option<String> {
+    let (mut path, mut at) = (String::new(), inode);
+    for _ in 0..DEPTH_MAX {
+        if at == ROOT {
+            return Some(if path.is_empty() { "/".to_owned() } else { path });
+        }
+        let entry = planner.entries.get(*named.get(&at)?)?.clone();
+        let mut found = planner.view.unchanged(entry.key(), entry.key(), 1).await.items;
+        let value = match found.pop() {
+            Some((_, value)) => value,
+            None => planner.view.get(entry.key()).await?,
+        };
+        let name = Dirent::decode(&value).map(|entry| printable(entry.name)).ok()?;
+        path = format!("/{name}{path}");
+        at = entry.directory;
+    }
+    None
+}
+
+/// Why this must not be done without being asked for, if it must not.
+pub(crate) fn too_much(store: &Store, planner: &Planner) -> Option<String> {
+    let lost = &planner.view.lost;
+    if lost.is_empty() {
+        return None;
+    }
+    let left = planner.inodes.iter().filter(|inode| !inode.made_up).count() as u64;
+    let before = store.objects();
+    let gone = before.saturating_sub(left);
+    let wide = |node: &&Unreadable| node.level > 0 || node.first.is_none();
+    let mut shown: Vec<_> = lost.values().filter(wide).take(SHOWN).collect();
+    if shown.is_empty() && gone <= before / SHARE {
+        return None;
+    }
+    if shown.is_empty() {
+        shown = lost.values().take(SHOWN).collect();
+    }
+    let nodes: Vec<_> = shown.iter().map(|node| format!("{} (level {})", node.addr, node.level)).collect();
+    let more = lost.len() - shown.len();
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    Some(format!(
+        "it would give up {gone} of {before} objects, with the tree nodes at block {}{more}: they are damaged, and what lies below \
+         them could not be found again",
+        nodes.join(", ")
+    ))
+}

@@ -1,0 +1,337 @@
+//! Tree nodes that are lost: inner ones come back, and what is lost with leaves does not read as zeros.
+
+mod common;
+
+use common::survey::{Survey, survey};
+use common::{BadBlock, examine, plant, spawn};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
+use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
+use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
+use syncline_format::items::extent::Extent;
+use syncline_format::node::{Node, NodeBuilder};
+use syncline_format::superblock::Pointer;
+use syncline_format::{BLOCK_BYTES, Key, Kind, crc};
+use syncline_store::{Store, StoreOptions};
+use syncline_tree::{Tree, TreeError};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+fn run(device: Arc<dyn Device>, accept_loss: bool) -> Repair {
+    let options = RepairOptions { accept_loss, ..RepairOptions::default() };
+    block_on(repair(device, spawn(), &options, &mut |_| {})).unwrap()
+}
+
+/// A tree of three levels, and a snapshot of an older one that shares most of it.
+fn sample(node_bytes: u32) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions { node_bytes, ..FormatOptions::default() }).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    for index in 0..1500 {
+        fs.write(format!("file {index:04}"), format!("{index}").repeat(40)).unwrap();
+    }
+    fs.write("large", vec![1; 4_000_000]).unwrap();
+    fs.create_snapshot("then").unwrap();
+    fs.write("later", "not in the snapshot").unwrap();
+    fs.close().unwrap();
+    device
+}
+
+/// The nodes of the tree by address, with their levels.
+fn nodes(device: &Arc<MemoryDevice>) -> BTreeMap<u64, Node> {
+    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let (store, _) = block_on(Store::open(device.clone(), options, spawn())).unwrap();
+    let superblock = store.superblock();
+    let tracker = syncline_device::FlushTracker::new(store.device().clone());
+    let tree = Tree::new(tracker, superblock.geometry, 1 << 20);
+    let mut nodes = BTreeMap::new();
+    let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
+        nodes.insert(pointer.addr, node.unwrap().clone());
+    };
+    block_on(tree.walk(superblock.tree, &mut visit));
+    nodes
+}
+
+fn put(device: &Arc<MemoryDevice>, block: u64, bytes: &[u8]) {
+    block_on(device.write_at(block * BLOCK, vec![AlignedBuf::copy_from(bytes).into_bytes()])).unwrap();
+}
+
+fn get(device: &Arc<MemoryDevice>, block: u64, blocks: u64) -> Vec<u8> {
+    block_on(device.read_at(block * BLOCK, (blocks * BLOCK) as usize)).unwrap().to_vec()
+}
+
+fn then(device: &Arc<MemoryDevice>) -> Vec<u8> {
+    let fs = Filesystem::open_snapshot_device(device.clone(), "then", ImageOptions::default()).unwrap();
+    fs.read("file 0700").unwrap()
+}
+
+fn assert_same(before: &Survey, device: &Arc<MemoryDevice>, what: &str) {
+    let after = survey(device);
+    assert_eq!(after.len(), before.len(), "{what}");
+    for (inode, seen) in before {
+        assert_eq!(after[inode].contents, seen.contents, "{what}: {}", seen.path.display());
+        assert_eq!(after[inode].path, seen.path, "{what}");
+    }
+}
+
+/// One bit, one block, all of it, or a sector that can't be read: nothing is lost with an inner node.
+#[test]
+fn what_lies_below_a_lost_inner_node_is_found_again() {
+    for node_bytes in [4096, 16384] {
+        let device = sample(node_bytes);
+        let (before, image) = (survey(&device), device.image());
+        let inner: Vec<Node> = nodes(&device).into_values().filter(|node| node.level() > 0).collect();
+        assert!(inner.iter().any(|node| node.level() > 1) || node_bytes > 4096, "there are three levels");
+        for node in &inner {
+            let (addr, blocks) = (node.addr(), u64::from(node_bytes) / BLOCK);
+            for harm in
+                ["a bit of the header", "a bit of a pointer", "its last block", "all of it", "unreadable"]
+            {
+                let copy = device.snapshot();
+                let mut bytes = get(&copy, addr, blocks);
+                match harm {
+                    "a bit of the header" => bytes[25] ^= 1,
+                    "a bit of a pointer" => bytes[node.used_bytes() - 3] ^= 16,
+                    "its last block" => bytes[(blocks as usize - 1) * BLOCK_BYTES..].fill(7),
+                    "all of it" => bytes.fill(0),
+                    _ => {}
+                }
+                put(&copy, addr, &bytes);
+                let target: Arc<dyn Device> = match harm {
+                    "unreadable" => BadBlock::new(copy.clone(), addr),
+                    _ => copy.clone(),
+                };
+                let what = format!("nodes of {node_bytes}, level {}, {harm}", node.level());
+                let done = run(target, false);
+                assert_eq!(
+                    done.condition(),
+                    Condition::Repaired,
+                    "{what}: {:?} {:#?}",
+                    done.refused,
+                    done.changes
+                );
+                if harm != "unreadable" {
+                    assert!(copy.image() == image, "{what}: it is not what it was");
+                }
+                assert_same(&before, &copy, &what);
+                assert_eq!(then(&copy), "700".repeat(40).into_bytes(), "{what}");
+            }
+        }
+    }
+}
+
+/// All nodes above the leaves but the root, and the space map, so that all blocks are looked through.
+#[test]
+fn several_lost_inner_nodes_come_back() {
+    let device = sample(4096);
+    let before = survey(&device);
+    let lost: Vec<u64> =
+        nodes(&device).into_values().filter(|node| node.level() == 1).map(|node| node.addr()).collect();
+    assert!(lost.len() > 1);
+    for map_too in [false, true] {
+        let copy = device.snapshot();
+        lost.iter().for_each(|addr| put(&copy, *addr, &[0; BLOCK_BYTES]));
+        if map_too {
+            let page = block_on(syncline_store::read_superblocks(&(copy.clone() as Arc<dyn Device>)));
+            common::rot(&copy, page.unwrap().superblock.space.page.addr);
+        }
+        let done = run(copy.clone(), false);
+        assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+        assert_same(&before, &copy, "all nodes of level 1");
+    }
+}
+
+/// A node whose place a file has as well is not put back over what the file holds.
+#[test]
+fn a_node_is_not_put_back_over_data() {
+    let device = sample(4096);
+    let node = nodes(&device).into_values().filter(|node| node.level() == 1).last().unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    let ino = fs.metadata("file 0003").unwrap().ino();
+    fs.close().unwrap();
+    let node_of = |addr: u64| nodes(&device).contains_key(&addr);
+    // To plant the extent writes the nodes above it anew, but not the last one of its level.
+    let data = [9; BLOCK_BYTES];
+    plant(&device, |_, transaction| {
+        let extent = Extent::plain(0, node.addr(), vec![crc(&data)]);
+        transaction.put(Key::new(ino, Kind::Extent, 0), extent.encode());
+    });
+    assert!(node_of(node.addr()), "the node is still in use");
+    put(&device, node.addr(), &data);
+    let image = device.image();
+    let done = run(device.clone(), false);
+    assert!(done.refused.is_some(), "{:#?}", done.changes);
+    assert!(device.image() == image);
+}
+
+/// An undo file is of use until the image is mounted for writing, also where nothing but a node was put back.
+#[test]
+fn a_node_that_was_put_back_can_be_taken_away_again() {
+    let device = sample(4096);
+    let root = nodes(&device).into_values().max_by_key(|node| node.level()).unwrap();
+    put(&device, root.addr(), &[0; BLOCK_BYTES]);
+    let damaged = device.image();
+    let directory = tempfile::tempdir().unwrap();
+    for changed in [false, true] {
+        let path = directory.path().join(format!("undo {changed}"));
+        let options = RepairOptions { undo: Some(path.clone()), ..RepairOptions::default() };
+        let done = block_on(repair(device.clone(), spawn(), &options, &mut |_| {})).unwrap();
+        assert_eq!(done.condition(), Condition::Repaired);
+        if changed {
+            let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+            fs.write("file 0001", "changed").unwrap();
+            fs.close().unwrap();
+        }
+        let taken = block_on(syncline_check::take_back(device.clone(), &path));
+        assert_eq!(taken.is_ok(), !changed, "{taken:?}");
+        assert_eq!(device.image() == damaged, !changed);
+    }
+}
+
+/// What a file holds is data, whatever it looks like: here leaves of this very tree, changed, at the addresses they give themselves.
+#[test]
+fn data_that_looks_like_a_node_is_none() {
+    let device = sample(4096);
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("planted", vec![3; 400_000]).unwrap();
+    let ino = fs.metadata("planted").unwrap().ino();
+    fs.close().unwrap();
+    let nodes_before = nodes(&device);
+    let victim = nodes_before.values().find(|node| node.level() == 0 && node.len() > 3).unwrap().clone();
+    plant_nodes(&device, ino, &victim);
+    assert!(examine(device.clone()).is_clean());
+    let before = survey(&device);
+    let root = nodes(&device).into_values().max_by_key(|node| node.level()).unwrap();
+    put(&device, root.addr(), &[0; BLOCK_BYTES]);
+    let done = run(device.clone(), false);
+    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+    assert_same(&before, &device, "planted leaves");
+}
+
+/// Makes all data of a file leaves with the first key of `like`, newer than anything.
+fn plant_nodes(device: &Arc<MemoryDevice>, ino: u64, like: &Node) {
+    plant(device, |store, transaction| {
+        for mut extent in common::extents(store, ino) {
+            let addr = extent.addr;
+            for (block, checksum) in (addr..).zip(&mut extent.checksums) {
+                let mut node = NodeBuilder::new(4096, 0);
+                node.push(like.key(0), like.value(0));
+                node.push(like.key(1), &[0xff; 9]);
+                let mut bytes = vec![0; BLOCK_BYTES];
+                *checksum = node.encode(&mut bytes, block, store.superblock().generation);
+                assert_eq!(*checksum, crc(&bytes));
+                put(device, block, &bytes);
+            }
+            transaction.put(Key::new(ino, Kind::Extent, extent.file_block), Extent::encode(&extent));
+        }
+    });
+}
+
+/// With the root gone and a leaf below it, nothing proves what the rest is: only who accepts the loss gets an empty filesystem.
+#[test]
+fn a_large_loss_is_refused_until_it_is_accepted() {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    for index in 0..200 {
+        fs.write(format!("file {index}"), format!("{index}").repeat(40)).unwrap();
+    }
+    fs.close().unwrap();
+    let nodes = nodes(&device);
+    let root = nodes.values().max_by_key(|node| node.level()).unwrap();
+    for node in [root, nodes.values().find(|node| node.level() == 0).unwrap()] {
+        put(&device, node.addr(), &[0; 16384]);
+    }
+    let image = device.image();
+    let done = run(device.clone(), false);
+    assert!(done.refused_for_loss && done.after.is_none());
+    let reason = done.refused.as_ref().unwrap();
+    assert!(reason.contains("201 of 201 objects"), "{reason}");
+    assert_eq!(done.condition(), Condition::Damaged);
+    assert!(device.image() == image, "a refusal wrote");
+    let done = run(device.clone(), true);
+    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+}
+
+const FILES: usize = 6;
+
+fn name(index: usize) -> String {
+    format!("directory/file {index}")
+}
+
+fn contents(index: usize) -> Vec<u8> {
+    (0..2_000_000_u32).map(|at| (at / 1000) as u8 ^ index as u8 | 1).collect()
+}
+
+/// An image with files that have many extents, and a sparse one; the numbers of the former.
+fn with_extents() -> (Arc<MemoryDevice>, Vec<u64>) {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.create_dir("directory").unwrap();
+    (0..FILES).for_each(|index| fs.write(name(index), contents(index)).unwrap());
+    fs.create_file("sparse").unwrap().write_all_at(&[4; 5000], 1 << 33).unwrap();
+    let numbers = (0..FILES).map(|index| fs.metadata(name(index)).unwrap().ino()).collect();
+    fs.close().unwrap();
+    (device, numbers)
+}
+
+/// Reads a file block by block: how many of them fail. The others are right.
+fn failing_blocks(fs: &Filesystem, index: usize, said: &[String]) -> Option<usize> {
+    let file = fs.open_file(name(index)).ok()?;
+    let (mut errors, mut bytes) = (0, vec![0; BLOCK_BYTES]);
+    for (block, right) in (0..).zip(contents(index).chunks(BLOCK_BYTES)) {
+        match file.read_at(&mut bytes, block * BLOCK) {
+            Ok(count) => assert_eq!(&bytes[..count], right, "{}, block {block}: {said:#?}", name(index)),
+            Err(error) => {
+                assert_eq!(error.errno(), 5);
+                errors += 1;
+            }
+        }
+    }
+    Some(errors)
+}
+
+/// Whichever leaf is lost: a block of a file reads as it did, or fails, or the file is in lost+found; and the report has its path.
+#[test]
+fn what_was_lost_with_a_leaf_does_not_read_as_zeros() {
+    let (device, numbers) = with_extents();
+    let (mut failing, mut torn) = (0, 0);
+    for leaf in nodes(&device).into_values().filter(|node| node.level() == 0) {
+        let copy = device.snapshot();
+        common::rot(&copy, leaf.addr());
+        let done = run(copy.clone(), true);
+        assert!(done.after.is_some(), "{:?}", done.refused);
+        let said: Vec<String> = done.changes.iter().map(ToString::to_string).collect();
+        let says = |what: &str| said.iter().any(|line| line.contains(what));
+        let fs = Filesystem::open_device(copy.clone(), ImageOptions::default()).unwrap();
+        for (index, number) in numbers.iter().enumerate() {
+            let lost = failing_blocks(&fs, index, &said);
+            // With the leaf of the root directory goes all that could name what else lay there.
+            let told = says(&name(index)) || says(&format!("inode {number}")) || says("SL0017");
+            assert!(lost == Some(0) || told, "{} is not in {said:#?}", name(index));
+            if lost.is_some_and(|lost| lost > 0) {
+                failing += 1;
+                // It can be written over, and is whole then.
+                fs.write(name(index), contents(index)).unwrap();
+                assert_eq!(fs.read(name(index)).unwrap(), contents(index));
+            }
+        }
+        let mut bytes = vec![0; 5000];
+        match fs.open_file("sparse") {
+            Ok(file) => assert!(
+                file.read_at(&mut bytes, 1 << 33).is_err() || bytes[..4096] == [4; 4096],
+                "sparse: {said:#?}"
+            ),
+            Err(_) => {
+                assert!(says("/sparse") || says("SL0017"), "{said:#?}");
+                torn += u32::from(says("lost+found"));
+            }
+        }
+        fs.close().unwrap();
+        let left = examine(copy).findings;
+        assert!(left.iter().all(|finding| finding.kind == FindingKind::DataDamaged), "{left:#?}");
+    }
+    assert!(failing > 3 && torn > 0, "{failing} files fail, {torn} are torn");
+}
