@@ -78,7 +78,8 @@ const REFUSED: &str = "
     5  | info text                                 | text; smaller than the smallest filesystem; no Syncline image
     5  | mount text empty                          | text; smaller than the smallest filesystem; no Syncline image
     5  | info junk                                 | junk; not a Syncline image; mkfs
-    8  | check --repair junk                       | junk; not a Syncline image; mkfs
+    8  | check junk                                | junk; not a Syncline image; restore it from a backup
+    8  | check --repair junk                       | junk; not a Syncline image; restore it from a backup
     5  | mount junk empty                          | junk; not a Syncline image; mkfs
     5  | trim junk                                 | junk; not a Syncline image; mkfs
     5  | crashlab list junk                        | junk is no recording; crashlab record
@@ -147,7 +148,7 @@ const REFUSED_HELPERS: &str = "
     1  | mount.syncline image empty -o nonsense    | nonsense; unknown option
     1  | mount.syncline image                      | mount.syncline IMAGE DIRECTORY
     8  | fsck.syncline missing                     | No such file; check the path
-    8  | fsck.syncline junk                        | not a Syncline image; mkfs
+    8  | fsck.syncline junk                        | not a Syncline image; restore it from a backup
     8  | fsck.syncline -y -f used                  | in use; unmount
     8  | fsck.fuse.syncline -n used                | in use; unmount
     1  | mkfs.syncline junk                        | junk holds data of an unknown kind; --force

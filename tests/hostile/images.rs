@@ -69,7 +69,8 @@ fn who_reads_only_is_not_told_to_read_only() {
     let place = Place::with_image("64MiB");
     let node = newest(&place.image()).tree.node.addr;
     edit(&place.image(), node * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
-    mount(&place).fails(4, &["mount with -o ro"]);
+    // All of so small a tree is lost, so to mount it for reading would help as little.
+    mount(&place).fails(4, &["no mount can show anything", "syncline check --repair --dry-run"]);
     let mut program = program();
     program.arg("mount").arg(place.image()).arg(place.path().join("mount")).args(["-o", "ro"]);
     let answer = run(program).fails(4, &["syncline check --repair --dry-run"]);
@@ -82,7 +83,7 @@ fn a_foreign_image_is_not_taken_for_ours_and_not_overwritten() {
     fs::write(place.image(), vec![0; 32 << 20]).unwrap();
     // What mke2fs writes there.
     edit(&place.image(), 1080, 2, |magic| magic.copy_from_slice(&[0x53, 0xef]));
-    all_refuse(&place, 5, &["not a Syncline image", "mkfs"]);
+    all_refuse(&place, 5, &["not a Syncline image"]);
     with_image("mkfs", &place.image()).fails(1, &["ext4", "--force"]);
     let mut command = program();
     command.arg("mkfs").arg(place.image()).arg("--force");

@@ -73,12 +73,30 @@ fn a_damaged_space_map_is_made_anew() {
     mount.unmount().ok();
 }
 
+/// The tree of so few files is one leaf: with it everything is lost, and nobody is told that a mount could show anything.
 #[test]
-fn a_lost_tree_leaves_an_empty_root_and_json_tells_all() {
+fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     skip_if!(no_fuse());
     let place = filled();
     flip(&place.image(), newest(&place.image()).tree.node.addr);
-    let done = check(&place, &["--repair", "--json"]);
+    let before = fs::read(place.image()).unwrap();
+    let hint = "mount it with -o ro";
+    let found = check(&place, &[]);
+    assert!(found.out.contains("no mount can show anything") && !found.out.contains(hint), "{found:?}");
+    fs::create_dir(place.path().join("empty")).unwrap();
+    for (options, word) in [(&[][..], "no mount can show anything"), (&["-o", "ro"], "what can be mended")] {
+        let mut command = program();
+        command.arg("mount").arg(place.image()).arg(place.path().join("empty")).args(options);
+        let refused = run(command);
+        assert_eq!(refused.code, 4, "{refused:?}");
+        assert!(refused.err.contains(word) && !refused.err.contains("-o ro"), "{refused:?}");
+    }
+    let refused = check(&place, &["--repair"]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    assert!(refused.out.contains("give up 3 of 3 objects"), "{refused:?}");
+    assert!(refused.out.contains("--accept-loss") && !refused.out.contains(hint), "{refused:?}");
+    assert!(fs::read(place.image()).unwrap() == before, "a refusal wrote");
+    let done = check(&place, &["--repair", "--accept-loss", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
     let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(report["rebuilt"], true);
@@ -89,6 +107,68 @@ fn a_lost_tree_leaves_an_empty_root_and_json_tells_all() {
     let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
     assert_eq!(fs::read_dir(&mount.path).unwrap().count(), 0);
     mount.unmount().ok();
+}
+
+/// With more files the tree has a root above its leaves, and those are found again.
+#[test]
+fn a_lost_root_is_put_back() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let mount = place.mount("mount");
+    for index in 0..1000 {
+        fs::write(mount.path.join(format!("file {index}")), format!("{index}").repeat(30)).unwrap();
+    }
+    mount.unmount().ok();
+    let root = newest(&place.image()).tree;
+    assert!(root.level > 0);
+    edit(&place.image(), root.node.addr * BLOCK, 16384, |bytes| bytes.fill(0));
+    let done = check(&place, &["--repair"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.out.contains("follow from the nodes below it"), "{done:?}");
+    let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
+    for index in 0..1000 {
+        let found = fs::read(mount.path.join(format!("file {index}"))).unwrap();
+        assert_eq!(found, format!("{index}").repeat(30).into_bytes());
+    }
+    mount.unmount().ok();
+}
+
+/// What holds another filesystem is called by its name, and nobody is told to make one of ours.
+#[test]
+fn another_filesystem_is_named() {
+    let place = Place::new();
+    let mut bytes = vec![0; 16 << 20];
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(place.image(), bytes).unwrap();
+    for arguments in [&[][..], &["--repair"]] {
+        let answer = check(&place, arguments);
+        assert_eq!(answer.code, 8, "{answer:?}");
+        assert!(answer.err.contains("it holds an ext2, ext3 or ext4 filesystem"), "{answer:?}");
+        assert!(!answer.err.contains("mkfs"), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_is_to_be_deleted() {
+    skip_if!(no_fuse());
+    let place = filled();
+    let mut command = program();
+    command.args(["snapshot", "create"]).arg(place.image()).arg("then");
+    run(command).ok();
+    let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
+    fs::write(mount.path.join("large"), vec![6; 1_000_000]).unwrap();
+    mount.unmount().ok();
+    let image = fs::read(place.image()).unwrap();
+    let block = image.chunks(BLOCK_BYTES).position(|block| block.iter().all(|&byte| byte == 5)).unwrap();
+    flip(&place.image(), block as u64);
+    let answer = check(&place, &["--repair"]);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    assert!(answer.out.contains("SL0042") && answer.out.contains("syncline snapshot delete"), "{answer:?}");
+    assert!(!answer.out.contains("make the image anew"), "{answer:?}");
+    let mut command = program();
+    command.args(["snapshot", "delete"]).arg(place.image()).arg("then");
+    run(command).ok();
+    check(&place, &[]).ok();
 }
 
 #[test]

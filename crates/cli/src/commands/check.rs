@@ -29,6 +29,9 @@ pub struct Args {
     /// Mend what can be mended, and check again
     #[arg(long)]
     repair: bool,
+    /// With --repair: go on where a large part of what the image holds has to be given up
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// With --repair: only say what would be changed, and write nothing
     #[arg(long, requires = "repair")]
     dry_run: bool,
@@ -60,7 +63,7 @@ fn examine(args: &Args) -> Result<u8, Failure> {
     let bar = image::progress_bar(0, "reading the tree");
     let report = block_on(syncline_check::check(device, spawn, &mut |progress| show(&bar, progress)));
     bar.finish_and_clear();
-    let report = report.map_err(|error| Failure::from(error).about(&args.image))?;
+    let report = report.map_err(|error| not_checked(error, &args.image))?;
     if args.json {
         say_text!("{:#}\n", serde_json::to_value(&report).expect("numbers and texts are JSON"));
     } else {
@@ -75,12 +78,17 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let spawn = image::background()?;
     let bar = image::progress_bar(0, "reading the tree");
     let mut tell = |progress| show(&bar, progress);
-    let how = RepairOptions { dry_run: args.dry_run, undo: args.undo.clone(), ..RepairOptions::default() };
+    let how = RepairOptions {
+        dry_run: args.dry_run,
+        undo: args.undo.clone(),
+        accept_loss: args.accept_loss,
+        ..RepairOptions::default()
+    };
     let repair = block_on(syncline_check::repair(device, spawn, &how, &mut tell));
     bar.finish_and_clear();
     let repair = repair.map_err(|error| {
         let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
-        let failure = Failure::from(error).about(&args.image);
+        let failure = not_checked(error, &args.image);
         // What is no image at all has nothing that could be saved; its text names the next step.
         if !usable {
             return failure;
@@ -97,6 +105,26 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         Condition::Repaired => REPAIRED,
         Condition::Damaged => ERRORS_FOUND,
     })
+}
+
+/// Why there is no report. A checker does not tell anybody to make a filesystem where one may have been.
+fn not_checked(error: CheckError, image: &Path) -> Failure {
+    let none = matches!(&error, CheckError::Store(StoreError::Unusable(text)) if text.contains("no superblock found"));
+    let failure = Failure::from(error);
+    if !none {
+        return failure.about(image);
+    }
+    match image::known_contents(image) {
+        Some(what) => failure
+            .with_text(format!("{}: not a Syncline image: it holds {what}", image.display()))
+            .next("name another image, or use the checker of what it holds"),
+        None => failure
+            .with_text(format!(
+                "{}: not a Syncline image: no superblock found, without which nothing can be mended",
+                image.display()
+            ))
+            .next("check the name; if it was a Syncline image, restore it from a backup"),
+    }
 }
 
 fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
@@ -125,10 +153,11 @@ fn print_report(image: &Path, report: &Report) {
     print_findings(&report.findings, report.findings_dropped);
     print_summary(image, report);
     if !report.is_clean() {
-        let image = image.display();
-        say!(
-            "{image}: 'syncline check --repair --dry-run' says what can be mended; mount it with -o ro to save what can be read"
-        );
+        let read = match image::can_be_read(image) {
+            true => "mount it with -o ro to save what can be read",
+            false => "as it is, no mount can show anything of it",
+        };
+        say!("{}: 'syncline check --repair --dry-run' says what can be mended; {read}", image.display());
     }
 }
 
@@ -166,7 +195,7 @@ fn print_repair(path: &Path, repair: &Repair) {
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if let Some(reason) = &repair.refused {
         say!("{image}: the repair is refused, and nothing was changed: {reason}");
-        say!("{image}: mount it with -o ro, save what can be read, and make the image anew");
+        say!("{image}: {}", after_refusal(repair.refused_for_loss, image::can_be_read(path)));
         return;
     }
     if repair.dry_run && changes > 0 {
@@ -183,18 +212,42 @@ fn print_repair(path: &Path, repair: &Repair) {
     }
     print_summary(path, last);
     if !last.is_clean() {
-        say!("{image}: {}", next_step(last));
+        say!("{image}: {}", next_step(last, image::can_be_read(path)));
+    }
+}
+
+/// What to do when a repair is refused.
+fn after_refusal(for_loss: bool, readable: bool) -> &'static str {
+    match (for_loss, readable) {
+        (true, true) => {
+            "mount it with -o ro and save what can be read; --accept-loss then gives up what is named, and keeps the rest"
+        }
+        (true, false) => {
+            "no mount can show anything of it: restore it from a backup; --accept-loss gives up what is named, and keeps the rest"
+        }
+        (false, true) => "mount it with -o ro, save what can be read, and make the image anew",
+        (false, false) => "no mount can show anything of it: restore it from a backup",
     }
 }
 
 /// What to do about what can't be mended.
-fn next_step(left: &Report) -> &'static str {
-    use syncline_check::FindingKind::{DataDamaged, DataUnreadable};
+fn next_step(left: &Report, readable: bool) -> &'static str {
+    use syncline_check::FindingKind::{DataDamaged, DataUnreadable, SnapshotDamaged};
     if left.blocks == 0 {
         return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup";
     }
     if left.findings.iter().all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable)) {
         return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them";
     }
-    "mount it with -o ro, save what can be read, and make the image anew"
+    if left.findings.iter().all(|finding| finding.kind == SnapshotDamaged) {
+        return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')";
+    }
+    if left
+        .findings
+        .iter()
+        .all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable | SnapshotDamaged))
+    {
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; delete the damaged snapshots ('syncline snapshot delete')";
+    }
+    after_refusal(false, readable)
 }

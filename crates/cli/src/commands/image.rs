@@ -83,17 +83,26 @@ pub fn create(path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Arc<F
     Ok(device?)
 }
 
+/// The name of what a place holds, if it has one that can be read here.
+pub fn known_contents(path: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok()?;
+    if !file.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        return None;
+    }
+    file.take(known::LOOK_AT_BYTES as u64).read_to_end(&mut start).ok()?;
+    known::recognize(&start)
+}
+
+/// True when a mount for reading would show something of an image that nobody has open.
+pub fn can_be_read(path: &Path) -> bool {
+    let (Ok(device), Ok(spawn)) = (open_read_only(path), background()) else { return false };
+    block_on(syncline_check::can_be_read(device, spawn))
+}
+
 /// Refuses a place that holds something with a name. What can't be read here is left to those who open it next.
 fn refuse_known(path: &Path) -> Result<(), Failure> {
-    let mut start = Vec::new();
-    let Ok(file) = File::open(path) else { return Ok(()) };
-    if !file.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
-        return Ok(());
-    }
-    if file.take(known::LOOK_AT_BYTES as u64).read_to_end(&mut start).is_err() {
-        return Ok(());
-    }
-    match known::recognize(&start) {
+    match known_contents(path) {
         None => Ok(()),
         Some(what) => Err(Failure::new(format!("{} holds {what}", path.display()))
             .next("add --force if it is not needed any more")),

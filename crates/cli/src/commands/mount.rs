@@ -185,10 +185,18 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     })?;
     let spawn = image::background()?;
     let about = |error: StoreError| Failure::from(error).about(&image);
-    let (opened, report) = block_on(open(&image, choices, spawn.clone()))?;
+    let truly = |failure| of_what_is_damaged(failure, &image, choices);
+    let (opened, report) = block_on(open(&image, choices, spawn.clone())).map_err(truly)?;
     tell(&image, &report);
-    let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()))
-        .map_err(|error| Failure::from(error).about(&image))?;
+    let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()));
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            // Whoever looks at it next needs it closed.
+            drop(opened);
+            return Err(truly(Failure::from(error).about(&image)));
+        }
+    };
     let fs = loaded.fs().clone();
     // Before anybody can see the mount, and so wish to end it.
     let caught = signals::catch()?;
@@ -201,6 +209,17 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     }
     loaded.start();
     Ok(Served { fs, mounted: prepared.serve(), scrub, signals })
+}
+
+/// The next step for a damaged image: not a mount for reading, if that would fail as well.
+fn of_what_is_damaged(failure: Failure, image: &Path, choices: &MountChoices) -> Failure {
+    let damaged = failure.code() == Cause::Damaged as u8;
+    if !damaged || choices.snapshot.is_some() || choices.store.read_only || image::can_be_read(image) {
+        return failure;
+    }
+    failure.next(
+        "no mount can show anything of it; 'syncline check --repair --dry-run' says what can be found again",
+    )
 }
 
 /// What is mounted.
