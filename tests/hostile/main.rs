@@ -21,3 +21,4 @@ mod slow_flush;
 mod unmounting;
 mod usage;
 mod users;
+mod ways;

@@ -342,8 +342,15 @@ pub struct Loop {
 impl Loop {
     /// A loop device over a file, or `None` where there are none.
     pub fn new(file: &Path) -> Option<Self> {
-        let device = tool("losetup", &[OsStr::new("--find"), OsStr::new("--show"), file.as_ref()])?;
-        Some(Self { device: device.into() })
+        Self::with(file, &[])
+    }
+
+    /// One with other options of losetup(8).
+    pub fn with(file: &Path, options: &[&str]) -> Option<Self> {
+        let mut words = vec![OsStr::new("--find"), OsStr::new("--show")];
+        words.extend(options.iter().map(OsStr::new));
+        words.push(file.as_ref());
+        Some(Self { device: tool("losetup", &words)?.into() })
     }
 }
 

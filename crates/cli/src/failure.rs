@@ -1,16 +1,17 @@
 //! Why a command failed: one line that names the cause and the next step, and an exit code.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_bench::BenchError;
 use syncline_check::CheckError;
 use syncline_crashlab::CrashlabError;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
-use syncline_fuse::MountError;
 use syncline_fuse::control::ControlError;
+use syncline_fuse::{MountError, daemon_has_gone};
 use syncline_store::{SnapshotError, StoreError};
 
 /// What every command returns.
@@ -45,14 +46,16 @@ pub enum Cause {
 #[derive(Debug)]
 pub struct Failure {
     text: String,
-    next: Option<&'static str>,
+    next: Option<Cow<'static, str>>,
     code: u8,
+    /// Where the image is mounted that is in use.
+    mounted_at: Option<PathBuf>,
 }
 
 impl Failure {
     /// A failure of this class; `text` names the cause.
     pub fn of(cause: Cause, text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), next: None, code: cause as u8 }
+        Self { text: text.to_string(), next: None, code: cause as u8, mounted_at: None }
     }
 
     /// A failure of no particular class.
@@ -66,8 +69,19 @@ impl Failure {
     }
 
     /// What to do about it.
-    pub fn next(self, step: &'static str) -> Self {
-        Self { next: Some(step), ..self }
+    pub fn next(self, step: impl Into<Cow<'static, str>>) -> Self {
+        Self { next: Some(step.into()), ..self }
+    }
+
+    /// Of a command that works on a mounted filesystem as well: says so where the image is mounted.
+    pub fn or_its_directory(self) -> Self {
+        match &self.mounted_at {
+            Some(directory) => {
+                let step = format!("or name {} instead", directory.display());
+                self.next(step)
+            }
+            None => self,
+        }
     }
 
     /// The same, said of a path that the text does not name.
@@ -117,7 +131,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Always one line, whatever an error contained.
         out.write_str(&self.text.replace('\n', " "))?;
-        match self.next {
+        match &self.next {
             Some(next) => write!(out, "; {next}"),
             None => Ok(()),
         }
@@ -141,16 +155,23 @@ impl From<rustix::io::Errno> for Failure {
     }
 }
 
+/// A mount that its daemon has left behind.
+const DAEMON_HAS_GONE: &str =
+    "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
+
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         let kind = error.io_error().map(|error| error.kind());
         let of = |cause| Self::of(cause, &error);
         match (&error, kind) {
             (_, Some(io::ErrorKind::PermissionDenied)) => {
-                of(Cause::Permission).next("run it as the owner of the image, or as root")
+                of(Cause::Permission).next(crate::permission::next_step(&error))
             }
             (_, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
-                of(Cause::Permission).next("the place is read-only: choose another, or mount with -o ro")
+                of(Cause::Permission).next("it is read-only: mount it with -o ro, or choose another place")
+            }
+            (DeviceError::Open { source, .. }, _) if daemon_has_gone(source) => {
+                of(Cause::MountPoint).next(DAEMON_HAS_GONE)
             }
             (DeviceError::Open { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::NotAnImage).next("check the path, or make an image with 'syncline mkfs'")
@@ -182,7 +203,13 @@ impl From<DeviceError> for Failure {
                 of(Cause::Usage).next("choose a smaller size or 'max', or enlarge the device first")
             }
             (DeviceError::Extend { .. }, _) => of(Cause::Other).next("nothing has changed"),
-            (DeviceError::InUse { .. }, _) => of(Cause::InUse),
+            (DeviceError::Io { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
+                of(Cause::NoSpace).next("the place where the image lies is full: free some space there")
+            }
+            (DeviceError::InUse { holder, .. }, _) => {
+                let mounted_at = holder.mount_point().map(Path::to_owned);
+                Self { mounted_at, ..of(Cause::InUse) }
+            }
             (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
                 .next("add --force if it is not needed any more"),
             // Of a block device, or of an image file that its host never gave all its room.
@@ -248,8 +275,7 @@ impl From<CheckError> for Failure {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
             // Each tells what is wrong with the file that was named.
-            error @ CheckError::Undo { .. } => Self::new(error)
-                .next("nothing was changed; name the file of the repair's --undo, or another for a new one"),
+            error @ CheckError::Undo { .. } => Self::new(error).next("nothing was changed"),
         }
     }
 }
@@ -308,6 +334,7 @@ impl From<MountError> for Failure {
             | MountError::NotEmpty { .. }
             | MountError::DeadMount { .. }
             | MountError::MountPoint { .. }
+            | MountError::MountPointOfAnother { .. }
             | MountError::PathWithNul { .. } => Cause::MountPoint,
             MountError::AlreadyMounted { .. } | MountError::Busy { .. } => Cause::InUse,
             MountError::NoFuseDevice
@@ -333,6 +360,12 @@ impl From<ControlError> for Failure {
             ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Self::of(Cause::Permission, error).next("ask as root, or as the user whose daemon it is")
             }
+            // It has died, and left its mount behind.
+            ControlError::Open { ref source, .. } | ControlError::Failed { ref source, .. }
+                if daemon_has_gone(source) =>
+            {
+                Self::of(Cause::MountPoint, error).next(DAEMON_HAS_GONE)
+            }
             ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
                 Self::of(Cause::MountPoint, error).next(next)
             }
@@ -347,7 +380,7 @@ impl From<ControlError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
+    use syncline_device::Holder;
 
     #[test]
     fn failures_are_one_line_with_a_next_step() {
@@ -359,7 +392,7 @@ mod tests {
     #[test]
     fn classes_follow_the_cause() {
         let code = |failure: Failure| failure.code();
-        assert_eq!(code(DeviceError::InUse { path: "x".into() }.into()), 3);
+        assert_eq!(code(DeviceError::InUse { path: "x".into(), holder: Holder::Unknown.into() }.into()), 3);
         assert_eq!(code(StoreError::Unusable("no image".into()).into()), 5);
         assert_eq!(code(MountError::NotEmpty { path: PathBuf::from("x") }.into()), 6);
         assert_eq!(code(MountError::NoFuseDevice.into()), 7);

@@ -17,6 +17,7 @@ mod live;
 mod log_limit;
 mod logging;
 mod metrics;
+mod permission;
 mod size;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -180,12 +181,12 @@ fn run(command: Command) -> Outcome {
         Command::Compress(args) => commands::compress::run(args),
         Command::Quota(args) => commands::quota::run(args),
         Command::Info(args) => commands::info::run(args),
-        Command::Label(args) => commands::identity::label(args),
+        Command::Label(args) => commands::identity::label(args).map_err(Failure::or_its_directory),
         Command::Uuid(args) => commands::identity::uuid(args),
         Command::Resize(args) => commands::resize::run(args),
-        Command::Trim(args) => commands::trim::run(args),
+        Command::Trim(args) => commands::trim::run(args).map_err(Failure::or_its_directory),
         Command::Inspect(args) => commands::inspect::run(args),
-        Command::Path(args) => commands::path::run(args),
+        Command::Path(args) => commands::path::run(args).map_err(Failure::or_its_directory),
         Command::Stats(args) => commands::stats::run(args),
         Command::Metrics(args) => commands::metrics::run(args),
         Command::Top(args) => commands::top::run(args),

@@ -1,5 +1,6 @@
 //! Why a device operation failed.
 
+use crate::Holder;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,11 +77,13 @@ pub enum DeviceError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
-    /// Another process holds the image (promise P7).
-    #[error("{path} is in use by another process: unmount it first")]
+    /// Somebody else holds the image, or the same bytes by another way (promise P7).
+    #[error("{path} is in use by {holder}: {}", holder.next_step())]
     InUse {
         /// The path as given.
         path: String,
+        /// Who, as far as that can be told.
+        holder: Arc<Holder>,
     },
     /// There is something at the path, and the caller did not say that it may be overwritten.
     #[error("{path} is not empty: overwriting it must be forced")]
@@ -130,8 +133,8 @@ impl DeviceError {
         Self::Extend { path: path.display().to_string(), source: Arc::new(source) }
     }
 
-    pub(crate) fn in_use(path: &Path) -> Self {
-        Self::InUse { path: path.display().to_string() }
+    pub(crate) fn in_use(path: &Path, holder: Holder) -> Self {
+        Self::InUse { path: path.display().to_string(), holder: Arc::new(holder) }
     }
 
     /// The source to hand on to those whose durability depended on a flush that failed with this error.

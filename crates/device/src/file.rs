@@ -1,22 +1,27 @@
 //! Image files and block devices.
 
 mod create;
+mod holder;
 mod lock;
+mod loops;
 mod open;
 mod strangers;
 #[cfg(test)]
 mod tests;
 mod through;
+mod ways;
 
 use crate::device::{check_range, check_write};
 use crate::request::{OpenFile, Request};
 use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor};
 use bytes::Bytes;
+pub use holder::Holder;
 use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use ways::Others;
 
 /// Whether to use something that not every system offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -225,8 +230,18 @@ impl Device for FileDevice {
     }
 
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
-        lock::claim(&self.file.file, number, claim)
-            .map_err(|source| DeviceError::io(Operation::Read, 0, 0, source))
+        // Also where those find it who came by another way.
+        let files = || std::iter::once(&self.file.file).chain(&self.file.others.below);
+        let failed = |source| DeviceError::io(Operation::Read, 0, 0, source);
+        for (got, file) in files().enumerate() {
+            if !lock::claim(file, number, claim).map_err(failed)? {
+                for file in files().take(got) {
+                    lock::claim(file, number, Claim::Released).map_err(failed)?;
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn discards(&self) -> bool {

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::file::Others;
 use crate::{AlignedBuf, BLOCK_BYTES, Completion, DeviceError, Operation};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
@@ -20,6 +21,8 @@ const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// A file that is open for I/O.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
+    /// What keeps out those who come to the same bytes by another way.
+    pub(crate) others: Others,
     pub(crate) direct: bool,
     pub(crate) block_device: bool,
     /// A write with `RWF_DSYNC` ends with a flush of all that the device holds.

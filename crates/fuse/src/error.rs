@@ -52,6 +52,12 @@ pub enum MountError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
+    /// The mount point is another user's, and only root mounts there.
+    #[error("the mount point {path} is another user's: name an empty directory of your own, or mount as root", path = .path.display())]
+    MountPointOfAnother {
+        /// As given.
+        path: PathBuf,
+    },
     /// The kernel has no FUSE.
     #[error(
         "/dev/fuse does not exist: load the kernel module with `modprobe fuse` (in a container, pass the device in with \
@@ -134,7 +140,7 @@ pub enum MountError {
     },
     /// Files on the mount are in use.
     #[error(
-        "{path} is in use: close the files that are open there (`fuser -vm {path}` lists who holds them) and try again",
+        "{path} is in use: close the files that are open there and leave its directories (`fuser -vm {path}` lists who has them)",
         path = .path.display()
     )]
     Busy {

@@ -83,7 +83,7 @@ pub fn label(args: LabelArgs) -> Outcome {
 /// Runs `uuid`.
 pub fn uuid(args: UuidArgs) -> Outcome {
     let Some(NewUuid(new)) = args.new else {
-        say!("{}", identity(&args.source)?.uuid);
+        say!("{}", identity(&args.source).map_err(Failure::or_its_directory)?.uuid);
         return Ok(ExitCode::SUCCESS);
     };
     if args.source.is_dir() {

@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Command::Set(args) => set(&args),
         Command::Show(args) => show(&args),
-        Command::List(args) => list(&args),
+        Command::List(args) => list(&args).map_err(Failure::or_its_directory),
         Command::Remove(args) => {
             control::remove_quota(&args.dir).map_err(|error| refused(error, &args.dir))?;
             Ok(ExitCode::SUCCESS)

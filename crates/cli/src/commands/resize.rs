@@ -11,9 +11,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use syncline_device::{Device, FileDevice, OpenOptions, block_on};
 use syncline_format::{BLOCK_BYTES, Geometry};
-use syncline_fs::{Filesystem, shrink};
+use syncline_fs::{Filesystem, FsError, shrink};
 use syncline_fuse::control::{self, ControlError};
-use syncline_store::{Store, StoreOptions};
+use syncline_store::{Store, StoreError, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// So little that what a checkpoint of it may need does not matter.
@@ -57,7 +57,10 @@ pub fn run(args: Args) -> Outcome {
     if args.image.is_dir() {
         return of_mount(&args);
     }
-    let (present, device) = sizes(&args.image)?;
+    let (present, device) = sizes(&args.image).map_err(|failure| match args.size {
+        Target::Min => failure,
+        Target::Max | Target::Bytes(_) => failure.or_its_directory(),
+    })?;
     let wanted = match args.size {
         Target::Max => device,
         Target::Min => {
@@ -75,7 +78,8 @@ pub fn run(args: Args) -> Outcome {
         return tell(&args, present, present);
     }
     if wanted < present {
-        shrink(&args.image, wanted, present)?;
+        let asked = if let Target::Bytes(bytes) = args.size { bytes } else { wanted };
+        shrink(&args.image, asked, present)?;
         return tell(&args, present, wanted);
     }
     grow(&args.image, wanted, device)?;
@@ -187,14 +191,15 @@ fn recover(path: &Path) -> Result<(), Failure> {
 }
 
 /// First the filesystem, durably, then the file: a crash between the two leaves a file with something behind its filesystem.
-fn shrink(path: &Path, wanted: u64, present: u64) -> Result<(), Failure> {
+fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
+    let wanted = asked - asked % BLOCK;
     recover(path)?;
     let least = least(path)?;
     if wanted < least {
         let text = format!(
             "{}: {} are too few; the smallest size that will do is {} ({least} bytes)",
             path.display(),
-            size::show(wanted),
+            size::show(asked),
             size::show(least)
         );
         let next = if least < present {
@@ -212,7 +217,12 @@ fn shrink(path: &Path, wanted: u64, present: u64) -> Result<(), Failure> {
     let work = shrink::shrink(device.clone(), options, spawn, wanted / BLOCK, &mut moved);
     let done = block_on(work);
     bar.finish_and_clear();
-    done.map_err(|error| Failure::from(error).about(path))?;
+    done.map_err(|error| {
+        let state = matches!(error, FsError::Store(StoreError::Unusable(_)));
+        let failure = Failure::from(error).about(path);
+        // It was read before: it is an image, and what stands in the way is something in it.
+        if state { failure.with_code(Cause::Other as u8) } else { failure }
+    })?;
     Ok(device.shorten(wanted)?)
 }
 

@@ -1,7 +1,9 @@
 //! Making images: allocated first, so that a lack of room shows early, then written whole.
 
 use super::lock::lock;
-use super::open;
+use super::loops::WHOLE;
+use super::open::{self, Refusal};
+use super::ways::Others;
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
 use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
@@ -53,7 +55,9 @@ fn create_new(
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
     let failed = |source| DeviceError::create(path, source);
-    lock(path, &file, false)?;
+    if !lock(&file, false, &WHOLE).map_err(failed)? {
+        return Err(open::tell(path, Refusal::Locked(file)));
+    }
     let size_bytes = size_bytes
         .filter(|&size| size > 0)
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
@@ -61,7 +65,7 @@ fn create_new(
     let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
     write_zeros(&file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
-    Ok(OpenFile { file, direct, block_device: false, flushes_with_write: false })
+    Ok(OpenFile { file, others: Others::default(), direct, block_device: false, flushes_with_write: false })
 }
 
 fn take_over(

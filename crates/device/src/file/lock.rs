@@ -8,47 +8,52 @@
 //! lock it for themselves and find a holder that is no stranger, and readers, whom the mark tells. The mark can be forged, so a
 //! reader that may look asks who has it.
 
+use super::loops::WHOLE;
 use super::strangers;
-use crate::{Claim, DeviceError};
+use crate::Claim;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 
 /// Where the locks of snapshots begin: past any byte that an image has.
 const CLAIMS: i64 = 1 << 62;
 /// Locked by writers only.
 const MARK: i64 = CLAIMS - 1;
 
-/// Locks it, for a writer or a reader.
-pub(super) fn lock(path: &Path, file: &File, shared: bool) -> Result<(), DeviceError> {
-    match if shared { lock_to_read(file) } else { lock_to_write(path, file) } {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(DeviceError::in_use(path)),
-        // A filesystem without locks can't keep P7.
-        Err(error) => Err(DeviceError::open(path, error)),
-    }
+/// Locked by whoever wants to know what the kernel calls this file.
+const ASKED: i64 = i64::MAX;
+
+/// Locks these bytes, for a writer or a reader; false if somebody is in the way. All bytes, but for what lies below a loop device that
+/// shows a part of it.
+pub(super) fn lock(file: &File, shared: bool, bytes: &Range<u64>) -> io::Result<bool> {
+    let at = |byte: u64| i64::try_from(byte).unwrap_or(CLAIMS).min(CLAIMS);
+    // A part has no mark in it: it is that of all parts, and locked only where strangers are passed by.
+    let end = if *bytes == WHOLE { CLAIMS } else { at(bytes.end).min(MARK) };
+    let bytes = at(bytes.start)..end;
+    if shared { lock_to_read(file, bytes) } else { lock_to_write(file, bytes) }
 }
 
-fn lock_to_write(path: &Path, file: &File) -> io::Result<bool> {
-    if set(file, libc::F_WRLCK, 0, CLAIMS)? {
+fn lock_to_write(file: &File, bytes: Range<i64>) -> io::Result<bool> {
+    let len = bytes.end - bytes.start;
+    if set(file, libc::F_WRLCK, bytes.start, len)? {
         return Ok(true);
     }
     // From here on no other writer gets past this point, and one that is past it is in the way or is found below: each locks first
     // and looks then, so of two at least one sees the other.
-    if !strangers::can_be_told() || !set(file, libc::F_RDLCK, 0, CLAIMS)? {
+    if !strangers::can_be_told() || !set(file, libc::F_RDLCK, bytes.start, len)? {
         return Ok(false);
     }
-    if strangers::are_all(file)? {
-        tracing::warn!(path = %path.display(), "other users' locks for reading are passed by");
+    if set(file, libc::F_RDLCK, MARK, 1)? && strangers::are_all(file)? {
+        tracing::warn!("other users' locks for reading are passed by");
         return Ok(true);
     }
     set(file, libc::F_UNLCK, 0, CLAIMS)?;
     Ok(false)
 }
 
-fn lock_to_read(file: &File) -> io::Result<bool> {
-    if !set(file, libc::F_RDLCK, 0, MARK)? {
+fn lock_to_read(file: &File, bytes: Range<i64>) -> io::Result<bool> {
+    if !set(file, libc::F_RDLCK, bytes.start, bytes.end.min(MARK) - bytes.start)? {
         return Ok(false);
     }
     if would_get(file, libc::F_WRLCK, MARK, 1)? || (strangers::can_be_told() && strangers::are_all(file)?) {
@@ -56,6 +61,15 @@ fn lock_to_read(file: &File) -> io::Result<bool> {
     }
     set(file, libc::F_UNLCK, 0, MARK)?;
     Ok(false)
+}
+
+/// What the kernel calls this file where it tells of locks, which need not be the device and the inode that stat(2) says.
+pub(super) fn place(file: &File) -> Option<String> {
+    set(file, libc::F_RDLCK, ASKED, 1).ok().filter(|&got| got)?;
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
+    set(file, libc::F_UNLCK, ASKED, 1).ok()?;
+    let about = about.ok()?;
+    strangers::locks(&about).find_map(strangers::place).map(str::to_owned)
 }
 
 /// Locks, or unlocks, what stands for a snapshot; false if others have it.

@@ -1,57 +1,91 @@
 //! Opening: the lock first, then whether direct I/O works, then the size.
 
 use super::lock::lock;
+use super::loops::WHOLE;
 use super::through;
+use super::ways::{self, meet, open_alone};
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
-use crate::{AlignedBuf, BLOCK_BYTES, DeviceError};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Holder};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
+/// Why something can't be opened.
+pub(super) enum Refusal {
+    /// Somebody holds a lock on this file, which is the image or what lies below it.
+    Locked(File),
+    /// Somebody has this block device for himself, which is the image or lies above or below it.
+    Claimed(PathBuf),
+    /// The operating system said no.
+    Failed(io::Error),
+}
+
 /// Opens, locks and probes something that exists.
 pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
     let started = Instant::now();
     loop {
         match try_open(path, options) {
-            Err(DeviceError::InUse { .. }) if started.elapsed() < LOCK_WAIT => {
+            Err(Refusal::Locked(_) | Refusal::Claimed(_)) if started.elapsed() < LOCK_WAIT => {
                 sleep(Duration::from_millis(10))
             }
-            outcome => return outcome,
+            Err(refusal) => return Err(tell(path, refusal)),
+            Ok(opened) => return Ok(opened),
         }
     }
 }
 
-fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
-    let failed = |source| DeviceError::open(path, source);
+/// The error that says it, and who has it.
+pub(super) fn tell(path: &Path, refusal: Refusal) -> DeviceError {
+    match refusal {
+        Refusal::Failed(source) => DeviceError::open(path, source),
+        refusal => DeviceError::in_use(path, Holder::of(&refusal)),
+    }
+}
+
+fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
+    let failed = Refusal::Failed;
     let block_device = is_block_device(&fs::metadata(path).map_err(failed)?).map_err(failed)?;
     let mut how = File::options();
     how.read(true).write(!options.read_only);
-    if block_device && !options.beside_writer {
-        // Only for block devices: there the kernel takes it as "no mounted filesystem and nobody else who asked".
-        how.custom_flags(libc::O_EXCL);
-    }
-    let file = how.open(path).map_err(|source| match source.raw_os_error() {
-        Some(libc::EBUSY) => DeviceError::in_use(path),
+    let opened = match block_device && !options.beside_writer {
+        true => open_alone(path, &mut how),
+        false => how.open(path),
+    };
+    let file = opened.map_err(|source| match source.raw_os_error() {
+        Some(libc::EBUSY) => Refusal::Claimed(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
         _ => failed(source),
     })?;
     // The path may have changed hands since we looked.
     if is_block_device(&file.metadata().map_err(failed)?).map_err(failed)? != block_device {
         return Err(failed(io::Error::other("it was replaced while being opened")));
     }
-    if !options.beside_writer {
-        lock(path, &file, options.read_only)?;
+    // The kernel opens a device that is read-only for writing all the same, and refuses each write.
+    if block_device && !options.read_only && is_read_only(&file).map_err(failed)? {
+        return Err(failed(io::Error::from_raw_os_error(libc::EROFS)));
     }
+    // A filesystem without locks can't keep P7.
+    if !options.beside_writer && !lock(&file, options.read_only, &WHOLE).map_err(failed)? {
+        return Err(Refusal::Locked(file));
+    }
+    let others = meet(
+        &file,
+        match options {
+            OpenOptions { beside_writer: true, .. } => ways::Use::Beside,
+            OpenOptions { read_only: true, .. } => ways::Use::Read,
+            _ => ways::Use::Write,
+        },
+    )?;
     let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
     let flushes_with_write = block_device && direct && through::flushes_with_write(&file).unwrap_or(false);
-    Ok(OpenFile { file, direct, block_device, flushes_with_write })
+    Ok(OpenFile { file, others, direct, block_device, flushes_with_write })
 }
 
 /// Size in bytes, rounded down to whole blocks.
@@ -68,6 +102,16 @@ pub(super) fn size_bytes(opened: &OpenFile) -> io::Result<u64> {
         opened.file.metadata()?.len()
     };
     Ok(size - size % BLOCK_BYTES as u64)
+}
+
+fn is_read_only(block_device: &File) -> io::Result<bool> {
+    const BLKROGET: libc::Ioctl = 0x125e;
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: the kernel writes one int to `read_only`.
+    match unsafe { libc::ioctl(block_device.as_raw_fd(), BLKROGET, &raw mut read_only) } {
+        0 => Ok(read_only != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {

@@ -12,9 +12,12 @@ const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// True for root that sees all processes. Anybody else can't tell a stranger from a writer that it does not see.
 pub(super) fn can_be_told() -> bool {
+    is_root() && fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST_NAMESPACE)
+}
+
+pub(super) fn is_root() -> bool {
     // SAFETY: takes no memory and can't fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    root && fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST_NAMESPACE)
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// True if somebody else holds locks on the file, and strangers all of them. The caller holds one, too.
@@ -71,12 +74,12 @@ fn look(file: &File) -> io::Result<Found> {
 }
 
 /// The locks that a file of /proc/PID/fdinfo tells of.
-fn locks(about: &str) -> impl Iterator<Item = &str> {
+pub(super) fn locks(about: &str) -> impl Iterator<Item = &str> {
     about.lines().filter_map(|line| line.strip_prefix("lock:"))
 }
 
 /// The device and the inode that a lock is on, as the kernel writes them there and in /proc/locks: 08:01:1234.
-fn place(lock: &str) -> Option<&str> {
+pub(super) fn place(lock: &str) -> Option<&str> {
     lock.split_whitespace().find(|word| word.split(':').count() == 3)
 }
 
@@ -110,7 +113,7 @@ fn holder(pid: u32, descriptor: i32, at: &str, image: &fs::Metadata) -> io::Resu
     Ok(if entitled || writes { Holder::Entitled } else { Holder::Stranger { locks } })
 }
 
-fn descriptors(pid: u32) -> io::Result<Vec<i32>> {
+pub(super) fn descriptors(pid: u32) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"))?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(numbers.collect())

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 fn open_file(direct: bool) -> Arc<OpenFile> {
     Arc::new(OpenFile {
         file: tempfile::tempfile().unwrap(),
+        others: Default::default(),
         direct,
         block_device: false,
         flushes_with_write: false,

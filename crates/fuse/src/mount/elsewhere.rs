@@ -1,11 +1,11 @@
 //! Mounts in other mount namespaces: a container, a service or a shell may have a copy of a mount that is gone here, and keeps the
 //! daemon alive.
 
-use super::mount_table::{MountEntry, mounts, parse_all};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use syncline_device::{MountEntry, mounts, parse_mounts};
 
 /// Where the kernel shows the connections that live.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -38,7 +38,7 @@ pub fn mounted_elsewhere(entry: &MountEntry) -> io::Result<Vec<Elsewhere>> {
             continue;
         }
         let Ok(table) = fs::read(process.join("mountinfo")) else { continue };
-        if let Some(other) = parse_all(&table).find(|other| other.is_of_the_same(entry)) {
+        if let Some(other) = parse_mounts(&table).find(|other| other.is_of_the_same(entry)) {
             let command = fs::read(process.join("comm")).unwrap_or_default();
             let command = String::from_utf8_lossy(&command).trim_end().to_owned();
             found.push(Elsewhere { pid, command, mount_point: other.mount_point });

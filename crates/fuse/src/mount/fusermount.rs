@@ -44,7 +44,15 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
     let output = child.wait_with_output().map_err(failed)?;
     match received.map_err(failed)? {
         Some(descriptor) if output.status.success() => Ok(descriptor),
-        _ => Err(MountError::Fusermount { message: message_of(&output.stderr) }),
+        _ => Err(refusal(path, message_of(&output.stderr))),
+    }
+}
+
+/// The helper says why only in words.
+fn refusal(path: &Path, message: String) -> MountError {
+    match message.contains("no write access to mountpoint") || message.contains("not owned by user") {
+        true => MountError::MountPointOfAnother { path: path.to_owned() },
+        false => MountError::Fusermount { message },
     }
 }
 
@@ -193,6 +201,15 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::io::Write::write_all(&mut &theirs, b"x").unwrap();
         assert!(receive_descriptor(&ours).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_mount_point_of_another_is_no_trouble_of_fuse() {
+        for said in ["user has no write access to mountpoint /mnt", "mountpoint /mnt not owned by user"] {
+            let error = refusal(Path::new("/mnt"), said.into());
+            assert!(matches!(error, MountError::MountPointOfAnother { .. }), "{said}");
+        }
+        assert!(matches!(refusal(Path::new("/mnt"), "nope".into()), MountError::Fusermount { .. }));
     }
 
     #[test]

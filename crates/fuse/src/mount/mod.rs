@@ -2,7 +2,6 @@
 
 mod elsewhere;
 mod fusermount;
-mod mount_table;
 mod privileged;
 
 use crate::error::MountError;
@@ -16,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use elsewhere::{Elsewhere, is_connected, mounted_elsewhere};
-pub use mount_table::{MountEntry, mounts};
 pub use privileged::remount;
+pub use syncline_device::{MountEntry, mounts};
 
 /// The filesystem type that `mount` and `findmnt` show.
 pub const FILESYSTEM_TYPE: &str = "fuse.syncline";

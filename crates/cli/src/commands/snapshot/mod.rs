@@ -6,7 +6,7 @@ mod list;
 mod source;
 
 use crate::examples;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use std::path::PathBuf;
 
 /// Arguments of `snapshot`.
@@ -53,14 +53,14 @@ struct MountArgs {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     match args.command {
-        Command::Create(args) => change::create(&args),
+        Command::Create(args) => change::create(&args).map_err(Failure::or_its_directory),
         Command::List(args) => list::run(&args),
-        Command::Delete(args) => change::delete(&args),
+        Command::Delete(args) => change::delete(&args).map_err(Failure::or_its_directory),
         Command::Mount(args) => {
             let image = source::image_of(&args.source)?;
             super::mount::run(super::mount::Args::of_snapshot(image, &args.name, args.directory))
         }
         Command::Rollback(args) => change::roll_back(&args),
-        Command::Diff(args) => diff::run(&args),
+        Command::Diff(args) => diff::run(&args).map_err(Failure::or_its_directory),
     }
 }

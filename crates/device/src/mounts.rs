@@ -34,7 +34,7 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 }
 
 /// What a `mountinfo` of any process says.
-pub(super) fn parse_all(table: &[u8]) -> impl Iterator<Item = MountEntry> {
+pub fn parse_all(table: &[u8]) -> impl Iterator<Item = MountEntry> {
     table.split(|&byte| byte == b'\n').filter_map(parse)
 }
 

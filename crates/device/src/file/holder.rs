@@ -1,0 +1,166 @@
+//! Who has what is in use, as far as /proc tells: so that a refusal can name it.
+
+use super::open::Refusal;
+use super::{lock, strangers};
+use crate::{MountEntry, mounts, parse_mounts};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Who has an image, a device below it, or one above it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// A process.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// What it is called.
+        command: String,
+        /// Where it has it mounted.
+        mount_point: Option<PathBuf>,
+        /// It is in another mount namespace: the mount is not seen from here.
+        elsewhere: bool,
+    },
+    /// A filesystem that is mounted here from a block device over the same bytes.
+    Mount {
+        /// The kind of filesystem.
+        filesystem_type: String,
+        /// The block device.
+        device: PathBuf,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+    },
+    /// Somebody, through a block device over the same bytes.
+    Device {
+        /// The block device.
+        device: PathBuf,
+    },
+    /// This user may not see who it is, or it has just let go.
+    Unknown,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, .. } if *pid == std::process::id() => write!(out, "this process itself"),
+            Self::Process { pid, command, mount_point, elsewhere } => {
+                write!(out, "process {pid} ({command})")?;
+                let Some(mount_point) = mount_point else { return Ok(()) };
+                write!(out, ", which has it mounted at {}", mount_point.display())?;
+                match elsewhere {
+                    true => out.write_str(" in another mount namespace"),
+                    false => Ok(()),
+                }
+            }
+            Self::Mount { filesystem_type, device, mount_point } => write!(
+                out,
+                "the {filesystem_type} filesystem of {} at {}",
+                device.display(),
+                mount_point.display()
+            ),
+            Self::Device { device } => write!(out, "somebody who has {}", device.display()),
+            Self::Unknown => out.write_str("another process"),
+        }
+    }
+}
+
+impl Holder {
+    /// Where it is mounted, if it is a mount of ours that this process sees.
+    pub fn mount_point(&self) -> Option<&Path> {
+        match self {
+            Self::Process { mount_point, elsewhere: false, .. } => mount_point.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What to do about it.
+    pub fn next_step(&self) -> String {
+        match self {
+            Self::Process { pid, .. } if *pid == std::process::id() => "close it there first".into(),
+            Self::Process { pid, mount_point: Some(_), elsewhere: true, .. } => {
+                format!("'kill {pid}' unmounts it there")
+            }
+            Self::Process { mount_point: None, .. } => {
+                "wait until it ends; a daemon whose mount is gone ends when the files that are open there are closed"
+                    .into()
+            }
+            Self::Device { device } => {
+                format!("'lsblk {0}' and 'fuser -v {0}' tell more", device.display())
+            }
+            Self::Unknown if !strangers::is_root() => "unmount it first, or ask root, who sees whose it is".into(),
+            _ => "unmount it first".into(),
+        }
+    }
+
+    /// Who is behind a refusal.
+    pub(super) fn of(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Locked(file) => {
+                let place = lock::place(file);
+                place.and_then(|place| process_with_lock(&place)).unwrap_or(Self::Unknown)
+            }
+            Refusal::Claimed(device) => Self::of_claimed(device),
+            Refusal::Failed(_) => Self::Unknown,
+        }
+    }
+
+    fn of_claimed(device: &Path) -> Self {
+        let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
+        let number = format!("{}:{}", libc::major(number), libc::minor(number));
+        let is_it = |mount: &MountEntry| mount.device == number;
+        if let Some(mount) = mounts().ok().and_then(|mounts| mounts.into_iter().rfind(is_it)) {
+            let MountEntry { mount_point, filesystem_type, .. } = mount;
+            return Self::Mount { filesystem_type, device: device.to_owned(), mount_point };
+        }
+        process_with(|pid, descriptor| {
+            fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).is_ok_and(|link| link == device)
+        })
+        .unwrap_or_else(|| Self::Device { device: device.to_owned() })
+    }
+}
+
+/// Who holds a lock on what the kernel calls `place`.
+fn process_with_lock(place: &str) -> Option<Holder> {
+    process_with(|pid, descriptor| {
+        // The kernel knows this by itself; to look at the file would be to wait for filesystems that are slow or dead.
+        let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"));
+        about.is_ok_and(|about| strangers::locks(&about).any(|lock| strangers::place(lock) == Some(place)))
+    })
+}
+
+/// A process that has such a descriptor; of several, one that has something mounted.
+fn process_with(has: impl Fn(u32, i32) -> bool) -> Option<Holder> {
+    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut found = None;
+    for pid in pids {
+        let descriptors = strangers::descriptors(pid).unwrap_or_default();
+        if !descriptors.iter().any(|&descriptor| has(pid, descriptor)) {
+            continue;
+        }
+        let holder = describe(pid, &descriptors);
+        if matches!(holder, Holder::Process { mount_point: Some(_), .. }) {
+            return Some(holder);
+        }
+        found = found.or(Some(holder));
+    }
+    found
+}
+
+fn describe(pid: u32, descriptors: &[i32]) -> Holder {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let command = fs::read(process.join("comm")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).trim_end().to_owned();
+    let links = descriptors.iter().filter_map(|fd| fs::read_link(process.join(format!("fd/{fd}"))).ok());
+    let links: Vec<PathBuf> = links.collect();
+    // A mount of ours is called by the path of its image, which its daemon has open.
+    let is_its = |mount: &MountEntry| {
+        mount.filesystem_type.starts_with("fuse.")
+            && links.iter().any(|link| link == Path::new(&mount.source))
+    };
+    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+    let mount_point = parse_mounts(&table).filter(is_its).last().map(|mount| mount.mount_point);
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let elsewhere = namespace(&process) != namespace(Path::new("/proc/self"));
+    Holder::Process { pid, command, mount_point, elsewhere }
+}
