@@ -19,6 +19,7 @@ mod quotas;
 mod reflink;
 mod resize;
 mod scrub;
+mod service;
 mod snapshots;
 mod sync_many;
 mod synced;

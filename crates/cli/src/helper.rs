@@ -137,6 +137,10 @@ fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
     if options.iter().any(|option| option == "remount") {
         return Ok(Asked::Remount(directory, options));
     }
+    // As mount(8) does for the kernel's filesystems: the disk may not be there today.
+    if options.iter().any(|option| option == "nofail") && is_missing(Path::new(&image)) {
+        return Ok(Asked::Nothing);
+    }
     if sloppy {
         options.push("sloppy".into());
     }
@@ -145,6 +149,10 @@ fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
         translated.extend(["-o".into(), options.join(",").into()]);
     }
     Ok(Asked::Run(translated))
+}
+
+fn is_missing(image: &Path) -> bool {
+    image.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]
@@ -177,6 +185,8 @@ mod tests {
         assert_eq!(asked("mount.fuse.syncline a b -sv -o nodev"), run("mount a b -o nodev,sloppy"));
         assert_eq!(asked("mount.syncline a b -t fuse.syncline -r"), run("mount a b -o ro"));
         assert_eq!(asked("mount.syncline -f a b"), Asked::Nothing);
+        assert_eq!(asked("mount.syncline /missing b -o rw,nofail"), Asked::Nothing);
+        assert_eq!(asked("mount.syncline /dev/null b -o nofail"), run("mount /dev/null b -o nofail"));
         let options = vec!["remount".to_owned(), "ro".to_owned()];
         assert_eq!(asked("mount.syncline a b -o remount,ro"), Asked::Remount("b".into(), options));
         for wrong in

@@ -12,8 +12,8 @@ use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, handshake};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use syncline_fs::Filesystem;
 use syncline_fs::types::Ino;
 
@@ -211,7 +211,7 @@ impl<F: Serve> Prepared<F> {
 
     /// To unmount from another thread, as on a signal.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter(self.mount_point.clone())
+        Unmounter(Arc::downgrade(&self.mount_point))
     }
 
     /// Answers requests from now on.
@@ -242,7 +242,7 @@ impl<F: Serve> Mounted<F> {
 
     /// To unmount from another thread, as on a signal.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter(self.mount_point.clone())
+        Unmounter(Arc::downgrade(&self.mount_point))
     }
 
     /// Unmounts; [`MountError::Busy`] while files are open. Wait for the end with [`Mounted::run_until_unmounted`].
@@ -261,18 +261,18 @@ impl<F: Serve> Mounted<F> {
     }
 }
 
-/// Unmounts from another thread.
+/// Unmounts from another thread. It does not keep the mount: one that is given up goes, whoever may still have this.
 #[derive(Clone)]
-pub struct Unmounter(Arc<Mutex<MountPoint>>);
+pub struct Unmounter(Weak<Mutex<MountPoint>>);
 
 impl Unmounter {
     /// Unmounts; [`MountError::Busy`] while files are open.
     pub fn unmount(&self) -> Result<(), MountError> {
-        self.0.lock().unmount()
+        self.0.upgrade().map_or(Ok(()), |mount_point| mount_point.lock().unmount())
     }
 
     /// Takes the mount out of sight; it ends when the last open file there is closed.
     pub fn detach(&self) -> Result<(), MountError> {
-        self.0.lock().detach()
+        self.0.upgrade().map_or(Ok(()), |mount_point| mount_point.lock().detach())
     }
 }

@@ -33,6 +33,7 @@ mod signals;
 pub mod snapshot;
 pub mod stats;
 pub mod sync;
+mod systemd;
 pub mod top;
 pub mod trim;
 pub mod umount;

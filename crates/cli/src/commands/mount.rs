@@ -5,7 +5,7 @@
 
 use super::image;
 use super::mount_options::MountChoices;
-use super::signals;
+use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use signal_hook::iterator::Handle;
@@ -19,7 +19,7 @@ use syncline::FormatOptions;
 use syncline_check::Scrub;
 use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
-use syncline_fuse::{Mounted, Session};
+use syncline_fuse::{Mounted, Session, control};
 use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
 /// What the daemon writes to standard output when the mount is usable.
@@ -80,9 +80,17 @@ pub fn run(mut args: Args) -> Outcome {
     start_daemon(daemon_command(&args)?)
 }
 
-/// What `mount -o remount` asks for. The daemon goes on as it was mounted: one that was mounted read-only stays so.
+/// What `mount -o remount` asks for. The daemon goes on as it was mounted: one that was mounted read-only stays so, and is not called
+/// writable.
 pub fn remount(directory: &Path, options: &[String]) -> Outcome {
     let choices = MountChoices::parse_remount(options)?;
+    if !choices.store.read_only {
+        let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
+        if let Some(reason) = stats["read_only"].as_str() {
+            let text = format!("{}: its daemon can't write: {reason}", directory.display());
+            return Err(Failure::new(text).next("unmount it, and mount it with -o rw"));
+        }
+    }
     syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -140,11 +148,13 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     if args.daemon {
         detach_from_terminal(&log)?;
     }
+    systemd::tell("READY=1");
     crate::logging::serve();
     let (image, directory) = (args.image.display(), args.directory.display());
     tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
     tracing::info!(%image, "unmounted; writing everything back");
+    systemd::tell("STOPPING=1");
     signals.close();
     scrub.cancel();
     image::close(&fs)?;
@@ -155,6 +165,9 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
 /// Makes the image that `--create` asks for; its path if there was none.
 fn make_image(args: &Args) -> Result<Option<&Path>, Failure> {
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
+    if size < image::LEAST_BYTES {
+        return Err(Failure::usage("--create makes an image of at least 16MiB"));
+    }
     // It takes a while, and would be for nothing.
     syncline_fuse::require_mountable(&args.directory)?;
     image::make(&args.image, Some(size), false, &FormatOptions::default())?;

@@ -1,0 +1,23 @@
+//! What a service of systemd's with `Type=notify` tells its manager: so that what comes after a mount finds it usable.
+
+use std::env;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Tells how far this process is, as sd_notify(3) does; nothing where nobody asked to be told.
+pub fn tell(state: &str) {
+    let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = send(socket.as_bytes(), state) {
+        tracing::warn!(%error, "systemd can't be told: {state}");
+    }
+}
+
+fn send(socket: &[u8], state: &str) -> io::Result<()> {
+    let address = match socket.split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+}
