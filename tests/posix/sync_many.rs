@@ -5,6 +5,7 @@ use crate::support::{Answer, Place, c_program, no_fuse, program, run, tool};
 use crate::{Ground, errno};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -40,6 +41,40 @@ fn many_files_are_durable_after_one_flush() {
         fs::File::open(file).unwrap().sync_all().unwrap();
     }
     assert_eq!(counter(&ground, "store", "flushes_issued") - before, 1);
+    ground.end();
+}
+
+/// What goes through many files settles them together first, and leaves alone what needs nothing.
+#[test]
+fn commands_on_many_files_need_few_flushes() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let tree = ground.path("tree");
+    let write = || {
+        fs::create_dir_all(&tree).unwrap();
+        (0..300)
+            .for_each(|index| fs::write(tree.join(format!("{index}")), vec![b'x'; 6000 + index]).unwrap());
+    };
+    let tree = tree.to_str().unwrap();
+    let flushes = || counter(&ground, "store", "flushes_issued");
+    for words in [&["compress", "-r", "--now"][..], &["dedupe"], &["defragment", "-r"]] {
+        write();
+        for what_there_is in ["new", "done"] {
+            let before = flushes();
+            let mut command = program();
+            command.args(words).arg(tree);
+            run(command).ok();
+            let needed = flushes() - before;
+            assert!(needed <= 20, "{words:?}, {what_there_is}: {needed} flushes for 300 files");
+        }
+    }
+    // Nothing changes of a file that is compressed as it is asked to.
+    let changed = || fs::metadata(ground.path("tree/1")).map(|it| (it.ctime(), it.ctime_nsec())).unwrap();
+    let before = changed();
+    let mut again = program();
+    again.args(["compress", "-r", "--now", tree]);
+    run(again).ok();
+    assert_eq!(changed(), before);
     ground.end();
 }
 

@@ -1,9 +1,10 @@
 //! `syncline compress`: has what is written to files compressed, and what they hold already.
 
 use super::image::progress_bar;
-use super::not_walked;
+use super::{cannot_open, not_walked, require_syncline, settle};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -97,6 +98,7 @@ struct Report {
 pub fn run(args: Args) -> Outcome {
     let mut found = Vec::new();
     for path in &args.paths {
+        require_syncline(path)?;
         let depth = if args.recursive { usize::MAX } else { 0 };
         for entry in WalkDir::new(path).max_depth(depth).same_file_system(true) {
             let entry = entry.map_err(|error| not_walked(path, error))?;
@@ -114,7 +116,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn open(path: &Path) -> Result<File, ControlError> {
-    File::open(path).map_err(|source| ControlError::Open { path: path.to_owned(), source: source.into() })
+    File::open(path).map_err(|source| cannot_open(path, source))
 }
 
 fn show(found: Vec<(PathBuf, bool)>, json: bool) -> Outcome {
@@ -137,28 +139,33 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
     let total = sizes.filter_map(|(path, _)| path.symlink_metadata().ok()).map(|it| it.size()).sum();
     let bar = progress_bar(total, "writing anew");
     for (path, directory) in found {
-        let file = open(path)?;
-        control::set_compression(&file, path, args.algorithm.algorithm()).map_err(owner)?;
-        if *directory {
-            report.directories += 1;
-            continue;
+        let (file, wanted) = (open(path)?, args.algorithm.algorithm());
+        // One that has it already keeps its time of change, and leaves nothing to sync.
+        if control::compression(&file, path)? != wanted {
+            control::set_compression(&file, path, wanted).map_err(owner)?;
         }
-        report.files += 1;
-        if args.now {
-            let begun = bar.position();
-            let taken = || Ok::<u64, ControlError>(control::usage(&file, path)?.total_bytes);
-            // What is dirty takes nothing yet.
-            control::sync_files(&[path])?;
-            report.before_bytes += taken()?;
-            let progress = |at| bar.set_position(begun + at);
-            report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owner)?;
-            report.after_bytes += taken()?;
-            bar.set_position(begun + file.metadata().map_or(0, |it| it.len()));
-        }
+        if *directory { report.directories += 1 } else { report.files += 1 }
+    }
+    if args.now {
+        let files = || found.iter().filter(|(_, directory)| !directory).map(|(path, _)| &**path);
+        // What is dirty takes nothing yet.
+        settle(files())?;
+        files().try_for_each(|path| rewrite(path, &bar, &mut report))?;
     }
     bar.finish_and_clear();
     print(&report, args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn rewrite(path: &Path, bar: &ProgressBar, report: &mut Report) -> Result<(), Failure> {
+    let (file, begun) = (open(path)?, bar.position());
+    let taken = || Ok::<u64, ControlError>(control::usage(&file, path)?.total_bytes);
+    report.before_bytes += taken()?;
+    let progress = |at| bar.set_position(begun + at);
+    report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owner)?;
+    report.after_bytes += taken()?;
+    bar.set_position(begun + file.metadata().map_or(0, |it| it.len()));
+    Ok(())
 }
 
 /// Names the next step where only an owner may go on.

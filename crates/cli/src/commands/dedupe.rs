@@ -1,7 +1,7 @@
 //! `syncline dedupe`: finds blocks with equal checksums in files, has them compared, and shared if they are equal.
 
-use super::files_below;
 use super::image::progress_bar;
+use super::{cannot_open, files_below, settle};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::ProgressBar;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_fs::Deduplicated;
 use syncline_fuse::control::{self, Block, ControlError};
@@ -80,6 +80,8 @@ pub fn run(args: Args) -> Outcome {
     }
     let bar = progress_bar(files.iter().map(|(_, _, size, _)| size).sum(), "looking for equal blocks");
     let (mut known, mut report) = (Known::new(), Report::default());
+    // What is dirty has no blocks yet.
+    settle(files.iter().map(|(.., path)| &**path))?;
     for (_, inode, size, path) in files {
         let file = File::open(&path).map_err(|source| cannot_open(&path, source))?;
         let opened = Opened { path, file, inode, size };
@@ -88,10 +90,6 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     print(&report, args.json);
     Ok(ExitCode::SUCCESS)
-}
-
-fn cannot_open(path: &Path, source: std::io::Error) -> ControlError {
-    ControlError::Open { path: path.to_owned(), source: source.into() }
 }
 
 /// Names the next step where only an owner may go on.
@@ -113,8 +111,6 @@ fn go_through(
     report: &mut Report,
     bar: &ProgressBar,
 ) -> Result<(), ControlError> {
-    // What is dirty has no blocks yet.
-    control::sync_files(&[&file.path])?;
     report.files += 1;
     let before = bar.position();
     let (mut next, mut run) = (0, None);

@@ -1,14 +1,14 @@
 //! `syncline defragment`: has the daemon write files again that lie scattered on the device.
 
 use super::image::progress_bar;
-use super::{files_below, missing};
+use super::{cannot_open, files_below, missing, settle};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_fuse::control::{self, ControlError};
 
@@ -60,6 +60,8 @@ pub fn run(args: Args) -> Outcome {
     files.dedup_by_key(|(device, inode, ..)| (*device, *inode));
     let bar = progress_bar(files.iter().map(|(_, _, size, _)| size).sum(), "defragmenting");
     let mut lines = Vec::new();
+    // What is dirty lies nowhere yet.
+    settle(files.iter().map(|(.., path)| &**path))?;
     for (_, _, size, path) in files {
         let before = bar.position();
         lines.push(one(path, args.unshare, &bar).map_err(explain)?);
@@ -68,10 +70,6 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     print(&lines, args.json);
     Ok(ExitCode::SUCCESS)
-}
-
-fn cannot_open(path: &Path, source: std::io::Error) -> ControlError {
-    ControlError::Open { path: path.to_owned(), source: source.into() }
 }
 
 /// Names the next step where there is one.
@@ -93,8 +91,6 @@ fn explain(error: ControlError) -> Failure {
 }
 
 fn one(path: PathBuf, unshare: bool, bar: &ProgressBar) -> Result<Line, ControlError> {
-    // What is dirty lies nowhere yet.
-    control::sync_files(&[&path])?;
     let file = File::open(&path).map_err(|source| cannot_open(&path, source))?;
     let fragments_before = control::fragments(&file, &path)?.fragments;
     let (mut moved_bytes, mut overtaken_bytes) = (0, 0);

@@ -1,25 +1,34 @@
 //! The regular files that paths on a command line stand for.
 
 use crate::failure::{Cause, Failure};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use syncline_fuse::control;
+use syncline_fuse::control::{self, ControlError};
 use walkdir::WalkDir;
+
+/// So much is synced with one call: half of what one can take, since files grow.
+const PORTION_BYTES: u64 = 32 << 20;
+/// So many files are open at once.
+const PORTION_FILES: usize = 512;
 
 /// The file at `path`, or all regular files below it on the same filesystem. Symbolic links are not followed.
 pub fn files_below(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
+    require_syncline(path)?;
     for entry in WalkDir::new(path).same_file_system(true) {
         let entry = entry.map_err(|error| not_walked(path, error))?;
         if entry.file_type().is_file() {
             files.push(entry.into_path());
         }
     }
-    if files.is_empty() && path.is_dir() {
-        // Nobody else would notice that this is not ours.
-        control::text(path, "daemon")?;
-    }
     Ok(files)
+}
+
+/// Refuses a directory of another filesystem by its own name, rather than by that of the first file below it, or not at all.
+pub fn require_syncline(path: &Path) -> Result<(), ControlError> {
+    if path.is_dir() { control::text(path, "daemon").map(drop) } else { Ok(()) }
 }
 
 /// A failure that names its path, and what to do about it.
@@ -36,4 +45,40 @@ pub fn missing(path: &Path, error: io::Error) -> Failure {
         }
         _ => Failure::from(error).about(path),
     }
+}
+
+/// Has everything of these files written that is dirty, which has no place on the device yet. Many files share a flush: one for each
+/// would take longer than all the rest.
+pub fn settle<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), ControlError> {
+    let (mut portion, mut bytes, mut device) = (Vec::new(), 0, None);
+    for path in paths {
+        let metadata = path.symlink_metadata().map_err(|source| cannot_open(path, source))?;
+        let (size, its) = (metadata.size().next_multiple_of(4096), Some(metadata.dev()));
+        if portion.len() == PORTION_FILES || bytes + size > PORTION_BYTES || device != its {
+            settle_portion(&portion)?;
+            portion.clear();
+            bytes = 0;
+        }
+        portion.push(path);
+        (bytes, device) = (bytes + size, its);
+    }
+    settle_portion(&portion)
+}
+
+fn settle_portion(portion: &[&Path]) -> Result<(), ControlError> {
+    const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
+    match control::sync_files(portion) {
+        // Too much for one batch, all or nothing, which nobody asks for here.
+        Err(ControlError::Failed { source, .. }) if source.raw_os_error() == Some(EFBIG) => {
+            portion.iter().try_for_each(|path| {
+                File::open(path).and_then(|file| file.sync_all()).map_err(|source| cannot_open(path, source))
+            })
+        }
+        settled => settled,
+    }
+}
+
+/// The file can't be opened, or looked at.
+pub fn cannot_open(path: &Path, source: io::Error) -> ControlError {
+    ControlError::Open { path: path.to_owned(), source: source.into() }
 }

@@ -38,4 +38,4 @@ pub mod top;
 pub mod trim;
 pub mod umount;
 
-use files::{files_below, missing, not_walked};
+use files::{cannot_open, files_below, missing, not_walked, require_syncline, settle};
