@@ -172,7 +172,7 @@ fn a_checker_that_is_wrong_is_told_from_a_program_that_is() {
     let slow = lab.explore("sleep 20", &["--timeout", "0.2", "--limit", "1"]);
     assert_eq!(slow.code, 1);
     assert!(slow.out.contains("took longer than 0.2 s"), "{slow:?}");
-    lab.explore("no-such-program", &[]).fails(2, &["can't be run", "127"]);
+    lab.explore("no-such-program", &[]).fails(2, &["can't be run", "127", "recovered tree", "absolute path"]);
 }
 
 #[test]

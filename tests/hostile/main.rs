@@ -9,6 +9,7 @@ mod devices;
 mod disk;
 mod escapes;
 mod failing;
+mod hints;
 mod idle;
 mod images;
 mod limited;

@@ -176,7 +176,7 @@ Examples:
 pub const CRASHLAB: &str = "\
 Examples:
   syncline crashlab record disk.img mnt -- ./my-test
-  syncline crashlab explore disk.img.crashlab --check ./my-check
+  syncline crashlab explore disk.img.crashlab --check $PWD/my-check
 'syncline crashlab COMMAND --help' tells more of each.";
 
 pub const RECORD: &str = "\
@@ -192,8 +192,8 @@ Examples:
 
 pub const EXPLORE: &str = "\
 Examples:
-  syncline crashlab explore run.crashlab --check ./my-check
-  syncline crashlab explore run.crashlab --check ./my-check --keep-going --limit 500
+  syncline crashlab explore run.crashlab --check $PWD/my-check
+  syncline crashlab explore run.crashlab --check $PWD/my-check --keep-going --limit 500
 The checker runs in the recovered filesystem; an exit code other than 0 is a failure.";
 
 pub const STATE: &str = "\

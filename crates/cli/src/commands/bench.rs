@@ -157,14 +157,12 @@ impl Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Outcome {
+    args.peers = those_installed(args.peers)?;
     let interrupt = interrupt::watch()?;
     // An hour later is too late to find out that they can't be written.
     for path in [&args.report, &args.json].into_iter().flatten() {
         std::fs::write(path, "").map_err(|error| Failure::from(error).about(path))?;
-    }
-    for peer in &args.peers {
-        peer.require()?;
     }
     let bar = progress();
     let load_average = machine::load_average();
@@ -189,6 +187,26 @@ pub fn run(args: Args) -> Outcome {
     } else {
         Err(Failure::new(format!("not everything was measured: {}", report.failures.join("; "))))
     }
+}
+
+/// The peers whose programs are here; the others are named and left out, unless nothing is left.
+fn those_installed(peers: Vec<Contestant>) -> Result<Vec<Contestant>, Failure> {
+    let (mut here, mut missing) = (Vec::new(), Vec::new());
+    for peer in peers {
+        match peer.require() {
+            Ok(()) => here.push(peer),
+            Err(error) => missing.push((peer, Failure::from(error))),
+        }
+    }
+    if here.is_empty()
+        && let Some((_, failure)) = missing.pop()
+    {
+        return Err(failure);
+    }
+    for (peer, failure) in missing {
+        note!("syncline: {peer} is left out: {failure}");
+    }
+    Ok(here)
 }
 
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {

@@ -87,6 +87,9 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let repair = block_on(syncline_check::repair(device, spawn, &how, &mut tell));
     bar.finish_and_clear();
     let repair = repair.map_err(|error| {
+        if matches!(error, CheckError::Undo { .. }) {
+            return Failure::from(error).next("nothing was changed; name a new file with --undo");
+        }
         let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
         let failure = not_checked(error, &args.image);
         // What is no image at all has nothing that could be saved; its text names the next step.
@@ -99,6 +102,12 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         say_text!("{:#}\n", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
     } else {
         print_repair(&args.image, &repair);
+    }
+    if let Some(undo) = args.undo.as_ref().filter(|_| !repair.changes.is_empty() && !args.dry_run) {
+        let undo = undo.display();
+        note!(
+            "syncline: 'check --take-back {undo}' undoes this, but only until the image is mounted for writing"
+        );
     }
     Ok(match repair.condition() {
         Condition::Clean => 0,
@@ -130,7 +139,12 @@ fn not_checked(error: CheckError, image: &Path) -> Failure {
 fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
     let device = FileDevice::open(&args.image, OpenOptions::default())?;
     let blocks = block_on(syncline_check::take_back(device, undo));
-    let blocks = blocks.map_err(|error| Failure::from(error).about(&args.image))?;
+    let blocks = blocks.map_err(|error| match error {
+        CheckError::Undo { .. } => Failure::from(error).next(
+            "nothing was changed; name the file of the last repair's --undo: it holds until the image is mounted for writing",
+        ),
+        error => Failure::from(error).about(&args.image),
+    })?;
     if args.json {
         say!("{:#}", serde_json::json!({ "blocks": blocks }));
     } else {

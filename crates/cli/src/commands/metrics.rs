@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use syncline_fuse::control;
 
 /// How long a signal may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(200);
@@ -48,11 +49,19 @@ pub fn run(args: Args) -> Outcome {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let directories = args.directories;
+    let absent: Vec<_> =
+        directories.iter().filter(|directory| control::text(directory, "daemon").is_err()).cloned().collect();
     let server = Server::listen(args.listen, metrics::CONTENT_TYPE, move || of(&directories));
     let server = server.map_err(|error| {
         let text = format!("cannot listen at {}: {error}", args.listen);
         Failure::from(error).with_text(text).next("choose another address or port with --listen")
     })?;
+    for directory in absent {
+        let directory = directory.display();
+        note!(
+            "syncline: no Syncline filesystem is mounted at {directory}: it is told to be down until one is"
+        );
+    }
     say!("http://{}/metrics", server.address()?);
     server.serve(NOTICE, || stop.load(Ordering::Relaxed));
     Ok(ExitCode::SUCCESS)

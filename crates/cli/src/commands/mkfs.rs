@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_parser = size::parse, default_value = "16KiB")]
     node_size: u64,
     /// Name of the filesystem, at most 64 bytes
-    #[arg(long, default_value = "")]
+    #[arg(long, short = 'L', default_value = "")]
     label: String,
     /// Every inode knows its names, as 'syncline path' shows them: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]

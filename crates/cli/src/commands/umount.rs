@@ -112,7 +112,10 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
         if started.elapsed() > BUSY_PATIENCE {
             let text = format!("{} is in use", directory.display());
             return Err(Failure::of(Cause::InUse, text)
-                .next("close the files that are open there ('fuser -vm' lists who holds them)"));
+                .next(format!(
+                    "close the files that are open there and leave its directories ('fuser -vm {}' lists who has them)",
+                    directory.display()
+                )));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

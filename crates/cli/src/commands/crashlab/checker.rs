@@ -130,7 +130,10 @@ impl Checker {
             Some(status) if status.success() => return Ok(Verdict::Passed),
             Some(status) => match status.code() {
                 Some(code) if CANNOT_RUN.contains(&code) => {
-                    let text = format!("the checker can't be run (exit code {code}): {}", output.trim());
+                    let text = format!(
+                        "the checker can't be run (exit code {code}): {}; it runs in the recovered tree, so name it with an absolute path",
+                        output.trim()
+                    );
                     return Err(CrashlabError::Stopped(text));
                 }
                 Some(code) => format!("exit code {code}"),

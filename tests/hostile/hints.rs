@@ -1,0 +1,220 @@
+//! What is said of one and the same error has to fit its cause: a step that can't help sends people astray.
+
+use crate::skip_if;
+use crate::support::{
+    Answer, Loop, NOBODY, Place, Tmpfs, as_nobody, eventually, no_fuse, not_root, program, run, syncline,
+    tool,
+};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+fn call(words: &[&str], there: &Path) -> Command {
+    let mut command = program();
+    command.args(words).current_dir(there);
+    command
+}
+
+fn refused(words: &[&str], there: &Path) -> Answer {
+    run(call(words, there))
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    table.lines().any(|line| line.contains(&format!(" {} ", directory.display())))
+}
+
+#[test]
+fn a_device_that_is_read_only_is_mounted_so_or_not_at_all() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let Some(device) = Loop::with(&place.image(), &["--read-only"]) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    let name = device.device.to_str().unwrap();
+    let directory = place.directory("mount");
+    for words in [&["mount", name, "mount"][..], &["label", name, "new"], &["mkfs", "--force", name]] {
+        refused(words, place.path()).fails(9, &["Read-only file system", "-o ro"]);
+    }
+    assert!(!is_mounted(&directory));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "the directory is there, and empty");
+    refused(&["mount", name, "mount", "-o", "ro"], place.path()).ok();
+    refused(&["umount", "mount"], place.path()).ok();
+}
+
+/// The first write fails after the kernel has mounted it.
+#[test]
+fn a_mount_that_fails_late_leaves_nothing_mounted() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "8m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    // Its log has to be put into the tree before anything else.
+    let mut crashed = place.mount("crashed");
+    for index in 0..2000 {
+        fs::write(crashed.path.join(format!("a long name of a file {index}")), "x").unwrap();
+    }
+    fs::File::open(&crashed.path).unwrap().sync_all().unwrap();
+    crashed.kill();
+    drop(crashed);
+    let sparse = tmpfs.path.join("sparse");
+    let mut copy = Command::new("cp");
+    copy.arg("--sparse=always").arg(place.image()).arg(&sparse);
+    run(copy).ok();
+    let ballast = tmpfs.path.join("ballast");
+    let _ = fs::write(&ballast, vec![1; 16 << 20]);
+    let directory = place.directory("mount");
+    let answer = refused(&["mount", "small/sparse", "mount"], place.path());
+    assert_ne!(answer.code, 0, "{answer:?}");
+    assert!(!is_mounted(&directory), "{answer:?}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    fs::remove_file(ballast).unwrap();
+    refused(&["mount", "small/sparse", "mount"], place.path()).ok();
+    refused(&["umount", "mount"], place.path()).ok();
+}
+
+#[test]
+fn an_owner_is_not_told_to_be_the_owner() {
+    skip_if!(not_root());
+    let place = Place::with_image("32MiB");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(place.image(), Some(NOBODY), None).unwrap();
+    let mode = |mode| fs::set_permissions(place.image(), fs::Permissions::from_mode(mode)).unwrap();
+    let label = || run(as_nobody(call(&["label", "image", "new"], place.path())));
+    mode(0o400);
+    label().fails(9, &["Permission denied", "0400", "chmod u+rw image", "-o ro"]);
+    mode(0o000);
+    let answer = label().fails(9, &["Permission denied", "0000", "chmod u+rw image"]);
+    assert!(!answer.err.contains("-o ro"), "it can't be read either: {answer:?}");
+    mode(0o600);
+    label().ok();
+    // A folder that may not be written, and one that may not be entered.
+    let make = |path: &str| run(as_nobody(call(&["mkfs", path, "--size", "16MiB"], place.path())));
+    make("new").fails(9, &["cannot create new", "files can't be made in .", "choose another place"]);
+    let closed = place.directory("closed");
+    fs::copy(place.image(), closed.join("image")).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    run(as_nobody(call(&["info", "closed/image"], place.path())))
+        .fails(9, &["Permission denied", "directory above it may not be entered"]);
+}
+
+#[test]
+fn root_is_told_of_an_immutable_image() {
+    skip_if!(not_root());
+    let place = Place::with_image("32MiB");
+    let change = |flag: &str| tool("chattr", &[OsStr::new(flag), place.image().as_ref()]);
+    skip_if!(change("+i").is_none().then_some("files can't be made immutable here"));
+    let answer = refused(&["label", "image", "new"], place.path());
+    change("-i").unwrap();
+    answer.fails(9, &["not permitted", "immutable", "chattr -ia image", "-o ro"]);
+    refused(&["label", "image", "new"], place.path()).ok();
+}
+
+#[test]
+fn a_mount_point_of_another_user_is_not_the_fault_of_fuse() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
+    skip_if!((mode & 0o6 != 0o6).then_some("/dev/fuse is not open to everybody"));
+    skip_if!(tool("fusermount3", &["--version".as_ref()]).is_none().then_some("there is no fusermount3"));
+    let place = Place::with_image("32MiB");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(place.image(), Some(NOBODY), None).unwrap();
+    place.directory("roots");
+    run(as_nobody(call(&["mount", "image", "roots"], place.path())))
+        .fails(6, &["roots", "another user's", "of your own"]);
+}
+
+#[test]
+fn sizes_are_told_as_they_were_given() {
+    let place = Place::with_image("32MiB");
+    place.directory("mount");
+    refused(&["mount", "new", "mount", "--create", "1KiB"], place.path())
+        .fails(2, &["--create", "at least 16MiB"]);
+    assert!(!place.path().join("new").exists());
+    refused(&["resize", "image", "1KiB"], place.path()).fails(10, &["1.00 KiB are too few"]);
+    refused(&["mkfs", "labelled", "-L", "lab", "--size", "16MiB"], place.path()).ok();
+    assert_eq!(refused(&["label", "labelled"], place.path()).ok().out, "lab\n");
+    // It is an image, whatever keeps it from being smaller.
+    refused(&["mkfs", "large", "--size", "64MiB"], place.path()).ok();
+    refused(&["snapshot", "create", "large", "kept"], place.path()).ok();
+    refused(&["resize", "large", "min"], place.path()).fails(1, &["snapshot delete"]);
+}
+
+#[test]
+fn a_daemon_that_has_died_is_told_by_every_question() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mut mount = place.mount("mount");
+    mount.kill();
+    for words in [&["stats", "mount"][..], &["scrub", "mount"], &["trim", "mount"], &["explain", "mount"]] {
+        refused(words, place.path()).fails(6, &["daemon has gone", "syncline umount"]);
+    }
+    syncline([OsStr::new("umount"), mount.path.as_ref()]).ok();
+}
+
+#[test]
+fn who_only_stands_in_a_mount_is_meant_too() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    let mut standing = Command::new("sleep").arg("60").current_dir(&mount.path).spawn().unwrap();
+    let answer = refused(&["umount", "mount"], place.path());
+    standing.kill().unwrap();
+    standing.wait().unwrap();
+    let list = format!("fuser -vm {}", mount.path.display());
+    answer.fails(3, &["in use", "leave its directories", &list]);
+    mount.unmount().ok();
+}
+
+/// Not the first file below it that the user may not read.
+#[test]
+fn a_directory_of_another_filesystem_is_called_by_its_own_name() {
+    let place = Place::new();
+    let inner = place.directory("outer").join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::write(inner.join("secret"), "x").unwrap();
+    for words in [
+        &["du", "outer"][..],
+        &["dedupe", "outer"],
+        &["defragment", "-r", "outer"],
+        &["compress", "-r", "outer"],
+    ] {
+        let answer = refused(words, place.path()).fails(6, &["outer is not on a mounted", "findmnt"]);
+        assert!(!answer.err.contains("secret"), "{answer:?}");
+    }
+}
+
+#[test]
+fn metrics_of_nothing_say_so() {
+    let place = Place::new();
+    let mut command = call(&["metrics", ".", "--listen", "127.0.0.1:0"], place.path());
+    let log = fs::File::create(place.path().join("log")).unwrap();
+    let mut server = command.stderr(log).stdout(std::process::Stdio::null()).spawn().unwrap();
+    eventually("it says that nothing is mounted there", || {
+        let log = fs::read_to_string(place.path().join("log")).unwrap();
+        log.contains("no Syncline filesystem is mounted at .")
+    });
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_bench_without_its_peers_leaves_no_report() {
+    let place = Place::new();
+    let mut command = call(&["bench", "micro", "--peers", "btrfs", "--report", "bench.html"], place.path());
+    command.env("PATH", place.path());
+    skip_if!(
+        ["/sbin", "/usr/sbin"]
+            .iter()
+            .any(|folder| Path::new(folder).join("mkfs.btrfs").exists())
+            .then_some("mkfs.btrfs is found without a search path")
+    );
+    run(command).fails(1, &["mkfs.btrfs", "btrfs-progs"]);
+    assert!(!place.path().join("bench.html").exists());
+}
