@@ -102,12 +102,15 @@ screenshot:
 python *options:
     python/test {{options}}
 
-# The program, its manual, completions, the libraries for C with headers, and examples, below a prefix
-install prefix="/usr/local":
-    cargo build --release
+# The program, its manual, completions, units, the libraries for C with headers, and examples, below a prefix. mount(8) looks for helpers
+# in /sbin only, whatever the prefix; '' for a place that mount(8) is not to know
+install prefix="/usr/local" helpers="/sbin":
+    cargo build --release --locked
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
     install -d {{prefix}}/sbin
     for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
+    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
+    for unit in examples/systemd/*.service; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
     target/release/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
@@ -120,6 +123,7 @@ install prefix="/usr/local":
     install -D -m 644 target/release/libsyncline_c.a {{prefix}}/lib/libsyncline.a
     install -d {{prefix}}/lib/pkgconfig
     crates/capi/pkg-config {{prefix}} > {{prefix}}/lib/pkgconfig/libsyncline.pc
+    test "$(id -u)" != 0 || ! command -v ldconfig >/dev/null || ldconfig
     find examples -type f -printf '%P\n' | while read -r file; do install -D -m 644 "examples/$file" "{{prefix}}/share/doc/syncline/examples/$file"; done
 
 # A package for Debian, in target/debian (needs cargo-deb: cargo install cargo-deb)

@@ -203,9 +203,6 @@ impl From<DeviceError> for Failure {
                 of(Cause::Usage).next("choose a smaller size or 'max', or enlarge the device first")
             }
             (DeviceError::Extend { .. }, _) => of(Cause::Other).next("nothing has changed"),
-            (DeviceError::Io { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
-                of(Cause::NoSpace).next("the place where the image lies is full: free some space there")
-            }
             (DeviceError::InUse { holder, .. }, _) => {
                 let mounted_at = holder.mount_point().map(Path::to_owned);
                 Self { mounted_at, ..of(Cause::InUse) }
