@@ -49,7 +49,7 @@ impl Filesystem {
             Some(_) => rest,
             None => changes,
         };
-        let _room = self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Change).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
         require_settable(&inode, &rest)?;

@@ -73,7 +73,7 @@ impl Filesystem {
             // Durable before anything asks for it, and so before anything is compressed: an older program refuses the image.
             self.store.add_features(FEATURE_COMPRESSION).await?;
         }
-        let _room = self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Change).await?;
         let inode = self.inode(ino).await?;
         if !matches!(inode.file_type, FileType::Regular | FileType::Directory) {
             return Err(FsError::NotSupported);

@@ -57,7 +57,7 @@ impl Filesystem {
     /// Clears setgid, also where it does not mean execution as the group: somebody who is not of the group is about to change
     /// the file. A crash before that change leaves the file without setgid, which is no more than anybody may have expected.
     pub async fn clear_setgid(&self, ino: Ino) -> Result<(), FsError> {
-        let _room = self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Change).await?;
         let inode = self.inode(ino).await?;
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;

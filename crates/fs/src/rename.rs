@@ -60,7 +60,7 @@ impl Filesystem {
         }
         let _room = match flags.whiteout {
             Some(_) => self.admit_growth().await?,
-            None => self.store.admit(Admission::Shrink).await?,
+            None => self.store.admit(Admission::Change).await?,
         };
         let from = self.directory(parent).await?;
         let to = self.directory(new_parent).await?;

@@ -146,7 +146,7 @@ impl Life {
 fn live(node_bytes: u32, canary: Option<Canary>) -> Result<(), String> {
     let mut life = Life::begin(node_bytes, canary);
     while life.make(1) {}
-    assert!(life.files.len() > 3000, "{} files", life.files.len());
+    assert!(life.files.len() > 2500, "{} files", life.files.len());
     for (round, nth) in [2, 3, 2, 3].into_iter().enumerate() {
         let before: usize = life.blocks();
         life.remove_every(nth);

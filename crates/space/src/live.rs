@@ -19,6 +19,20 @@ pub(crate) struct LiveMap {
     frames: Frames,
     /// Blocks in frames that are free as a whole.
     whole: u64,
+    /// The same figures of each chunk, so that a search passes those by in which there is nothing.
+    counts: Vec<Counts>,
+}
+
+/// Free blocks of a chunk.
+#[derive(Clone, Copy)]
+struct Counts {
+    free: u16,
+    /// Of them, those in frames that are free as a whole.
+    whole: u16,
+}
+
+impl Counts {
+    const ALL: Self = Self { free: CHUNK_BLOCKS as u16, whole: CHUNK_BLOCKS as u16 };
 }
 
 impl LiveMap {
@@ -30,7 +44,8 @@ impl LiveMap {
         chunks.resize_with(count as usize, || None);
         let bounds = RunBounds::new(CHUNK_BLOCKS, (0..count as usize).map(|_| Bound::free(CHUNK_BLOCKS)));
         let (free, frames) = (count * CHUNK_BLOCKS, Frames::of(geometry));
-        let mut map = Self { chunks, bounds, usable, free, frames, whole: free };
+        let counts = vec![Counts::ALL; count as usize];
+        let mut map = Self { chunks, bounds, usable, free, frames, whole: free, counts };
         // The areas at both ends and what the last chunk has beyond the image are never handed out.
         map.set(BlockRun::new(0, usable.start));
         map.set(BlockRun::new(usable.end(), count * CHUNK_BLOCKS - usable.end()));
@@ -86,9 +101,11 @@ impl LiveMap {
         let (frames, bits) = (self.frames, self.word_mut(word));
         let old = *bits;
         *bits |= mask;
-        let broken = frames.whole(old) & !frames.whole(old | mask);
-        self.free -= u64::from((mask & !old).count_ones());
-        self.whole -= u64::from(broken.count_ones());
+        let taken = (mask & !old).count_ones();
+        let broken = (frames.whole(old) & !frames.whole(old | mask)).count_ones();
+        (self.free, self.whole) = (self.free - u64::from(taken), self.whole - u64::from(broken));
+        let counts = &mut self.counts[word as usize / CHUNK_WORDS];
+        (counts.free, counts.whole) = (counts.free - taken as u16, counts.whole - broken as u16);
     }
 
     /// Clears the bits of usable blocks, and makes them findable; the number of those that were set.
@@ -101,9 +118,11 @@ impl LiveMap {
                 let (frames, bits) = (self.frames, self.word_mut(word));
                 let old = *bits;
                 *bits &= !mask;
-                let mended = frames.whole(old & !mask) & !frames.whole(old);
-                self.free += u64::from((mask & old).count_ones());
-                self.whole += u64::from(mended.count_ones());
+                let given = (mask & old).count_ones();
+                let mended = (frames.whole(old & !mask) & !frames.whole(old)).count_ones();
+                (self.free, self.whole) = (self.free + u64::from(given), self.whole + u64::from(mended));
+                let counts = &mut self.counts[word as usize / CHUNK_WORDS];
+                (counts.free, counts.whole) = (counts.free + given as u16, counts.whole + mended as u16);
             }
             let touched = run.start / CHUNK_BLOCKS..=(run.end() - 1) / CHUNK_BLOCKS;
             stale = Some(match stale {
@@ -152,7 +171,8 @@ impl LiveMap {
         min: u64,
     ) -> Option<BlockRun> {
         let frames = self.frames;
-        self.find_picked(from, to, want, min, |bits| !bits & !frames.whole(bits))
+        let any = |counts: Counts| counts.free > counts.whole;
+        self.find_picked(from, to, (want, min), any, |bits| !bits & !frames.whole(bits))
     }
 
     /// The first run in `from..to` of at least `min` blocks in frames that are free as a whole, cut to `want` blocks. It begins with
@@ -160,24 +180,34 @@ impl LiveMap {
     pub(crate) fn find_whole(&self, from: BlockAddr, to: BlockAddr, want: u64, min: u64) -> Option<BlockRun> {
         let frames = self.frames;
         let from = from.next_multiple_of(frames.blocks());
-        self.find_picked(from, to, want, min, |bits| frames.whole(bits))
+        self.find_picked(from, to, (want, min), |counts| counts.whole > 0, |bits| frames.whole(bits))
     }
 
     fn find_picked(
         &self,
         from: BlockAddr,
         to: BlockAddr,
-        want: u64,
-        min: u64,
+        (want, min): (u64, u64),
+        any: impl Fn(Counts) -> bool,
         pick: impl Fn(u64) -> u64,
     ) -> Option<BlockRun> {
-        let mut at = self.next(from, to, &pick);
+        let mut at = from;
         while at < to {
+            let chunk = at / CHUNK_BLOCKS;
+            let chunk_end = to.min((chunk + 1) * CHUNK_BLOCKS);
+            if !any(self.counts[chunk as usize]) {
+                at = chunk_end;
+                continue;
+            }
+            at = self.next(at, chunk_end, &pick);
+            if at == chunk_end {
+                continue;
+            }
             let end = self.next(at, to.min(at + want), |bits| !pick(bits));
             if end - at >= min {
                 return Some(BlockRun::new(at, end - at));
             }
-            at = self.next(end, to, &pick);
+            at = end;
         }
         None
     }

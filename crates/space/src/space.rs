@@ -270,6 +270,16 @@ impl Space {
     /// What it named is not reusable before a later superblock is durable: its writes, its superblock even, may still
     /// reach the device.
     pub fn checkpoint_failed(&self, frozen: FrozenMap) {
+        self.undo(frozen, None);
+    }
+
+    /// The same where all that was written has ended, and no superblock was: what it named is reusable at once. `forget` sees it before
+    /// anybody can get it.
+    pub fn checkpoint_given_up(&self, frozen: FrozenMap, forget: impl Fn(&[BlockRun])) {
+        self.undo(frozen, Some(&forget));
+    }
+
+    fn undo(&self, frozen: FrozenMap, forget: Option<&dyn Fn(&[BlockRun])>) {
         let generation = frozen.generation();
         let state = &mut *self.lock();
         let Some(mut in_flight) = state.in_flight.take_if(|flight| flight.generation == generation) else {
@@ -279,7 +289,13 @@ impl Space {
             match change {
                 Change::Name => {
                     let parts = state.named.change(run, Change::Unname);
-                    state.wait(generation, parts);
+                    let Some(forget) = forget else {
+                        state.wait(generation, parts);
+                        continue;
+                    };
+                    forget(&parts);
+                    let open = state.in_front(&state.kept.others(parts));
+                    state.live.clear(&open);
                 }
                 Change::Unname => {
                     state.named.change(run, Change::Name);

@@ -2,9 +2,12 @@
 
 use crate::memtable::ITEM_OVERHEAD_BYTES;
 use crate::{Ablation, Canary, Store, StoreError};
+use futures_lite::future::or;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
+use syncline_sync::Event;
 use syncline_sync::atomic::AtomicU64;
 
 /// What a change is for; decides whether it may draw on the reserve.
@@ -12,11 +15,13 @@ use syncline_sync::atomic::AtomicU64;
 pub enum Admission {
     /// Adds to the filesystem: refused with `NoSpace` before the reserve is touched.
     Grow,
-    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup, attribute changes): draws on the
-    /// reserve.
+    /// Changes what is there, and takes little or nothing (rename, attributes): draws on half of what is for those who make room, and
+    /// is refused then.
+    Change,
+    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the reserve.
     Shrink,
-    /// The same for who holds what the placing anew of data may need (leases, a file's write-back), or is placing it: it does not
-    /// wait for memory that only comes free after that.
+    /// The same for what was accepted before, or for who holds what the placing anew of data may need (leases, a file's write-back), or is placing it: it does not
+    /// wait for memory that only comes free after that, and is never refused.
     Finish,
 }
 
@@ -54,6 +59,10 @@ impl ChangeSize {
 pub(crate) struct UnderWay {
     items: AtomicU64,
     bytes: AtomicU64,
+    /// Told when one is committed, or will not be.
+    ended: Event,
+    /// Held by whoever is next to get room.
+    turn: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl UnderWay {
@@ -82,6 +91,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         self.store.under_way.items.fetch_sub(self.size.items, Ordering::AcqRel);
         self.store.under_way.bytes.fetch_sub(self.size.bytes, Ordering::AcqRel);
+        self.store.under_way.ended.notify(usize::MAX);
     }
 }
 
@@ -94,6 +104,14 @@ pub struct Backlog {
     /// Log that is not sealed.
     pub pending_bytes: usize,
 }
+
+/// How often, and how long each time at most, a change waits for room that is promised to others: five seconds.
+const OTHERS_END_ROUNDS: u32 = 100;
+const OTHERS_END_PAUSE: Duration = Duration::from_millis(50);
+
+/// The same where the caller may hold leases: a fifth of a second.
+const OTHERS_END_SOON_ROUNDS: u32 = 20;
+const OTHERS_END_SOON_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often a writer that finds no room looks again after a checkpoint.
 const CHECKPOINTS_FOR_ROOM: u32 = 2;
@@ -113,17 +131,48 @@ impl Store {
     ) -> Result<Admitted, StoreError> {
         self.health.writable()?;
         self.throttle(admission).await?;
-        // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
-        let admitted = Admitted::begin(self, size);
-        match admission {
-            Admission::Grow => self.find_room(0).await?,
-            Admission::Shrink | Admission::Finish => self.find_reserve().await?,
+        if admission == Admission::Grow {
+            return self.admit_growth(size).await;
         }
+        let admitted = Admitted::begin(self, size);
+        self.find_reserve(admission).await?;
         Ok(admitted)
     }
 
+    /// Promises room to what will be committed in any case, whether or not there is some.
+    pub fn promise(self: &Arc<Self>, size: ChangeSize) -> Admitted {
+        Admitted::begin(self, size)
+    }
+
+    /// Waits until there is room for another change of this size. Those who wait do so one after the other, and promise nothing: each
+    /// would be in the way of all others. Where only what others have begun takes the room, that is until they have ended.
+    async fn admit_growth(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
+        // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
+        let admitted = Admitted::begin(self, size);
+        if self.room().holds(0) {
+            return Ok(admitted);
+        }
+        drop(admitted);
+        let _turn = self.under_way.turn.lock().await;
+        for _ in 0..OTHERS_END_ROUNDS {
+            let ended = self.under_way.ended.listen();
+            let admitted = Admitted::begin(self, size);
+            if self.room().holds(0) {
+                return Ok(admitted);
+            }
+            if !self.room_with(size).holds(0) {
+                self.find_room(0).await?;
+                return Ok(admitted);
+            }
+            drop(admitted);
+            self.require_open()?;
+            or(ended, self.spawn.sleep(OTHERS_END_PAUSE)).await;
+        }
+        Err(StoreError::NoSpace)
+    }
+
     /// Waits until enough of the reserve is left for another change that makes room.
-    async fn find_reserve(&self) -> Result<(), StoreError> {
+    async fn find_reserve(&self, admission: Admission) -> Result<(), StoreError> {
         let room = self.room();
         if room.least() >= 0 {
             return Ok(());
@@ -134,7 +183,12 @@ impl Store {
             let ended = self.checkpoint_for_room().await;
             self.health.writable()?;
             // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
-            if self.space.keeps_any() && self.room().and(self.floor_blocks() / 2).least() < 0 {
+            let passes = match admission {
+                Admission::Finish => true,
+                Admission::Change => false,
+                _ => !self.space.keeps_any(),
+            };
+            if !passes && self.room().and(self.floor_blocks() / 2).least() < 0 {
                 ended?;
                 return Err(StoreError::NoSpace);
             }
@@ -211,8 +265,16 @@ impl Store {
                 ended => ended?,
             }
         }
-        if self.room().holds(blocks) {
-            return Ok(());
+        // What is under way takes less than it might, or nothing. Not for long: it may need a lease that the caller has.
+        for _ in 0..OTHERS_END_SOON_ROUNDS {
+            let ended = self.under_way.ended.listen();
+            if self.room().holds(blocks) {
+                return Ok(());
+            }
+            if !self.room_with(ChangeSize { items: 0, bytes: 0 }).holds(blocks) {
+                break;
+            }
+            or(ended, self.spawn.sleep(OTHERS_END_SOON_PAUSE)).await;
         }
         // Some may be kept for the moment that discarding it takes.
         let _batch = self.discarding.batch.lock().await;

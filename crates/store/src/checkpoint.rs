@@ -62,6 +62,8 @@ pub(crate) struct Frozen {
     unsealed: Option<Unsealed>,
     /// The log to come, if this checkpoint leaves the present one.
     new_log: Option<NewLog>,
+    /// All nodes and pages were written: if it fails yet, their blocks are as good as before.
+    sound: bool,
 }
 
 impl Frozen {
@@ -196,9 +198,9 @@ impl Store {
         let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {
             Ok(written) => written,
             Err(error) => {
-                // The next checkpoint releases these blocks: by then nothing may be on its way to them (rule R2).
+                // These blocks are released, now or by the next checkpoint: by then nothing may be on its way to them (rule R2).
                 for write in started {
-                    let _ = write.wait().await;
+                    frozen.sound &= write.wait().await.is_ok();
                 }
                 table.into_iter().for_each(|table| table.undo(&self.space));
                 self.fold_back(frozen, true);
@@ -245,7 +247,7 @@ impl Store {
         self.group.demand_rewrite();
         self.turn_read_only(&format!("the superblock could not be written ({error})"));
         let may_seal = self.breaks(Canary::SealAfterSuperblock);
-        self.fold_back(frozen, may_seal);
+        self.fold_back(Frozen { sound: false, ..frozen }, may_seal);
     }
 
     /// Cuts memtable, pending log, space map and log position at one point.
@@ -298,6 +300,7 @@ impl Store {
             next_object: self.next_object.load(Ordering::Relaxed),
             unsealed,
             new_log,
+            sound: false,
         }
     }
 
@@ -328,6 +331,7 @@ impl Store {
             .min(self.geometry().total_blocks);
         let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
+        frozen.sound = true;
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let mut superblock = Superblock {
             generation: frozen.generation,
@@ -447,10 +451,16 @@ impl Store {
 
     /// A checkpoint that failed: its changes go back under the newer ones and belong to the next one.
     ///
-    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable. What was not sealed
-    /// returns to the pending log if that `may_seal` it; else a stalled log stays stalled.
+    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable, and so do its own, unless
+    /// they are sound. What was not sealed returns to the pending log if that `may_seal` it; else a stalled log stays stalled.
     fn fold_back(&self, frozen: Frozen, may_seal: bool) {
-        self.space.checkpoint_failed(frozen.space);
+        match frozen.sound {
+            true => {
+                let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.tree.forget(*run));
+                self.space.checkpoint_given_up(frozen.space, forget);
+            }
+            false => self.space.checkpoint_failed(frozen.space),
+        }
         if self.breaks(Canary::ReleaseAfterFailure) {
             self.space.superblock_durable(frozen.generation);
         }

@@ -78,8 +78,8 @@ impl Store {
     fn try_reserve_with(self: &Arc<Self>, blocks: u64, of_reserve: u64) -> Option<Reservation> {
         // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
         let reservation = self.set_aside(blocks);
-        // What was promised just now counts as gone already.
-        self.room().and(of_reserve).names(blocks).then_some(reservation)
+        // What was promised just now, with its names, counts as gone already.
+        self.room().and(of_reserve).holds(0).then_some(reservation)
     }
 
     fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {

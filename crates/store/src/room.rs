@@ -14,18 +14,23 @@ pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
 /// Blocks of data to one of items, log and checksums.
 const DATA_PER_METADATA: u64 = 16;
 
+/// Blocks that must be left beside what anybody gets.
+const LITTLE: u64 = 4;
+
 /// What is free beside what is promised and set aside; negative while that is drawn on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     blocks: i64,
     /// Of them, those that need others beside them.
     whole: i64,
+    /// Blocks of data that are promised; these and their names are taken off already.
+    promised: u64,
 }
 
 impl Room {
     /// With so much of what is set aside.
     pub(crate) fn and(self, blocks: u64) -> Self {
-        Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64 }
+        Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64, ..self }
     }
 
     /// What is left of what is scarcer.
@@ -33,26 +38,38 @@ impl Room {
         self.blocks.min(self.whole)
     }
 
-    /// True when there is room for so many blocks of data, which may lie apart, and for naming them.
-    pub(crate) fn holds(self, blocks: u64) -> bool {
-        self.blocks >= blocks as i64 && Self { blocks: self.blocks - blocks as i64, ..self }.names(blocks)
+    /// The most blocks of data, which may lie apart, for which and for whose names there is room.
+    fn data_blocks(self) -> u64 {
+        // Two more than there can be; each sixteen take one more.
+        let by_blocks =
+            self.blocks.max(0) as u64 / (DATA_PER_METADATA + 1) * DATA_PER_METADATA + DATA_PER_METADATA;
+        let by_whole = (self.whole.max(0) as u64 + 1) * DATA_PER_METADATA;
+        (0..=by_blocks.min(by_whole)).rev().find(|blocks| self.holds(*blocks)).unwrap_or(0)
     }
 
-    /// True when there is room for naming so many blocks of data, which are promised already.
-    pub(crate) fn names(self, blocks: u64) -> bool {
-        self.least() >= (with_metadata(blocks) - blocks) as i64
+    /// True when there is room for so many blocks of data and their names.
+    pub(crate) fn holds(self, blocks: u64) -> bool {
+        let names = (self.promised + blocks) / DATA_PER_METADATA - self.promised / DATA_PER_METADATA;
+        self.blocks >= (blocks + names + LITTLE) as i64 && self.whole >= (names + LITTLE) as i64
     }
 }
 
 impl Store {
     /// What may still be promised.
     pub(crate) fn room(&self) -> Room {
-        let reserve = self.reserve_blocks();
+        self.room_with(self.under_way.size())
+    }
+
+    /// The same if of all changes under way there were only these.
+    pub(crate) fn room_with(&self, coming: ChangeSize) -> Room {
+        let reserve = self.reserve_blocks(coming);
         let free = self.free_beside_whole(reserve);
-        let promised = self.reserved.load(Ordering::Acquire) + reserve;
+        let data = self.reserved.load(Ordering::Acquire);
+        let names = data / DATA_PER_METADATA;
         Room {
-            blocks: free.blocks as i64 - promised as i64,
-            whole: free.whole as i64 - self.whole_blocks(reserve) as i64,
+            blocks: free.blocks as i64 - (data + names + reserve) as i64,
+            whole: free.whole as i64 - (self.whole_blocks(reserve) + names) as i64,
+            promised: data,
         }
     }
 
@@ -76,8 +93,9 @@ impl Store {
     /// True when the log can have so many blocks: what is promised to data, what a checkpoint needs of what is in memory, and a
     /// segment for the recovery that may come before it, are left.
     pub(crate) fn has_room_for_log(&self, blocks: u64) -> bool {
-        let needed = self.needed_blocks() + self.segment_blocks();
-        let free = self.free_beside_whole(self.reserve_blocks());
+        let coming = self.under_way.size();
+        let needed = self.needed_blocks(coming) + self.segment_blocks();
+        let free = self.free_beside_whole(self.reserve_blocks(coming));
         let promised = self.reserved.load(Ordering::Acquire) + needed + blocks;
         self.breaks(Canary::NoReserve)
             || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
@@ -86,33 +104,30 @@ impl Store {
     /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
     /// and the reserve.
     pub fn available_blocks(&self) -> u64 {
-        let reserve = self.reserve_blocks();
-        let promised = self.reserved.load(Ordering::Acquire) + reserve;
-        let pending = self.space.counters().pending_free;
-        let free = self.free_beside_whole(reserve);
-        // Where whole frames are scarce, what names the data needs more room than the data.
-        let for_names = (free.whole + pending).saturating_sub(self.whole_blocks(reserve));
-        (free.blocks + pending).saturating_sub(promised).min(for_names.saturating_mul(DATA_PER_METADATA))
+        self.room_after_checkpoint().blocks.max(0) as u64
+    }
+
+    fn room_after_checkpoint(&self) -> Room {
+        self.room().and(self.space.counters().pending_free)
     }
 
     /// The same, without what so many blocks of data cost besides: as many as one file can get.
     pub fn available_data_blocks(&self) -> u64 {
-        data_blocks(self.available_blocks())
+        self.room_after_checkpoint().data_blocks()
     }
 
     /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
     /// deletes on a full filesystem.
-    pub(crate) fn reserve_blocks(&self) -> u64 {
+    fn reserve_blocks(&self, coming: ChangeSize) -> u64 {
         if self.breaks(Canary::NoReserve) {
             return 0;
         }
-        self.needed_blocks() + self.floor_blocks() + 2 * self.segment_blocks()
+        self.needed_blocks(coming) + self.floor_blocks() + 2 * self.segment_blocks()
     }
 
     /// Blocks that the checkpoints may need of what is in memory, and of the changes that were admitted and will be.
-    fn needed_blocks(&self) -> u64 {
+    fn needed_blocks(&self, coming: ChangeSize) -> u64 {
         let layers = self.layers.read();
-        let coming = self.under_way.size();
         let size =
             |memtable: &Memtable| ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 };
         let active = size(&layers.active).and(coming.in_memory());
@@ -144,18 +159,6 @@ impl Store {
     }
 }
 
-/// Data blocks with their share of items, log and checksums.
-pub(crate) fn with_metadata(blocks: u64) -> u64 {
-    blocks + blocks / DATA_PER_METADATA + 4
-}
-
-/// The most data blocks whose share is within `room` too.
-fn data_blocks(room: u64) -> u64 {
-    let room = room.saturating_sub(with_metadata(0));
-    // Sixteen blocks take one more.
-    room / 17 * 16 + (room % 17).min(15)
-}
-
 /// Blocks of a log segment: 4 MiB, or a 64th of a small image.
 pub(crate) fn segment_blocks(total_blocks: u64) -> u64 {
     (total_blocks / 64).clamp(16, 1024)
@@ -167,10 +170,15 @@ mod tests {
 
     #[test]
     fn the_blocks_that_fit_are_the_most_that_fit() {
-        for room in 0..5000 {
-            let blocks = data_blocks(room);
-            assert!(blocks == 0 || with_metadata(blocks) <= room, "{room}: {blocks}");
-            assert!(with_metadata(blocks + 1) > room, "{room}: {blocks}");
+        for blocks in -10..3000 {
+            for whole in [-1, 0, 3, 4, 5, 20, 21, blocks / 17, blocks] {
+                for promised in [0, 1, 15, 16, 1000] {
+                    let room = Room { blocks, whole, promised };
+                    let most = room.data_blocks();
+                    assert!(most == 0 || room.holds(most), "{room:?}: {most}");
+                    assert!(!room.holds(most + 1), "{room:?}: {most}");
+                }
+            }
         }
     }
 }

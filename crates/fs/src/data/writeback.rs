@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
-use syncline_store::{Admission, Reservation, StoreError};
+use syncline_store::{Admission, ChangeSize, Reservation, StoreError};
 
 /// Most blocks of one inode on their way at a time: 16 MiB.
 const ROUND_BLOCKS: u64 = 4096;
@@ -30,6 +30,9 @@ const PACKED_ROUND_BLOCKS: u64 = 1024;
 const PLACES_MAX: usize = 4;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
+/// Bytes that an item takes which names a block, and such items in a node.
+const NAME_BYTES: u64 = 176;
+const NAMES_IN_NODE: u64 = 32;
 
 /// Writes back the data of a file that is dirty now, by the background way. A failure is remembered for the next fsync
 /// (promise P5); the data stays dirty.
@@ -137,10 +140,14 @@ async fn round_once(
             Some(_) => take(fs, inode, blocks),
         }
     };
+    // Until all is named: what was set aside for names went when the blocks were allocated.
+    let names = (flight.placements.len() + flight.waiting.len()) as u64;
+    // Side by side, in few nodes.
+    let _names = fs.store.promise(ChangeSize::with(names / NAMES_IN_NODE, names * NAME_BYTES));
+    drop(room);
     if let Some(algorithm) = algorithm {
         flight.pack(algorithm, way == Way::Ahead).await?;
     }
-    drop(room);
     let all = way == Way::WriteBack;
     let written = flight.wait().await;
     place::note(&flight.placements, note);

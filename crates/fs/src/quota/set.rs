@@ -89,7 +89,7 @@ impl Filesystem {
         let dir = self.directory(ino).await?;
         let _changing = self.quotas.changing.lock().await;
         let number = self.own_quota(&dir)?;
-        let _room = self.store.admit(syncline_store::Admission::Shrink).await?;
+        let _room = self.store.admit(syncline_store::Admission::Change).await?;
         let mut trees = self.quotas.trees.lock();
         let mut transaction = Transaction::new();
         // The number is never given to another: on inodes it means nothing from now on.

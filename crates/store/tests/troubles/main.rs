@@ -7,6 +7,7 @@ mod late_retry;
 mod leaving_log;
 mod marker;
 mod memory;
+mod room;
 mod slow_flush;
 mod superblock;
 mod support;

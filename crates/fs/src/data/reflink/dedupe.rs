@@ -1,8 +1,9 @@
 //! Deduplication: finding out what a file's blocks are, and sharing those that are equal.
 
-use super::take_over::{Blocks, Span};
+use super::take_over::{Blocks, Span, names_of};
 use crate::FsError;
 use crate::data::transact::SizeChange;
+use crate::data::write::reserve;
 use crate::data::{BLOCK, lookup, read, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
@@ -95,6 +96,7 @@ impl Filesystem {
         if !self.equal(span, &blocks).await? {
             return Ok(Deduplicated::Differ);
         }
+        let _names = reserve(self, names_of(&extents)).await?;
         if !span.commit(self, &blocks, extents, SizeChange::Keep).await? {
             return Ok(Deduplicated::Shared(0));
         }

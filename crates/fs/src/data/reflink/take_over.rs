@@ -4,6 +4,7 @@ use super::hold::{Shares, hold};
 use crate::FsError;
 use crate::change::{Leases, lease_all};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::write::reserve;
 use crate::data::{BLOCK, charge, lookup, plan, submit, sync, truncate};
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -34,6 +35,12 @@ pub(super) struct Settled<'a> {
     _leases: Leases<'a>,
 }
 
+/// Blocks that naming these extents once more, with counts and marks, may take in nodes filled half.
+pub(super) fn names_of(extents: &[Extent]) -> u64 {
+    const EACH_BYTES: u64 = 1024;
+    (extents.len() as u64 * EACH_BYTES).div_ceil(BLOCK)
+}
+
 /// Whole blocks that can be taken over at once.
 pub(super) struct Blocks {
     pub from: u64,
@@ -59,7 +66,8 @@ impl<'a> Span<'a> {
         let mut files = vec![self.from, self.to];
         files.sort_by_key(|inode| inode.ino);
         files.dedup_by_key(|inode| inode.ino);
-        let _room = fs.admit_growth().await?;
+        // What is taken over gets its room when it is known, under the leases. Who waits for them promises nothing.
+        drop(fs.admit_growth().await?);
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
             submit::submit_once(fs, inode, submit::Aim::Place, &mut Submitted::default()).await?;
@@ -111,6 +119,7 @@ impl<'a> Span<'a> {
             truncate::forget_stale_extents(fs, self.to).await?;
         }
         let source = self.source(fs, &mut blocks).await?;
+        let _names = reserve(fs, names_of(&source)).await?;
         fs.drop_privileges(self.to, kill_privileges).await?;
         let size = SizeChange::Replaced { size: self.to_offset + blocks.bytes, now: fs.now() };
         if !self.commit(fs, &blocks, source, size).await? {

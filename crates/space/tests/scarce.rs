@@ -1,0 +1,41 @@
+//! Where whole frames are scarce an allocation does not look through the whole map.
+
+use std::time::{Duration, Instant};
+use syncline_format::{BlockRun, Geometry};
+use syncline_space::{Class, Space};
+
+/// 256 GiB, all in use but for single blocks at the front and whole frames at the end.
+fn nearly_full() -> std::sync::Arc<Space> {
+    let geometry = Geometry { total_blocks: 64 << 20, node_bytes: 16384 };
+    let space = Space::format(geometry);
+    let usable = geometry.usable();
+    let holes = 40_000;
+    let mut at = usable.start.next_multiple_of(16);
+    for _ in 0..holes {
+        space.reserve_live(BlockRun::new(at, 3));
+        at += 4;
+    }
+    let frames_at = (usable.end() - 16_384) / 16 * 16;
+    space.reserve_live(BlockRun::new(at, frames_at - at));
+    space
+}
+
+/// What one takes, on average.
+fn measure(count: u32, mut one: impl FnMut()) -> Duration {
+    let began = Instant::now();
+    (0..count).for_each(|_| one());
+    began.elapsed() / count
+}
+
+/// To look through 256 GiB took 3 to 8 ms.
+#[test]
+fn allocations_where_frames_are_scarce_do_not_scan_the_map() {
+    let space = nearly_full();
+    space.keep_whole(16_000);
+    let nodes = measure(200, || assert_eq!(space.allocate(Class::Node, 4, 4, None).unwrap().blocks, 4));
+    // A file that lies in the middle and is appended to, or written anew, in single blocks.
+    let near = Some(32 << 20);
+    let data = measure(200, || assert_eq!(space.allocate(Class::Data, 1, 1, near).unwrap().blocks, 1));
+    let most = Duration::from_millis(1);
+    assert!(data < most && nodes < most, "for one block near a file {data:?}, for one node {nodes:?}");
+}

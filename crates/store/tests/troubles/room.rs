@@ -1,0 +1,304 @@
+//! Room on a full image: for the checkpoint after some that failed, for deleting snapshots, for many at once, and what statfs says of it.
+
+use crate::support::{Unruly, background, block, image, key, open};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use syncline_device::block_on;
+use syncline_store::{Admission, Store, StoreError, StoreOptions, Transaction};
+
+fn quiet() -> StoreOptions {
+    StoreOptions { checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() }
+}
+
+/// A store of `mib` MiB whose tree has many nodes and whose free space is all promised, but for `left` blocks.
+fn with_tree(store: &std::sync::Arc<Store>, items: u64) {
+    let mut n = 0;
+    while n < items {
+        let _room = block_on(store.admit(Admission::Grow)).unwrap();
+        let mut transaction = Transaction::new();
+        for _ in 0..16 {
+            transaction.put(key(1000 + n), vec![n as u8; 3000]);
+            n += 1;
+        }
+        store.commit(transaction).unwrap();
+    }
+    block_on(store.checkpoint()).unwrap();
+}
+
+/// Writes data until only `left` blocks can be had.
+fn fill(store: &std::sync::Arc<Store>, left: u64) {
+    let mut object = 50_000_000;
+    loop {
+        let available = store.available_data_blocks();
+        if available <= left {
+            break;
+        }
+        let want = (available - left).min(256);
+        let Ok(mut room) = block_on(store.reserve(want)) else { break };
+        while room.blocks() > 0 {
+            let run = store.allocate(&mut room, want, None).unwrap();
+            let zeros = syncline_device::AlignedBuf::zeroed(run.len_bytes() as usize).into_bytes();
+            let data = store.write_data(run, vec![zeros]);
+            let mut names = Transaction::new();
+            names.name_data(&data, run);
+            names.put(key(object), "x");
+            object += 1;
+            store.commit(names).unwrap();
+        }
+    }
+    block_on(store.checkpoint()).unwrap();
+}
+
+/// Everything is synced and nothing pending; the path is away for a while when a checkpoint is due, again and again.
+#[test]
+fn checkpoints_that_fail_leave_room_for_the_one_that_does_not() {
+    let spawn = background();
+    let device = Unruly::new(image(64, &spawn));
+    let store = open(device.clone(), quiet(), &spawn);
+    with_tree(&store, 1600);
+    fill(&store, 8);
+    // Some changes, spread over the tree, durable in the log.
+    let mut op = store.last_op();
+    for n in (0..1600).step_by(16) {
+        let _room = block_on(store.admit(Admission::Shrink)).unwrap();
+        let mut transaction = Transaction::new();
+        transaction.put(key(1000 + n), vec![7; 3000]);
+        op = store.commit(transaction).unwrap();
+    }
+    block_on(store.sync(op)).unwrap();
+    device.gone.store(true, Ordering::SeqCst);
+    for _ in 0..10 {
+        let failed = block_on(store.checkpoint());
+        assert!(failed.is_err());
+    }
+    device.gone.store(false, Ordering::SeqCst);
+    let mut last = Ok(());
+    for _ in 0..5 {
+        last = block_on(store.checkpoint());
+        if last.is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut transaction = Transaction::new();
+    transaction.put(key(900), vec![7; 3000]);
+    let synced = store.commit(transaction).map(|op| block_on(store.sync(op)));
+    let closed = block_on(store.close());
+    assert!(last.is_ok(), "the device is back: {last:?}, sync {synced:?}, close {closed:?}");
+}
+
+/// Memory whose flushes fail while it is told to, and whose writes go well.
+struct NoFlush(std::sync::Arc<Unruly>, std::sync::atomic::AtomicBool);
+
+impl syncline_device::Device for NoFlush {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn read(
+        &self,
+        offset: u64,
+        buf: syncline_device::AlignedBuf,
+        done: syncline_device::Completion<syncline_device::AlignedBuf>,
+    ) {
+        self.0.read(offset, buf, done);
+    }
+    fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: syncline_device::Completion<()>) {
+        self.0.write(offset, bufs, done);
+    }
+    fn flush(&self, done: syncline_device::Completion<()>) {
+        if self.1.load(Ordering::SeqCst) {
+            let operation = syncline_device::Operation::Flush;
+            return done(Err(syncline_device::DeviceError::Abandoned { operation }));
+        }
+        self.0.flush(done);
+    }
+    fn discard(&self, offset: u64, len: u64, done: syncline_device::Completion<()>) {
+        self.0.discard(offset, len, done);
+    }
+}
+
+/// The same with a device that takes writes and whose flushes fail for a while.
+#[test]
+fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
+    let spawn = background();
+    let device = std::sync::Arc::new(NoFlush(Unruly::new(image(64, &spawn)), false.into()));
+    let store = open(device.clone(), quiet(), &spawn);
+    with_tree(&store, 1600);
+    fill(&store, 8);
+    let mut op = store.last_op();
+    for n in (0..1600).step_by(16) {
+        let _room = block_on(store.admit(Admission::Shrink)).unwrap();
+        let mut transaction = Transaction::new();
+        transaction.put(key(1000 + n), vec![7; 3000]);
+        op = store.commit(transaction).unwrap();
+    }
+    block_on(store.sync(op)).unwrap();
+    device.1.store(true, Ordering::SeqCst);
+    let mut tries = 0;
+    for _ in 0..10 {
+        let failed = block_on(store.checkpoint());
+        tries += 1;
+        if matches!(failed, Err(StoreError::NoSpace)) {
+            break;
+        }
+    }
+    device.1.store(false, Ordering::SeqCst);
+    let mut last = Ok(());
+    for _ in 0..8 {
+        last = block_on(store.checkpoint());
+        if last.is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    // Somebody makes room.
+    let removed = block_on(store.admit(Admission::Shrink)).map(drop);
+    for n in 0..20 {
+        let mut frees = Transaction::new();
+        frees.delete(key(50_000_000 + n));
+        store.commit(frees).unwrap();
+    }
+    let after = block_on(store.checkpoint());
+    let mut large = Transaction::new();
+    for n in 0..300 {
+        large.put(key(900 + n), vec![7; 3000]);
+    }
+    let synced = store.commit(large).map(|op| block_on(store.sync(op)));
+    let closed = block_on(store.close());
+    assert!(
+        last.is_ok(),
+        "flushes work again after {tries} checkpoints that failed: {last:?}, unlink {removed:?}, then {after:?}, sync {synced:?}, close {closed:?}"
+    );
+}
+
+/// Snapshots of a full image, until there is no room for another: one can be deleted then, and the image can be mounted.
+fn snapshots_of_a_full_image(mib: u64, touch: bool) {
+    let spawn = background();
+    let device = Unruly::new(image(mib, &spawn));
+    let store = open(device.clone(), quiet(), &spawn);
+    with_tree(&store, 640);
+    fill(&store, 8);
+    let (mut made, mut why) = (0, None);
+    let mut refused = 0;
+    for n in 0..1020_u64 {
+        if touch {
+            // As a chmod does; it may be refused.
+            match block_on(store.admit(Admission::Shrink)) {
+                Ok(_room) => {
+                    let mut transaction = Transaction::new();
+                    transaction.put(key(1000 + n * 7 % 640), vec![n as u8; 3000]);
+                    store.commit(transaction).unwrap();
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        match block_on(store.create_snapshot(&format!("s{n}"), n)) {
+            Ok(_) => made += 1,
+            Err(error) => {
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    let deleted = block_on(store.delete_snapshot("s0"));
+    let closed = block_on(store.close());
+    drop(store);
+    let opened = block_on(Store::open(device.inner.snapshot(), StoreOptions::default(), spawn.clone()));
+    let opened = opened.map(drop);
+    assert!(
+        deleted.is_ok() && opened.is_ok(),
+        "after {made} snapshots ({refused} changes refused, then {why:?}): delete {deleted:?}, close {closed:?}, mount {opened:?}"
+    );
+}
+
+#[test]
+fn snapshots_of_a_full_image_leave_room_to_delete_one() {
+    snapshots_of_a_full_image(16, false);
+}
+
+#[test]
+fn snapshots_of_a_full_image_that_changes_leave_room_to_delete_one() {
+    snapshots_of_a_full_image(16, true);
+}
+
+#[test]
+fn the_same_on_64_mib() {
+    snapshots_of_a_full_image(64, true);
+}
+
+/// Many ask for a little room while a checkpoint is on its way, and there is plenty for one after the other.
+#[test]
+fn many_who_wait_for_one_checkpoint_are_not_refused_because_of_each_other() {
+    let spawn = background();
+    let device = Unruly::new(image(64, &spawn));
+    let store = open(device.clone(), quiet(), &spawn);
+    with_tree(&store, 8000);
+    fill(&store, 3000);
+    // What makes the next one wait for a checkpoint.
+    let mut n = 0;
+    while store.is_roomy(0) {
+        let mut transaction = Transaction::new();
+        transaction.put(key(1000 + n * 16), vec![7; 3000]);
+        store.commit(transaction).unwrap();
+        n += 1;
+    }
+    device.flush_delay_ms.store(200, Ordering::SeqCst);
+    let many: Vec<_> = (0..64)
+        .map(|_| {
+            let store = store.clone();
+            std::thread::spawn(move || block_on(store.admit(Admission::Grow)).map(drop))
+        })
+        .collect();
+    let answers: Vec<_> = many.into_iter().map(|one| one.join().unwrap()).collect();
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(StoreError::NoSpace))).count();
+    device.flush_delay_ms.store(0, Ordering::SeqCst);
+    let one_by_one = (0..64).filter(|_| block_on(store.admit(Admission::Grow)).is_ok()).count();
+    assert!(
+        refused == 0,
+        "{refused} of 64 answered ENOSPC with {} MiB available; one after the other {one_by_one} of 64 pass",
+        store.available_data_blocks() / 256
+    );
+}
+
+/// One reservation of what statfs calls available, where what lies together is scarce.
+#[test]
+fn what_is_available_can_be_had_by_one() {
+    let spawn = background();
+    let device = Unruly::new(image(16, &spawn));
+    let store = open(device.clone(), quiet(), &spawn);
+    // Single blocks, all that there is.
+    let mut all = Vec::new();
+    let mut object = 60_000_000;
+    while let Ok(mut room) = block_on(store.reserve(1)) {
+        let run = store.allocate(&mut room, 1, None).unwrap();
+        let data = store.write_data(run, vec![block(1)]);
+        let mut names = Transaction::new();
+        names.name_data(&data, run);
+        names.put(key(object), "x");
+        store.commit(names).unwrap();
+        all.push((object, run));
+        object += 1;
+    }
+    block_on(store.checkpoint()).unwrap();
+    all.sort_by_key(|(_, run)| run.start);
+    let mut wrong = Vec::new();
+    for (index, (object, run)) in all.iter().enumerate() {
+        // Every third block stays, and so no frame becomes free, but for some.
+        if index % 3 == 0 && index % 200 > 8 {
+            continue;
+        }
+        let mut frees = Transaction::new();
+        frees.free(*run);
+        frees.delete(key(*object));
+        store.commit(frees).unwrap();
+        if index % 50 == 0 {
+            block_on(store.checkpoint()).unwrap();
+            let available = store.available_data_blocks();
+            let had = store.try_reserve(available).is_some();
+            if !had && available > 0 {
+                wrong.push((available, (0..available).rev().find(|n| store.try_reserve(*n).is_some())));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "(statfs says, one can have): {wrong:?}");
+}
