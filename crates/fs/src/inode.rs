@@ -80,7 +80,7 @@ pub(crate) enum LinkTarget {
     Chunks(ChunkRef),
 }
 
-/// The file as the disk has it: what the inode item must carry (rules.md, "Files").
+/// The file as the disk has it: what the inode item must carry.
 pub(crate) struct DiskView<'a> {
     pub size: u64,
     pub mtime: Timestamp,

@@ -14,7 +14,7 @@ use syncline_store::{Canary, Transaction};
 impl Filesystem {
     /// Creates a regular file without a name, as if it were to have one in `parent`, and opens it: while it is open it can
     /// be given a name with [`Filesystem::link`], if it is `linkable`. A crash before that removes it: the inode and its
-    /// orphan item are one transaction (rules.md, "Files"). Counts a kernel reference.
+    /// orphan item are one transaction. Counts a kernel reference.
     pub async fn tmpfile(
         &self,
         caller: Caller,

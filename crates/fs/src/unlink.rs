@@ -76,7 +76,7 @@ impl Filesystem {
     }
 
     /// Takes one name from an inode: of a directory its only one. The last one makes it an orphan, in the same
-    /// transaction (rules.md, "Files"); true then. `plan` takes the name away from the inode's parent pointers.
+    /// transaction; true then. `plan` takes the name away from the inode's parent pointers.
     pub(crate) fn drop_link<'a>(
         &self,
         changes: &mut Changes<'a>,

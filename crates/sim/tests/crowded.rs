@@ -63,11 +63,11 @@ fn renames(mib: u64, files: u64) {
             Err(FsError::Store(StoreError::NoSpace)) => refused += 1,
             Err(error) => wrong.push(format!("rename: {error}")),
         }
-        if n % 500 == 499 {
-            if let Err(error) = block_on(fs.fsync(filler, false)) {
-                wrong.push(format!("fsync after {n}: {error}; {:?}", fs.store().space()));
-                break;
-            }
+        if n % 500 == 499
+            && let Err(error) = block_on(fs.fsync(filler, false))
+        {
+            wrong.push(format!("fsync after {n}: {error}; {:?}", fs.store().space()));
+            break;
         }
     }
     println!("{done} renamed, {refused} refused; {:?}", fs.store().space());
@@ -257,9 +257,7 @@ fn copies_at_once_leave_room_for_a_checkpoint() {
     let answers: Vec<_> = many.into_iter().map(|one| one.join().unwrap()).collect();
     let made = answers.iter().filter(|answer| answer.is_ok()).count();
     let mut wrong = Vec::new();
-    if let Err(error) =
-        block_on(fs.syncfs()).map_err(FsError::from).and_then(|_| Ok(block_on(fs.store().checkpoint())?))
-    {
+    if let Err(error) = block_on(fs.syncfs()).and_then(|_| Ok(block_on(fs.store().checkpoint())?)) {
         let unlinked = block_on(fs.unlink(ROOT, b"filler")).is_ok();
         fs.forget(filler, 1);
         std::thread::sleep(std::time::Duration::from_secs(1));

@@ -105,6 +105,9 @@ impl State {
     }
 }
 
+/// Sees blocks before anybody can get them, to drop them from caches.
+type Forget<'a> = &'a dyn Fn(&[BlockRun]);
+
 /// What may be handed out now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Free {
@@ -279,7 +282,7 @@ impl Space {
         self.undo(frozen, Some(&forget));
     }
 
-    fn undo(&self, frozen: FrozenMap, forget: Option<&dyn Fn(&[BlockRun])>) {
+    fn undo(&self, frozen: FrozenMap, forget: Option<Forget<'_>>) {
         let generation = frozen.generation();
         let state = &mut *self.lock();
         let Some(mut in_flight) = state.in_flight.take_if(|flight| flight.generation == generation) else {

@@ -20,8 +20,8 @@ pub enum Admission {
     Change,
     /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the reserve.
     Shrink,
-    /// The same for what was accepted before, or for who holds what the placing anew of data may need (leases, a file's write-back), or is placing it: it does not
-    /// wait for memory that only comes free after that, and is never refused.
+    /// The same for what was accepted before, for who holds what the placing anew of data may need (leases, a file's write-back), and for
+    /// who places it: it does not wait for memory that only comes free after that, and is never refused.
     Finish,
 }
 

@@ -442,7 +442,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// A device as design.md describes it: a completed write lies in a volatile cache; a successful flush makes persistent
+/// A device as docs/DURABILITY.md assumes it: a completed write lies in a volatile cache; a successful flush makes persistent
 /// what lay there when it was submitted; a failed one may drop all that lies there when it ends, and all that is on
 /// its way.
 #[derive(Default)]

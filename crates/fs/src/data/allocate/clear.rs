@@ -1,6 +1,6 @@
 //! Clearing a range: whole blocks are given up, edges are written anew.
 //!
-//! The first transaction has the edges, the times and the first thousands of extents that go (rules.md: an unaligned punch
+//! The first transaction has the edges, the times and the first thousands of extents that go (an unaligned punch
 //! logs its rewritten edge blocks in the same batch); more follow only for a range with more extents. A crash between
 //! them leaves each block as it was or as zeros. Dirty data in the range goes with the transaction that clears it.
 
