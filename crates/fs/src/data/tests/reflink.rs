@@ -198,8 +198,12 @@ fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
     mount.fsync(one);
     let piece = pattern(12, 64 << 10);
     let full = (0..).find(|index| mount.try_write(filler, index * piece.len() as u64, &piece).is_err());
-    let full = full.unwrap() * piece.len() as u64;
+    let mut full = full.unwrap() * piece.len() as u64;
     mount.fsync(filler);
+    while mount.try_write(filler, full, &piece[..4096]).is_ok() {
+        full += 4096;
+        mount.fsync(filler);
+    }
     mount.truncate(filler, full - (700 << 10)).unwrap();
     block_on(mount.fs.syncfs()).unwrap();
     // At another place of the blocks, so that nothing is shared.
