@@ -155,7 +155,7 @@ impl Filesystem {
         if !inode.state.lock().access_unlogged {
             return Ok(None);
         }
-        let _room = self.store.admit(Admission::Change).await?;
+        let _room = self.store.admit(Admission::Finish).await?;
         let _lease = inode.lease.write().await;
         let state = inode.state.lock();
         // What has no name is about to go, and nobody can look at it after a crash.
