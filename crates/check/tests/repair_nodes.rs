@@ -11,7 +11,7 @@ use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
 use syncline_format::items::extent::Extent;
 use syncline_format::node::{Node, NodeBuilder};
-use syncline_format::superblock::Pointer;
+use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BLOCK_BYTES, Key, Kind, crc};
 use syncline_store::{Store, StoreOptions};
 use syncline_tree::{Tree, TreeError};
@@ -25,10 +25,14 @@ fn run(device: Arc<dyn Device>, accept_loss: bool) -> Repair {
 
 /// A tree of three levels, and a snapshot of an older one that shares most of it.
 fn sample(node_bytes: u32) -> Arc<MemoryDevice> {
+    sample_of(node_bytes, 1500)
+}
+
+fn sample_of(node_bytes: u32, files: u32) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(64 << 20);
     format_device(device.clone(), &FormatOptions { node_bytes, ..FormatOptions::default() }).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
-    for index in 0..1500 {
+    for index in 0..files {
         fs.write(format!("file {index:04}"), format!("{index}").repeat(40)).unwrap();
     }
     fs.write("large", vec![1; 4_000_000]).unwrap();
@@ -40,16 +44,20 @@ fn sample(node_bytes: u32) -> Arc<MemoryDevice> {
 
 /// The nodes of the tree by address, with their levels.
 fn nodes(device: &Arc<MemoryDevice>) -> BTreeMap<u64, Node> {
-    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
-    let (store, _) = block_on(Store::open(device.clone(), options, spawn())).unwrap();
-    let superblock = store.superblock();
-    let tracker = syncline_device::FlushTracker::new(store.device().clone());
-    let tree = Tree::new(tracker, superblock.geometry, 1 << 20);
+    let any: Arc<dyn Device> = device.clone();
+    nodes_below(device, block_on(syncline_store::read_superblocks(&any)).unwrap().superblock.tree)
+}
+
+/// The same of any tree.
+fn nodes_below(device: &Arc<MemoryDevice>, root: TreeRoot) -> BTreeMap<u64, Node> {
+    let any: Arc<dyn Device> = device.clone();
+    let superblock = block_on(syncline_store::read_superblocks(&any)).unwrap().superblock;
+    let tree = Tree::new(syncline_device::FlushTracker::new(any), superblock.geometry, 1 << 20);
     let mut nodes = BTreeMap::new();
     let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
         nodes.insert(pointer.addr, node.unwrap().clone());
     };
-    block_on(tree.walk(superblock.tree, &mut visit));
+    block_on(tree.walk(root, &mut visit));
     nodes
 }
 
@@ -161,6 +169,86 @@ fn a_node_is_not_put_back_over_data() {
     put(&device, node.addr(), &data);
     let image = device.image();
     let done = run(device.clone(), false);
+    assert!(done.refused.is_some(), "{:#?}", done.changes);
+    assert!(device.image() == image);
+}
+
+/// What only a snapshot still has lies between the nodes of the tree, older than they are, and what came later among those of the
+/// snapshot. Neither keeps the other's inner nodes from coming back.
+#[test]
+fn nodes_of_other_versions_are_not_taken_for_children() {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    let name = |index: u32| format!("file {index:04}");
+    let write = |range: std::ops::Range<u32>, text: &str| {
+        range.for_each(|index| fs.write(name(index), format!("{index}{text}").repeat(40)).unwrap());
+    };
+    write(0..3000, "");
+    fs.create_snapshot("then").unwrap();
+    // Whole leaves go away, others come in their place, and others change.
+    (900..1600).for_each(|index| fs.remove_file(name(index)).unwrap());
+    write(3000..3100, "");
+    write(500..510, "changed");
+    fs.close().unwrap();
+    let (before, image) = (survey(&device), device.image());
+    let any: Arc<dyn Device> = device.clone();
+    let (_, snapshots) = block_on(syncline_store::read_snapshots(&any)).unwrap();
+    let own = nodes(&device);
+    let mut inner = own.clone();
+    inner.extend(nodes_below(&device, snapshots[0].tree));
+    inner.retain(|_, node| node.level() > 0);
+    let only_snapshots = inner.keys().filter(|addr| !own.contains_key(addr)).count();
+    assert!(only_snapshots > 1 && inner.len() > only_snapshots + 1, "{only_snapshots} of {}", inner.len());
+    for node in inner.values() {
+        let copy = device.snapshot();
+        put(&copy, node.addr(), &[0; BLOCK_BYTES]);
+        let done = run(copy.clone(), false);
+        let what = format!("level {}, own: {}", node.level(), own.contains_key(&node.addr()));
+        assert_eq!(done.condition(), Condition::Repaired, "{what}: {:?} {:#?}", done.refused, done.changes);
+        assert!(copy.image() == image, "{what}: it is not what it was");
+        assert_same(&before, &copy, &what);
+    }
+}
+
+/// The same for what a snapshot holds, which its mount could read before.
+#[test]
+fn a_node_is_not_put_back_over_data_of_a_snapshot() {
+    let device = sample_of(4096, 4000);
+    // Neither what the directory needs nor what is planted lies below it.
+    let mut inner: Vec<Node> = nodes(&device).into_values().filter(|node| node.level() == 1).collect();
+    inner.sort_by_key(Node::first_key);
+    let node = inner.swap_remove(inner.len() / 2);
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    let ino = fs.metadata("large").unwrap().ino();
+    fs.close().unwrap();
+    let data = [9; BLOCK_BYTES];
+    let key = Key::new(ino, Kind::Extent, 0);
+    let mut sound = None;
+    plant(&device, |store, transaction| {
+        sound = block_on(store.get(key)).unwrap();
+        transaction.put(key, Extent::plain(0, node.addr(), vec![crc(&data)]).encode());
+    });
+    let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn())).unwrap();
+    block_on(store.create_snapshot("crossed", 1)).unwrap();
+    block_on(store.close()).unwrap();
+    plant(&device, |_, transaction| match sound {
+        Some(value) => transaction.put(key, value),
+        None => transaction.delete(key),
+    });
+    assert!(nodes(&device).contains_key(&node.addr()), "the node is still in use");
+    put(&device, node.addr(), &data);
+    let shown = || {
+        let fs =
+            Filesystem::open_snapshot_device(device.clone(), "crossed", ImageOptions::default()).unwrap();
+        let file = fs.open_file("large").unwrap();
+        let mut bytes = vec![0; 16];
+        file.read_at(&mut bytes, 0).map(|count| bytes[..count].to_vec()).map_err(|error| error.errno())
+    };
+    assert_eq!(shown(), Ok(vec![9; 16]));
+    let image = device.image();
+    let done = run(device.clone(), false);
+    assert_eq!(shown(), Ok(vec![9; 16]), "what the snapshot showed is gone: {:#?}", done.changes);
     assert!(done.refused.is_some(), "{:#?}", done.changes);
     assert!(device.image() == image);
 }

@@ -4,13 +4,15 @@
 //! What is put back has the checksum that the node above, or the superblock, has for it ([`regrow`]), so it is what was there, and
 //! may be written in place as the identical rewrites of rule R5 are: a crash on the way leaves the block as lost as it was.
 
-use crate::{Salvaged, Store, StoreError};
+use crate::{Salvaged, Snapshot, Store, StoreError};
+use std::collections::{BTreeSet, HashSet};
 use syncline_device::DeviceExt;
 use syncline_format::items::extent::Extent;
 use syncline_format::node::{Node, header};
-use syncline_format::superblock::TreeRoot;
+use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
-use syncline_tree::{LostNode, Stray, regrow};
+use syncline_space::KeptMap;
+use syncline_tree::{LostNode, Stray, TreeError, regrow};
 
 /// Blocks read at a time.
 const BLOCKS_EACH: u64 = 256;
@@ -34,68 +36,148 @@ pub struct Regrown {
 /// What looks like a node.
 struct Strays {
     all: Vec<Stray>,
-    /// Those that do not lie where an extent of one of them says that data lies.
-    unclaimed: Vec<Stray>,
+    /// Where extents of any of them say that data lies.
+    claimed: Claims,
+}
+
+/// A tree of the image.
+struct Owner {
+    root: TreeRoot,
+    /// The generation of the checkpoint that wrote it last.
+    newest: u64,
+    /// The snapshot that it is of.
+    snapshot: Option<Snapshot>,
+    /// What its space map names, and so all its nodes: once it was asked for, if it can be read.
+    named: Option<Option<KeptMap>>,
 }
 
 impl Store {
-    /// Puts back what it can of the inner nodes that this tree has lost, and those with these roots: on the device of the store,
-    /// which should not be the image itself.
+    /// Puts back what it can of the inner nodes that this tree has lost, and those of these snapshots: on the device of the
+    /// store, which should not be the image itself.
     pub async fn regrow_nodes(
         &self,
         salvaged: &Salvaged,
-        snapshots: &[TreeRoot],
+        snapshots: &[Snapshot],
     ) -> Result<Vec<Regrown>, StoreError> {
         let (mut regrown, mut strays) = (Vec::new(), None);
-        let own = self.layers.read().root;
-        let mut tries = 0;
-        for root in snapshots.iter().copied().chain([own]) {
-            // What is put back shows what else is lost below it.
-            loop {
-                let mut again = false;
-                for lost in self.tree.lost_inner_nodes(root).await {
+        let mut owners = self.owners(snapshots);
+        // A node that several trees have is tried once, until something was put back that may lie below it.
+        let (mut tries, mut failed) = (0, HashSet::new());
+        loop {
+            let mut again = false;
+            for owner in &mut owners {
+                for lost in self.tree.lost_inner_nodes(owner.root).await {
+                    let Pointer { addr, checksum } = lost.pointer;
+                    if failed.contains(&(addr, checksum)) {
+                        continue;
+                    }
                     tries += 1;
                     if tries > TRIES_MAX {
                         return Ok(regrown);
                     }
-                    if let Some(done) = self.regrow_one(&lost, salvaged, &mut strays).await? {
-                        again = true;
-                        regrown.push(done);
+                    match self.regrow_one(&lost, owner, salvaged, &mut strays).await? {
+                        Some(done) => {
+                            again = true;
+                            failed.clear();
+                            regrown.push(done);
+                        }
+                        None => {
+                            failed.insert((addr, checksum));
+                        }
                     }
                 }
-                if !again {
-                    break;
-                }
+                // Of a thousand snapshots they would take much memory.
+                owner.named = None;
+            }
+            // What is put back shows what else is lost below it.
+            if !again {
+                return Ok(regrown);
             }
         }
-        Ok(regrown)
     }
 
-    /// The first of these nodes' blocks that something else has as well, which can't be in an image that only rotted.
-    pub async fn contested(&self, salvaged: &Salvaged, nodes: &[Regrown]) -> Option<BlockAddr> {
-        let mut claims = self.data_runs().await;
-        claims.extend(self.space_pages());
-        claims.extend(salvaged.segments.iter().chain(&salvaged.table));
-        let claims = Claims::new(claims);
-        nodes.iter().flat_map(|node| &node.blocks).copied().find(|block| claims.contains(*block))
+    /// All trees.
+    fn owners(&self, snapshots: &[Snapshot]) -> Vec<Owner> {
+        let (root, newest) = (self.layers.read().root, self.superblock().generation);
+        let mut owners = vec![Owner { root, newest, snapshot: None, named: None }];
+        owners.extend(snapshots.iter().map(|it| {
+            let (root, newest, snapshot) = (it.tree, it.id, Some(it.clone()));
+            Owner { root, newest, snapshot, named: None }
+        }));
+        owners
+    }
+
+    async fn read_named(&self, owner: &mut Owner, salvaged: &Salvaged) {
+        if owner.named.is_some() {
+            return;
+        }
+        let geometry = self.geometry();
+        owner.named = Some(match &owner.snapshot {
+            Some(snapshot) => {
+                let map = [(snapshot.geometry(geometry), snapshot.space)];
+                KeptMap::union(&self.tracker, geometry, &map).await.ok()
+            }
+            None => salvaged.space_map.then(|| self.space.named_map()),
+        });
+    }
+
+    /// The first of these nodes' blocks that something else has as well, which can't be in an image that only rotted. With
+    /// `and_nodes` other nodes count: in a store that has not got these ones.
+    pub async fn contested(
+        &self,
+        salvaged: &Salvaged,
+        snapshots: &[Snapshot],
+        nodes: &[Regrown],
+        and_nodes: bool,
+    ) -> Option<BlockAddr> {
+        let wanted: BTreeSet<BlockAddr> = nodes.iter().flat_map(|node| &node.blocks).copied().collect();
+        let met = |run: BlockRun| wanted.range(run.start..run.end()).next().copied();
+        let pages = self.space_pages();
+        let fixed = pages.iter().chain(&salvaged.segments).chain(&salvaged.table).copied().find_map(met);
+        let mut found = fixed;
+        self.each_data_run(&mut |run| found = found.or_else(|| met(run))).await;
+        let blocks = self.geometry().node_blocks();
+        let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
+            let Ok(node) = node else { return };
+            let own = and_nodes.then(|| BlockRun::new(pointer.addr, blocks));
+            found = found.or_else(|| own.into_iter().chain(extents(node)).find_map(met));
+        };
+        let own = self.layers.read().root;
+        for root in snapshots.iter().map(|snapshot| snapshot.tree).chain(and_nodes.then_some(own)) {
+            self.tree.walk(root, &mut visit).await;
+        }
+        found
     }
 
     async fn regrow_one(
         &self,
         lost: &LostNode,
+        owner: &mut Owner,
         salvaged: &Salvaged,
         strays: &mut Option<Strays>,
     ) -> Result<Option<Regrown>, StoreError> {
-        let (geometry, newest) = (self.geometry(), self.superblock().generation);
+        let (geometry, newest) = (self.geometry(), owner.newest);
         let remains = self.tree.remains(lost).await;
-        let mut bytes = regrow(geometry, lost, &remains, &[], newest);
+        let mut bytes = regrow(geometry, lost, &remains, std::iter::empty(), newest);
         if bytes.is_none() {
             if strays.is_none() {
                 *strays = Some(self.strays(salvaged).await?);
             }
-            let Some(Strays { all, unclaimed }) = strays else { return Ok(None) };
-            bytes = regrow(geometry, lost, &remains, all, newest)
-                .or_else(|| regrow(geometry, lost, &remains, unclaimed, newest));
+            self.read_named(owner, salvaged).await;
+            let Some(Strays { all, claimed }) = strays else { return Ok(None) };
+            // Nodes of other versions may lie between those that belong here, so those come first of which more is known.
+            let named = |it: &&Stray| owner.named.iter().flatten().any(|map| map.contains(it.addr()));
+            let known = |it: &&Stray| remains.have_key_of(it);
+            let unclaimed = |it: &&Stray| !claimed.contains(it.addr());
+            bytes = regrow(geometry, lost, &remains, all.iter().filter(named).filter(known), newest)
+                .or_else(|| regrow(geometry, lost, &remains, all.iter().filter(named), newest))
+                .or_else(|| {
+                    let some = all.iter().filter(named).filter(unclaimed);
+                    regrow(geometry, lost, &remains, some, newest)
+                })
+                .or_else(|| regrow(geometry, lost, &remains, all.iter().filter(known), newest))
+                .or_else(|| regrow(geometry, lost, &remains, all.iter(), newest))
+                .or_else(|| regrow(geometry, lost, &remains, all.iter().filter(unclaimed), newest));
         }
         let Some(bytes) = bytes else { return Ok(None) };
         let (addr, mut blocks) = (lost.pointer.addr, Vec::new());
@@ -114,7 +196,13 @@ impl Store {
             }
         }
         // Nothing to write: it has the right bytes, and is refused for what they say.
-        Ok((!blocks.is_empty()).then_some(Regrown { addr, level: lost.level, blocks }))
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        if let Some(strays) = strays {
+            strays.all.extend(self.tree.stray_at(addr).await);
+        }
+        Ok(Some(Regrown { addr, level: lost.level, blocks }))
     }
 
     /// Looks for nodes wherever one can lie: in what the space map names, or a snapshot keeps, and no extent has for its data.
@@ -125,7 +213,9 @@ impl Store {
         };
         area.extend(salvaged.kept.iter().flatten());
         area.sort_unstable_by_key(|run| run.start);
-        let data = Claims::new(self.data_runs().await);
+        let mut data = Vec::new();
+        self.each_data_run(&mut |run| data.push(run)).await;
+        let data = Claims::new(data);
         let (mut all, mut claimed, mut from) = (Vec::new(), Vec::new(), 0);
         for run in area {
             let mut at = run.start.max(from);
@@ -147,20 +237,17 @@ impl Store {
             }
             from = from.max(run.end());
         }
-        let claimed = Claims::new(claimed);
-        let unclaimed = all.iter().filter(|stray| !claimed.contains(stray.addr())).copied().collect();
-        Ok(Strays { all, unclaimed })
+        Ok(Strays { all, claimed: Claims::new(claimed) })
     }
 
     /// Where data lies, as far as extents can be read.
-    async fn data_runs(&self) -> Vec<BlockRun> {
-        let (mut runs, mut from) = (Vec::new(), Some(Key::MIN));
+    async fn each_data_run(&self, visit: &mut (dyn FnMut(BlockRun) + Send)) {
+        let mut from = Some(Key::MIN);
         while let Some(start) = from {
             let chunk = self.scan_readable(start, Key::MAX, ITEMS_EACH, &mut |_| {}).await;
             from = chunk.items.last().and_then(|(key, _)| key.next()).filter(|_| !chunk.complete);
-            runs.extend(chunk.items.iter().filter_map(|(key, value)| extent(*key, value)));
+            chunk.items.iter().filter_map(|(key, value)| extent(*key, value)).for_each(&mut *visit);
         }
-        runs
     }
 }
 

@@ -8,11 +8,11 @@
 use crate::frame::Place;
 use crate::tree::{Caching, Tree};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use syncline_device::AlignedBuf;
 use syncline_format::node::{HEADER_BYTES, MAX_LEVEL, Node, NodeBuilder, POINTER_BYTES, header};
 use syncline_format::superblock::{Pointer, TreeRoot};
-use syncline_format::{BlockAddr, BlockRun, Geometry, Key, crc};
+use syncline_format::{BlockAddr, BlockRun, Geometry, KEY_BYTES, Key, crc};
 
 /// Generations tried past that of the newest child. An inner node is written with its newest child, unless one was only taken
 /// away; more of them would let chance say yes.
@@ -62,6 +62,15 @@ pub struct Remains {
     bytes: Bytes,
     /// Its bytes hold the checksums of these children.
     children: Vec<Stray>,
+    /// What stands where its keys were.
+    keys: HashSet<[u8; KEY_BYTES]>,
+}
+
+impl Remains {
+    /// True if a child with the first key of this one had its place in the node, as far as that can be read.
+    pub fn have_key_of(&self, stray: &Stray) -> bool {
+        self.keys.contains(&stray.first.to_bytes())
+    }
 }
 
 impl Tree {
@@ -90,7 +99,7 @@ impl Tree {
     pub async fn remains(&self, lost: &LostNode) -> Remains {
         let geometry = self.geometry.get();
         let Some(bytes) = self.bytes_at(lost.pointer.addr, geometry.node_bytes as usize).await else {
-            return Remains { bytes: Bytes::new(), children: Vec::new() };
+            return Remains { bytes: Bytes::new(), children: Vec::new(), keys: HashSet::new() };
         };
         let mut pointers = BTreeSet::new();
         for window in bytes[HEADER_BYTES..].windows(POINTER_BYTES) {
@@ -105,7 +114,9 @@ impl Tree {
             let found = self.stray_at(addr).await;
             children.extend(found.filter(|it| it.pointer.checksum == checksum && it.level + 1 == lost.level));
         }
-        Remains { bytes, children }
+        let keys = bytes[HEADER_BYTES..].chunks_exact(KEY_BYTES);
+        let keys = keys.map(|key| key.try_into().expect("as long as a key")).collect();
+        Remains { bytes, children, keys }
     }
 
     /// The node that lies at an address, if what lies there calls itself one.
@@ -136,12 +147,12 @@ impl Tree {
 }
 
 /// The bytes of a lost node, made of those of the nodes that belong below it. `None` if they are not all there. `newest` is
-/// the generation of the superblock.
-pub fn regrow(
+/// the generation of the checkpoint that wrote the tree last.
+pub fn regrow<'a>(
     geometry: Geometry,
     lost: &LostNode,
     remains: &Remains,
-    strays: &[Stray],
+    strays: impl Iterator<Item = &'a Stray>,
     newest: u64,
 ) -> Option<Bytes> {
     let children = children(lost, remains, strays, newest);
@@ -166,14 +177,19 @@ pub fn regrow(
 }
 
 /// Those that can lie below the lost node, none over another: first those whose checksums it held itself, then the newest.
-fn children(lost: &LostNode, remains: &Remains, strays: &[Stray], newest: u64) -> Vec<Stray> {
+fn children<'a>(
+    lost: &LostNode,
+    remains: &Remains,
+    strays: impl Iterator<Item = &'a Stray>,
+    newest: u64,
+) -> Vec<Stray> {
     let fits = |stray: &&Stray| {
         stray.level + 1 == lost.level
             && stray.generation <= newest
             && lost.first.is_none_or(|first| first <= stray.first)
             && lost.bound.is_none_or(|bound| stray.last < bound)
     };
-    let mut others: Vec<&Stray> = strays.iter().filter(fits).collect();
+    let mut others: Vec<&Stray> = strays.filter(fits).collect();
     others.sort_by_key(|stray| std::cmp::Reverse(stray.generation));
     let mut chosen: std::collections::BTreeMap<Key, Stray> = std::collections::BTreeMap::new();
     for stray in remains.children.iter().filter(fits).chain(others) {

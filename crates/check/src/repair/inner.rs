@@ -22,13 +22,19 @@ impl Work {
             Err(_) => return Ok(false),
         };
         let snapshots = read_snapshots(&self.over()).await.map(|(_, entries)| entries).unwrap_or_default();
-        let roots: Vec<_> = snapshots.iter().map(|snapshot| snapshot.tree).collect();
-        let regrown = store.regrow_nodes(&salvaged, &roots).await?;
-        if let Some(block) = store.contested(&salvaged, &regrown).await {
-            let why = format!(
-                "a node of the tree belongs to block {block}, where something else lies that would be lost"
-            );
-            return Err(Stopped::Refused(why));
+        let regrown = store.regrow_nodes(&salvaged, &snapshots).await?;
+        if regrown.is_empty() {
+            return Ok(false);
+        }
+        // What can be read again has its blocks, and what could be read all the time.
+        let before = Store::open_to_salvage(self.device.clone(), self.spawn.clone()).await?;
+        for ((store, salvaged), and_nodes) in [((store, salvaged), false), (before, true)] {
+            if let Some(block) = store.contested(&salvaged, &snapshots, &regrown, and_nodes).await {
+                let why = format!(
+                    "a node of the tree belongs to block {block}, where something else lies that would be lost"
+                );
+                return Err(Stopped::Refused(why));
+            }
         }
         for node in &regrown {
             self.put_back.extend(&node.blocks);
@@ -46,6 +52,6 @@ impl Work {
                 ),
             });
         }
-        Ok(!regrown.is_empty())
+        Ok(true)
     }
 }
