@@ -186,6 +186,34 @@ fn parts_of_one_file_are_mounted_beside_each_other() {
     second.unmount().ok();
 }
 
+/// Nor do their snapshots meet, though they have the same numbers.
+#[test]
+fn snapshots_of_two_parts_of_one_file_are_two() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    fs::File::create(place.image()).unwrap().set_len(64 << 20).unwrap();
+    let half = 32 << 20;
+    let lower = Loop::with(&place.image(), &[&format!("--sizelimit={half}")]);
+    let upper = Loop::with(&place.image(), &["--offset", &half.to_string()]);
+    let (Some(lower), Some(upper)) = (lower, upper) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    for part in [&lower, &upper] {
+        call(&["mkfs"], &[&part.device]).ok();
+        let words = ["snapshot".as_ref(), "create".as_ref(), part.device.as_os_str(), "kept".as_ref()];
+        syncline(words).ok();
+    }
+    let shown = Mount::new(&lower.device, &place.directory("lower"), &["--snapshot", "kept"]);
+    let delete = |part: &Loop| {
+        syncline(["snapshot".as_ref(), "delete".as_ref(), part.device.as_os_str(), "kept".as_ref()])
+    };
+    delete(&lower).fails(3, &["in use"]);
+    delete(&upper).ok();
+    shown.unmount().ok();
+    delete(&lower).ok();
+}
+
 /// A loop device can be all that somebody has: its file may be another's, or have no name any more.
 #[test]
 fn a_file_that_cannot_be_opened_keeps_its_loop_device_usable() {

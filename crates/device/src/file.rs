@@ -231,12 +231,13 @@ impl Device for FileDevice {
 
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
         // Also where those find it who came by another way.
-        let files = || std::iter::once(&self.file.file).chain(&self.file.others.below);
+        let below = || self.file.others.below.iter().map(|(file, start)| (file, *start));
+        let files = || std::iter::once((&self.file.file, 0)).chain(below());
         let failed = |source| DeviceError::io(Operation::Read, 0, 0, source);
-        for (got, file) in files().enumerate() {
-            if !lock::claim(file, number, claim).map_err(failed)? {
-                for file in files().take(got) {
-                    lock::claim(file, number, Claim::Released).map_err(failed)?;
+        for (got, (file, start)) in files().enumerate() {
+            if !lock::claim(file, start, number, claim).map_err(failed)? {
+                for (file, start) in files().take(got) {
+                    lock::claim(file, start, number, Claim::Released).map_err(failed)?;
                 }
                 return Ok(false);
             }

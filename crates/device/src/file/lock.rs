@@ -18,6 +18,9 @@ use std::os::fd::AsRawFd;
 
 /// Where the locks of snapshots begin: past any byte that an image has.
 const CLAIMS: i64 = 1 << 62;
+/// How far apart the locks are of snapshots of images that lie 512 bytes apart: more than there are snapshots, and odd, so that no two
+/// images have the same.
+const PART_STRIDE: u64 = 0x1357_9bdf_0246_8ace | 1;
 /// Locked by writers only.
 const MARK: i64 = CLAIMS - 1;
 
@@ -72,13 +75,15 @@ pub(super) fn place(file: &File) -> Option<String> {
     strangers::locks(&about).find_map(strangers::place).map(str::to_owned)
 }
 
-/// Locks, or unlocks, what stands for a snapshot; false if others have it.
-pub(super) fn claim(file: &File, number: u64, claim: Claim) -> io::Result<bool> {
+/// Locks, or unlocks, what stands for a snapshot of the image that begins at byte `start`; false if others have it.
+pub(super) fn claim(file: &File, start: u64, number: u64, claim: Claim) -> io::Result<bool> {
     let sort = match claim {
         Claim::Shared => libc::F_RDLCK,
         Claim::Exclusive => libc::F_WRLCK,
         Claim::Released => libc::F_UNLCK,
     };
+    // Images in other parts of the file have snapshots with the same numbers.
+    let number = number.wrapping_add((start / 512).wrapping_mul(PART_STRIDE));
     set(file, sort, CLAIMS + (number % CLAIMS as u64) as i64, 1)
 }
 

@@ -31,8 +31,9 @@ pub(super) enum Use {
 /// What keeps out those who come to the same bytes by another way, as long as it is open.
 #[derive(Default)]
 pub(crate) struct Others {
-    /// The files and devices below the one that was opened, from there downwards, where they could be opened.
-    pub(super) below: Vec<File>,
+    /// The files and devices below the one that was opened, from there downwards, where they could be opened, each with the byte at
+    /// which it begins there.
+    pub(super) below: Vec<(File, u64)>,
     /// Loop devices over the same bytes.
     above: Vec<File>,
 }
@@ -46,18 +47,20 @@ pub(super) fn meet(file: &File, how: Use) -> Result<Others, Refusal> {
     }
     let mut bytes = WHOLE;
     while others.below.len() < DEPTH_MAX {
-        let Some(below) = loops::below(others.below.last().unwrap_or(file), &bytes) else { break };
+        let Some(below) = loops::below(others.below.last().map_or(file, |(file, _)| file), &bytes) else {
+            break;
+        };
         bytes = below.bytes.clone();
         if how == Use::Write {
             claim_above(below.identity, &bytes, Some(below.number), DEPTH_MAX, &mut others.above)?;
         }
         let Some(file) = open_below(&below, how)? else { break };
         if how == Use::Beside {
-            others.below.push(file);
+            others.below.push((file, bytes.start));
             continue;
         }
         match lock(&file, how == Use::Read, &bytes) {
-            Ok(true) => others.below.push(file),
+            Ok(true) => others.below.push((file, bytes.start)),
             Ok(false) => return Err(Refusal::Locked(file)),
             Err(error) => {
                 tracing::debug!(path = %below.path.display(), %error, "no locks below this loop device");
