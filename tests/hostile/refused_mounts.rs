@@ -242,3 +242,28 @@ fn is_mounted(directory: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
 }
+
+/// Of many who make an image and mount it at once, one does: a mount that does not come about takes nothing away that another has.
+#[test]
+fn an_image_that_is_made_and_mounted_by_many_is_that_of_one() {
+    skip_if!(no_fuse());
+    for round in 0..4 {
+        let place = Place::new();
+        let directories: Vec<_> = (0..24).map(|at| place.directory(&format!("mount {at}"))).collect();
+        let codes: Vec<i32> = std::thread::scope(|scope| {
+            let mounts = directories.iter().map(|directory| {
+                let mut command = program();
+                command.arg("mount").arg(place.image()).arg(directory).args(["--create", "16MiB"]);
+                scope.spawn(|| run(command).code)
+            });
+            let mounts: Vec<_> = mounts.collect();
+            mounts.into_iter().map(|mount| mount.join().unwrap()).collect()
+        });
+        let mounted = directories.iter().zip(&codes).filter(|(_, code)| **code == 0);
+        let mounted: Vec<Mount> = mounted.map(|(directory, _)| Mount::of(directory)).collect();
+        assert!(mounted.len() == 1 && place.image().exists(), "round {round}: {codes:?}");
+        for mount in mounted {
+            mount.unmount().ok();
+        }
+    }
+}

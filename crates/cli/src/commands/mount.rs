@@ -17,10 +17,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::Scrub;
-use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
+use syncline_device::{Device, FileDevice, OpenOptions, Spawn, block_on};
+use syncline_format::superblock::Superblock;
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, control};
-use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
+use syncline_store::{Recovered, RecoveryReport, Store, StoreError, read_superblocks};
 
 /// What the daemon writes to standard output when the mount is usable.
 const READY: &str = "ready";
@@ -141,8 +142,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
     let made = make_image(args)?;
     let Served { fs, mounted, scrub, signals } = open_and_mount(args, choices).map_err(|failure| {
-        // Nobody has seen it, and nothing is in it. The first error is the one to tell.
-        made.iter().for_each(|image| drop(std::fs::remove_file(image)));
+        made.iter().for_each(Made::take_away);
         if choices.store.read_only { failure.of_reading_only() } else { failure }
     })?;
     if args.daemon {
@@ -162,16 +162,37 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the image that `--create` asks for; its path if there was none.
-fn make_image(args: &Args) -> Result<Option<&Path>, Failure> {
+/// An image that `--create` made.
+struct Made<'a> {
+    path: &'a Path,
+    superblock: Superblock,
+}
+
+impl Made<'_> {
+    /// Takes it away, unless somebody else has it, or had it: between making and mounting nobody holds it. The first error is the one to
+    /// tell.
+    fn take_away(&self) {
+        let Ok(device) = FileDevice::open(self.path, OpenOptions::default()) else { return };
+        let device: Arc<dyn Device> = device;
+        let found = block_on(read_superblocks(&device));
+        // A mount that writes begins with a superblock.
+        if found.is_ok_and(|found| found.superblock == self.superblock) {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
+
+/// Makes the image that `--create` asks for, if there is none.
+fn make_image(args: &Args) -> Result<Option<Made<'_>>, Failure> {
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
     if size < image::LEAST_BYTES {
         return Err(Failure::usage("--create makes an image of at least 16MiB"));
     }
     // It takes a while, and would be for nothing.
     syncline_fuse::require_mountable(&args.directory)?;
-    image::make(&args.image, Some(size), false, &FormatOptions::default())?;
-    Ok(Some(&args.image))
+    let device: Arc<dyn Device> = image::make(&args.image, Some(size), false, &FormatOptions::default())?;
+    let superblock = block_on(read_superblocks(&device)).map_err(Failure::from)?.superblock;
+    Ok(Some(Made { path: &args.image, superblock }))
 }
 
 fn open_log(path: &Path) -> Result<File, Failure> {

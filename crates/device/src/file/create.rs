@@ -2,7 +2,7 @@
 
 use super::lock::lock;
 use super::loops::WHOLE;
-use super::open::{self, Refusal};
+use super::open::{self, LOCK_WAIT, Refusal};
 use super::ways::Others;
 use crate::file::{OpenOptions, Use};
 use crate::request::OpenFile;
@@ -13,6 +13,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Zeros are written in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -33,12 +35,14 @@ pub(super) fn create(
     // Nobody but its owner has business with the blocks: permissions are of the files in them.
     match File::options().read(true).write(true).create_new(true).mode(IMAGE_MODE).open(path) {
         Ok(file) => {
-            let made = create_new(path, file, size_bytes, options, progress);
+            lock_new(path, &file)?;
+            let made = create_new(path, &file, size_bytes, options, progress);
             if made.is_err() {
-                // Half an image helps nobody. The first error is the one to tell.
-                let _ = fs::remove_file(path);
+                take_away(path, &file);
             }
-            made
+            let direct = made?;
+            let others = Others::default();
+            Ok(OpenFile { file, others, direct, block_device: false, flushes_with_write: false })
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             take_over(path, size_bytes, force, options, progress)
@@ -47,25 +51,49 @@ pub(super) fn create(
     }
 }
 
+/// Locks a file that was just made. Others may have opened it before: what they have made of it is theirs.
+fn lock_new(path: &Path, file: &File) -> Result<(), DeviceError> {
+    let failed = |source| DeviceError::create(path, source);
+    let started = Instant::now();
+    while !lock(file, false, &WHOLE).map_err(failed)? {
+        if started.elapsed() > LOCK_WAIT {
+            let file = file.try_clone().map_err(failed)?;
+            return Err(open::tell(path, Refusal::Locked(file)));
+        }
+        sleep(Duration::from_millis(10));
+    }
+    match file.metadata().map_err(failed)?.len() {
+        0 => Ok(()),
+        _ => Err(DeviceError::NotEmpty { path: path.display().to_string() }),
+    }
+}
+
+/// Takes away a file that could not be made an image, while it is locked: as soon as it is not, it may be another's. The first error is
+/// the one to tell.
+fn take_away(path: &Path, file: &File) {
+    if open::is_at(path, file) {
+        // Half an image helps nobody.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Fills a new file. True if direct I/O works.
 fn create_new(
     path: &Path,
-    file: File,
+    file: &File,
     size_bytes: Option<u64>,
     options: OpenOptions,
     progress: &mut dyn FnMut(u64),
-) -> Result<OpenFile, DeviceError> {
+) -> Result<bool, DeviceError> {
     let failed = |source| DeviceError::create(path, source);
-    if !lock(&file, false, &WHOLE).map_err(failed)? {
-        return Err(open::tell(path, Refusal::Locked(file)));
-    }
     let size_bytes = size_bytes
         .filter(|&size| size > 0)
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
-    allocate(&file, size_bytes).map_err(failed)?;
-    let direct = options.direct == Use::Auto && open::enable_direct(path, &file).map_err(failed)?;
-    write_zeros(&file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
+    allocate(file, size_bytes).map_err(failed)?;
+    let direct = options.direct == Use::Auto && open::enable_direct(path, file).map_err(failed)?;
+    write_zeros(file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
     sync_parent(path).map_err(failed)?;
-    Ok(OpenFile { file, others: Others::default(), direct, block_device: false, flushes_with_write: false })
+    Ok(direct)
 }
 
 fn take_over(

@@ -1,7 +1,7 @@
 //! Opening: the lock first, then whether direct I/O works, then the size.
 
 use super::lock::lock;
-use super::loops::WHOLE;
+use super::loops::{Identity, WHOLE};
 use super::through;
 use super::ways::{self, meet, open_alone};
 use crate::file::{OpenOptions, Use};
@@ -10,13 +10,13 @@ use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Holder};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Why something can't be opened.
 pub(super) enum Refusal {
@@ -75,6 +75,10 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
     if !options.beside_writer && !lock(&file, options.read_only, &WHOLE).map_err(failed)? {
         return Err(Refusal::Locked(file));
     }
+    // Who had it before may have taken it away: what is written to it then goes with us.
+    if file.metadata().map_err(failed)?.nlink() == 0 && !is_at(path, &file) {
+        return Err(failed(io::Error::other("it was removed while being opened")));
+    }
     let others = meet(
         &file,
         match options {
@@ -86,6 +90,12 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
     let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
     let flushes_with_write = block_device && direct && through::flushes_with_write(&file).unwrap_or(false);
     Ok(OpenFile { file, others, direct, block_device, flushes_with_write })
+}
+
+/// True if this is what lies at the path.
+pub(super) fn is_at(path: &Path, file: &File) -> bool {
+    let (Ok(there), Ok(own)) = (fs::metadata(path), file.metadata()) else { return false };
+    Identity::of(&there) == Identity::of(&own)
 }
 
 /// Size in bytes, rounded down to whole blocks.

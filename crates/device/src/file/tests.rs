@@ -324,6 +324,36 @@ fn an_image_that_cannot_be_made_leaves_nothing_behind() {
     assert!(matches!(FileDevice::open(place.path(), OpenOptions::default()), Err(DeviceError::Open { .. })));
 }
 
+/// Whoever fails to make an image takes away what he made, and nothing that somebody else has got meanwhile.
+#[test]
+fn who_fails_to_make_an_image_leaves_that_of_another() {
+    let place = places().pop().unwrap();
+    let path = place.path().join("image");
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let create = |size| FileDevice::create(&path, Some(size), true, OpenOptions::default(), &mut |_| {});
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    assert!(create(1 << 62).is_err());
+                }
+            });
+        }
+        let started = Instant::now();
+        let (mut made, mut lost) = (0, 0);
+        while started.elapsed() < Duration::from_secs(3) {
+            let Ok(device) = create(64 << 10) else { continue };
+            let inode = device.file.file.metadata().unwrap().ino();
+            made += 1;
+            std::thread::sleep(Duration::from_micros(300));
+            lost += u32::from(!fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == inode));
+            let _ = fs::remove_file(&path);
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(lost, 0, "of {made} images that were made");
+    });
+}
+
 /// A loop device over a file, as long as this lives.
 struct Loop(String);
 
@@ -364,7 +394,7 @@ fn a_block_device_is_taken_as_it_is_and_held_alone() {
     let too_big = patiently(|| {
         FileDevice::create(&attached.0, Some(2 * MIB), true, OpenOptions::default(), &mut |_| {})
     });
-    assert!(matches!(too_big, Err(DeviceError::Create { .. })));
+    assert!(matches!(too_big, Err(DeviceError::TakeOver { .. })));
     let device = take_over(&attached.0, None, true);
     assert_eq!(device.size_bytes(), MIB);
 }
