@@ -15,6 +15,11 @@ pub const DISTRIBUTIONS: &str = "distributions";
 /// The text with what the filesystem is called.
 pub const IDENTITY: &str = "identity";
 
+/// What the kernel calls the namespace in which this process has its number.
+pub fn namespace_of_processes() -> Option<String> {
+    Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
+}
+
 /// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions` and `explain`, and scrub.
 pub fn register(
     session: &Arc<Session>,
@@ -28,6 +33,7 @@ pub fn register(
     super::explain::register(control, fs);
     let daemon = json!({
         "pid": std::process::id(),
+        "pid_namespace": namespace_of_processes(),
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "transport": session.transport(),

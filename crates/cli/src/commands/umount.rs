@@ -1,7 +1,7 @@
 //! `syncline umount`: unmount and wait until the image is clean.
 
 use super::ask;
-use super::figures::IDENTITY;
+use super::figures::{IDENTITY, namespace_of_processes};
 use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -52,21 +52,30 @@ pub fn run(args: Args) -> Outcome {
     let (daemon, identity): (Value, Value) =
         (told("daemon").unwrap_or_default(), told(IDENTITY).unwrap_or_default());
     let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
+    // One that was mounted read-only is as it was.
+    let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
+    let written = written.map(|image| image_of(&daemon, image));
     unmount(&directory, left().max(LEAST_PATIENCE))?;
-    let Some(pid) = daemon["pid"].as_i64() else {
-        note!(
-            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
-            directory.display()
-        );
+    // A number of another namespace of processes is that of somebody else here.
+    let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
+    let Some(pid) = daemon["pid"].as_i64().filter(|_| here) else {
+        wait_for_release(&mounted, left())?;
         return Ok(ExitCode::SUCCESS);
     };
     wait_for_exit(pid, &mounted, left())?;
-    // One that was mounted read-only is as it was.
-    let written = daemon["read_only"] != true;
-    if let Some(image) = daemon["image"].as_str().filter(|_| written) {
-        require_clean(Path::new(image), uuid)?;
+    if let Some(image) = written {
+        require_clean(&image, uuid)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The path of an image by what its daemon says of it: a text, while a path may be any bytes.
+fn image_of(daemon: &Value, told: &str) -> PathBuf {
+    let same = |path: &PathBuf| path.to_string_lossy() == told;
+    let open = daemon["pid"].as_i64().filter(|_| told.contains(char::REPLACEMENT_CHARACTER));
+    let descriptors = open.and_then(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
+    let mut paths = descriptors.into_iter().flatten().flatten().flat_map(|it| std::fs::read_link(it.path()));
+    paths.find(same).unwrap_or_else(|| told.into())
 }
 
 /// The mount point without symbolic links; one whose daemon has died can't be resolved, and is taken as it is.
@@ -88,7 +97,8 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
         if program == "fusermount3" {
             command.arg("-u");
         }
-        command.arg("--").arg(directory);
+        // What it says is read here, and goes on in this program's own language.
+        command.arg("--").arg(directory).env("LC_ALL", "C");
         let output = ask::output_within(command, patience)
             .map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
         let Some(output) = output else {
@@ -143,6 +153,39 @@ fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<()
             require_gone(mounted)?;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Waits until nobody has the image of a daemon that can't be watched: one that root may not ask, that is in another namespace of
+/// processes, or that had ended before.
+fn wait_for_release(mounted: &MountEntry, timeout: Duration) -> Result<(), Failure> {
+    let started = Instant::now();
+    let image = Path::new(&mounted.source);
+    let superblock = loop {
+        match last_superblock(image) {
+            Err(failure) if failure.code() == Cause::InUse as u8 => {
+                require_gone(mounted)?;
+                // Somebody has mounted it again.
+                let again = |other: &MountEntry| {
+                    other.filesystem_type == FILESYSTEM_TYPE && other.source == mounted.source
+                };
+                if mounts()?.iter().any(again) {
+                    return Ok(());
+                }
+                if started.elapsed() > timeout {
+                    let text = format!("it is unmounted, but its daemon is still writing: {failure}");
+                    return Err(Failure::new(text).next("wait for it to end"));
+                }
+            }
+            superblock => break superblock.ok(),
+        }
+    };
+    if !superblock.is_some_and(|superblock| superblock.clean) {
+        note!(
+            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
+            mounted.mount_point.display()
+        );
     }
     Ok(())
 }
