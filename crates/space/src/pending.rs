@@ -53,6 +53,12 @@ impl Pending {
         self.by_generation.values().chain([&self.released]).chain(draining).flatten().copied()
     }
 
+    /// What a durable superblock has released, and readers may keep.
+    pub(crate) fn released(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        let draining = self.draining.iter().map(|(_, runs)| runs);
+        [&self.released].into_iter().chain(draining).flatten().copied()
+    }
+
     /// Counts anew, since other blocks are kept now: of what waits, so many will be reusable.
     pub(crate) fn recount(&mut self, blocks: u64) {
         self.blocks = blocks + self.taken;

@@ -367,6 +367,12 @@ impl Space {
         ready
     }
 
+    /// Blocks that were freed for good and that only pins keep from being reused.
+    pub fn kept_by_readers(&self) -> u64 {
+        let state = self.lock();
+        blocks_of(&state.kept.others(sorted_and_joined(state.pending.released().collect())))
+    }
+
     /// True when something committed names the block.
     pub fn is_named(&self, block: BlockAddr) -> bool {
         self.clip(BlockRun::new(block, 1)).is_some() && self.lock().named.is_named(block)

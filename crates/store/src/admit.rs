@@ -1,14 +1,17 @@
 //! Admission: how long a change waits before it begins, and what it may still fill.
 
 use crate::memtable::ITEM_OVERHEAD_BYTES;
+use crate::room::Room;
 use crate::{Ablation, Canary, Store, StoreError};
 use futures_lite::future::or;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
-use syncline_sync::Event;
 use syncline_sync::atomic::AtomicU64;
+use syncline_sync::{Event, EventListener};
 
 /// What a change is for; decides whether it may draw on the reserve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +98,8 @@ impl Drop for Admitted {
     }
 }
 
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What is in memory because the device has not taken it yet.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
@@ -105,13 +110,17 @@ pub struct Backlog {
     pub pending_bytes: usize,
 }
 
-/// How often, and how long each time at most, a change waits for room that is promised to others: five seconds.
-const OTHERS_END_ROUNDS: u32 = 100;
+/// How long a change waits at most for room that is promised to others, and how often it looks by itself.
+const OTHERS_END_MAX: Duration = Duration::from_secs(5);
 const OTHERS_END_PAUSE: Duration = Duration::from_millis(50);
 
-/// The same where the caller may hold leases: a fifth of a second.
-const OTHERS_END_SOON_ROUNDS: u32 = 20;
+/// The same where the caller may hold leases.
+const OTHERS_END_SOON_MAX: Duration = Duration::from_millis(200);
 const OTHERS_END_SOON_PAUSE: Duration = Duration::from_millis(10);
+
+/// How often, and how long each time, who wants room waits for readers of what was freed: two seconds.
+const READERS_END_ROUNDS: u32 = 200;
+const READERS_END_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often a writer that finds no room looks again after a checkpoint.
 const CHECKPOINTS_FOR_ROOM: u32 = 2;
@@ -131,12 +140,10 @@ impl Store {
     ) -> Result<Admitted, StoreError> {
         self.health.writable()?;
         self.throttle(admission).await?;
-        if admission == Admission::Grow {
-            return self.admit_growth(size).await;
+        match admission {
+            Admission::Grow => self.admit_growth(size).await,
+            _ => self.admit_of_reserve(admission, size).await,
         }
-        let admitted = Admitted::begin(self, size);
-        self.find_reserve(admission).await?;
-        Ok(admitted)
     }
 
     /// Promises room to what will be committed in any case, whether or not there is some.
@@ -144,8 +151,7 @@ impl Store {
         Admitted::begin(self, size)
     }
 
-    /// Waits until there is room for another change of this size. Those who wait do so one after the other, and promise nothing: each
-    /// would be in the way of all others. Where only what others have begun takes the room, that is until they have ended.
+    /// Waits until there is room for another change of this size.
     async fn admit_growth(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
         // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
         let admitted = Admitted::begin(self, size);
@@ -154,46 +160,118 @@ impl Store {
         }
         drop(admitted);
         let _turn = self.under_way.turn.lock().await;
-        for _ in 0..OTHERS_END_ROUNDS {
-            let ended = self.under_way.ended.listen();
-            let admitted = Admitted::begin(self, size);
-            if self.room().holds(0) {
+        if let Some(admitted) = self.admit_in_turn(size, |room| room.holds(0)).await? {
+            return Ok(admitted);
+        }
+        let admitted = Admitted::begin(self, size);
+        self.find_room(0).await?;
+        Ok(admitted)
+    }
+
+    /// Waits until enough of the reserve is left for another change of this size.
+    async fn admit_of_reserve(
+        self: &Arc<Self>,
+        admission: Admission,
+        size: ChangeSize,
+    ) -> Result<Admitted, StoreError> {
+        let admitted = Admitted::begin(self, size);
+        let room = self.room();
+        if room.least() >= 0 {
+            return Ok(admitted);
+        }
+        self.ask_for_checkpoint();
+        let enough = |room: Room| room.and(self.floor_blocks() / 2).least() >= 0;
+        if enough(room) {
+            return Ok(admitted);
+        }
+        // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
+        let ended = self.checkpoint_for_room().await;
+        self.health.writable()?;
+        // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
+        let passes = match admission {
+            Admission::Finish => true,
+            Admission::Change => false,
+            _ => !self.space.keeps_any(),
+        };
+        if passes || enough(self.room()) {
+            return Ok(admitted);
+        }
+        self.wait_for_readers(enough).await;
+        if enough(self.room()) {
+            return Ok(admitted);
+        }
+        drop(admitted);
+        ended?;
+        let _turn = self.under_way.turn.lock().await;
+        for _ in 0..CHECKPOINTS_FOR_ROOM {
+            if let Some(admitted) = self.admit_in_turn(size, enough).await? {
                 return Ok(admitted);
             }
-            if !self.room_with(size).holds(0) {
-                self.find_room(0).await?;
-                return Ok(admitted);
+            // What others have committed meanwhile.
+            self.checkpoint_for_room().await?;
+            self.wait_for_readers(enough).await;
+        }
+        self.admit_in_turn(size, enough).await?.ok_or(StoreError::NoSpace)
+    }
+
+    /// Waits until the room is `enough` with this change, for as long as only what others have begun takes it; `None` where it would not be
+    /// without these. Those who wait do so one after the other, and promise nothing: each would be in the way of all others.
+    async fn admit_in_turn(
+        self: &Arc<Self>,
+        size: ChangeSize,
+        enough: impl Fn(Room) -> bool,
+    ) -> Result<Option<Admitted>, StoreError> {
+        let mut over = self.spawn.sleep(OTHERS_END_MAX);
+        loop {
+            let admitted = Admitted::begin(self, size);
+            if enough(self.room()) {
+                return Ok(Some(admitted));
+            }
+            if !enough(self.room_with(size)) {
+                return Ok(None);
             }
             drop(admitted);
             self.require_open()?;
-            or(ended, self.spawn.sleep(OTHERS_END_PAUSE)).await;
-        }
-        Err(StoreError::NoSpace)
-    }
-
-    /// Waits until enough of the reserve is left for another change that makes room.
-    async fn find_reserve(&self, admission: Admission) -> Result<(), StoreError> {
-        let room = self.room();
-        if room.least() >= 0 {
-            return Ok(());
-        }
-        self.ask_for_checkpoint();
-        if room.and(self.floor_blocks() / 2).least() < 0 {
-            // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
-            let ended = self.checkpoint_for_room().await;
-            self.health.writable()?;
-            // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
-            let passes = match admission {
-                Admission::Finish => true,
-                Admission::Change => false,
-                _ => !self.space.keeps_any(),
-            };
-            if !passes && self.room().and(self.floor_blocks() / 2).least() < 0 {
-                ended?;
+            // After that, which tells others, and would tell us.
+            let ended = self.under_way.ended.listen();
+            if enough(self.room_with(self.under_way.size().and(size))) {
+                continue;
+            }
+            if !self.before(&mut over, ended, OTHERS_END_PAUSE).await {
                 return Err(StoreError::NoSpace);
             }
         }
-        Ok(())
+    }
+
+    /// Waits until `ended` is told, or for a while; false when it is `over`. Others may end so often that only time can tell.
+    async fn before(&self, over: &mut Sleep, ended: EventListener, pause: Duration) -> bool {
+        let over = async {
+            over.await;
+            false
+        };
+        let woken = async {
+            or(ended, self.spawn.sleep(pause)).await;
+            true
+        };
+        or(over, woken).await
+    }
+
+    /// Waits until the room is `enough`, if only readers are in the way, who keep what was freed while they read it. Not for long: one of
+    /// them may need a lease that the caller has.
+    async fn wait_for_readers(&self, enough: impl Fn(Room) -> bool) {
+        for _ in 0..READERS_END_ROUNDS {
+            self.collect_freed();
+            let room = self.room();
+            if enough(room) || !enough(room.and(self.space.kept_by_readers())) {
+                return;
+            }
+            self.spawn.sleep(READERS_END_PAUSE).await;
+        }
+    }
+
+    /// Makes blocks reusable that only readers kept, who have ended.
+    pub(crate) fn collect_freed(&self) {
+        self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
     }
 
     /// Waits while memtables of twice the limit, far more unflushed log and data than the background lets be, or a pending log
@@ -265,16 +343,18 @@ impl Store {
                 ended => ended?,
             }
         }
+        self.wait_for_readers(|room| room.holds(blocks)).await;
         // What is under way takes less than it might, or nothing. Not for long: it may need a lease that the caller has.
-        for _ in 0..OTHERS_END_SOON_ROUNDS {
+        let mut over = self.spawn.sleep(OTHERS_END_SOON_MAX);
+        loop {
             let ended = self.under_way.ended.listen();
             if self.room().holds(blocks) {
                 return Ok(());
             }
-            if !self.room_with(ChangeSize { items: 0, bytes: 0 }).holds(blocks) {
+            let others = self.room_with(ChangeSize { items: 0, bytes: 0 }).holds(blocks);
+            if !others || !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
                 break;
             }
-            or(ended, self.spawn.sleep(OTHERS_END_SOON_PAUSE)).await;
         }
         // Some may be kept for the moment that discarding it takes.
         let _batch = self.discarding.batch.lock().await;

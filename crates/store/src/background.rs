@@ -47,7 +47,7 @@ impl Store {
             true => drop(self.flush_what_is_sealed().await),
             false => self.start_flush_of_what_is_sealed(),
         }
-        self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
+        self.collect_freed();
         // What could not be sealed just now has to wait for a commit or a checkpoint.
         sealed.is_none_or(|sealed| sealed.is_ok()) && self.log_is_full()
     }

@@ -11,4 +11,5 @@ mod room;
 mod slow_flush;
 mod superblock;
 mod support;
+mod turns;
 mod unreadable_log;

@@ -1,0 +1,152 @@
+//! Waits for room that others have for a moment: they end when the room is there, and not before for nothing.
+
+use crate::support::{background, block, image, key, open};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use syncline_device::block_on;
+use syncline_store::{Admission, ChangeSize, Store, StoreOptions, Transaction};
+
+fn quiet() -> StoreOptions {
+    StoreOptions { checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() }
+}
+
+/// Takes what there is, but for `left` blocks.
+fn fill(store: &Arc<Store>, left: u64, first: u64) -> Vec<(u64, syncline_format::BlockRun)> {
+    let (mut all, mut object) = (Vec::new(), first);
+    loop {
+        let available = store.available_data_blocks();
+        if available <= left {
+            return all;
+        }
+        let Ok(mut room) = block_on(store.reserve((available - left).min(64))) else { return all };
+        while room.blocks() > 0 {
+            let run = store.allocate(&mut room, 64, None).unwrap();
+            let zeros = (0..run.blocks).map(|_| block(0)).collect();
+            let data = store.write_data(run, zeros);
+            let mut names = Transaction::new();
+            names.name_data(&data, run);
+            names.put(key(object), "x");
+            all.push((object, run));
+            object += 1;
+            store.commit(names).unwrap();
+        }
+        block_on(store.checkpoint()).unwrap();
+    }
+}
+
+/// Somebody has much room for half a second; others come and go all the time, or nobody does.
+fn a_wait_for_one(others: usize) {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    fill(&store, 400, 1000);
+    assert!(block_on(store.admit(Admission::Grow)).is_ok());
+    let large = store.promise(ChangeSize::with(0, 4 << 20));
+    assert!(!store.is_roomy(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..others)
+        .map(|_| {
+            let (store, stop) = (store.clone(), stop.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    drop(store.promise(ChangeSize { items: 0, bytes: 0 }));
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            })
+        })
+        .collect();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(large);
+    });
+    let admitted = block_on(store.admit(Admission::Grow)).map(drop);
+    ends.join().unwrap();
+    stop.store(true, Ordering::SeqCst);
+    busy.into_iter().for_each(|one| one.join().unwrap());
+    assert!(admitted.is_ok(), "{admitted:?}");
+}
+
+#[test]
+fn room_that_one_has_is_waited_for() {
+    a_wait_for_one(0);
+}
+
+#[test]
+fn a_wait_for_one_does_not_end_because_many_others_do() {
+    a_wait_for_one(2);
+}
+
+/// The same of who wants room for data.
+#[test]
+fn a_wait_for_room_for_data_does_not_end_because_many_others_do() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    fill(&store, 400, 1000);
+    assert!(block_on(store.admit(Admission::Grow)).is_ok());
+    let large = store.promise(ChangeSize::with(0, 4 << 20));
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = {
+        let (store, stop) = (store.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                drop(store.promise(ChangeSize { items: 0, bytes: 0 }));
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        })
+    };
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(large);
+    });
+    let reserved = block_on(store.reserve(10)).map(|room| room.blocks());
+    ends.join().unwrap();
+    stop.store(true, Ordering::SeqCst);
+    busy.join().unwrap();
+    assert!(reserved.is_ok(), "{reserved:?}");
+}
+
+/// A read that began before a file was removed keeps its blocks, for as long as it takes.
+#[test]
+fn room_that_a_reader_keeps_is_waited_for() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    let all = fill(&store, 0, 1000);
+    assert!(block_on(store.reserve(300)).is_err());
+    let pin = store.pin();
+    let mut frees = Transaction::new();
+    let mut blocks = 0;
+    for (object, run) in all {
+        if blocks < 600 {
+            frees.free(run);
+            frees.delete(key(object));
+            blocks += run.blocks;
+        }
+    }
+    store.commit(frees).unwrap();
+    let reads = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(pin);
+    });
+    let reserved = block_on(store.reserve(300)).map(|room| room.blocks());
+    reads.join().unwrap();
+    assert!(reserved.is_ok(), "{blocks} blocks were freed: {reserved:?}; {:?}", store.space());
+}
+
+/// A change that waits for its turn and is given up lets the next one go on.
+#[test]
+fn a_turn_that_is_given_up_is_passed_on() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    fill(&store, 400, 1000);
+    assert!(block_on(store.admit(Admission::Grow)).is_ok());
+    let large = store.promise(ChangeSize::with(0, 4 << 20));
+    let mut first = Box::pin(store.admit(Admission::Grow));
+    let polled = block_on(futures_lite::future::poll_once(first.as_mut())).map(|done| done.map(drop));
+    assert!(polled.is_none(), "{polled:?}, roomy {}", store.is_roomy(0));
+    let mut second = Box::pin(store.admit(Admission::Grow));
+    assert!(block_on(futures_lite::future::poll_once(second.as_mut())).is_none());
+    drop(first);
+    drop(large);
+    assert!(block_on(second).is_ok());
+    assert!(block_on(store.admit(Admission::Grow)).is_ok());
+}
