@@ -422,7 +422,8 @@ impl Store {
     /// Counts failures in a row; too many for too long make the filesystem read-only.
     fn note_failure(&self, error: &StoreError) {
         tracing::error!("fsync failed: {error}");
-        if self.group.failures.lock().add(self.options.patience) {
+        // Room can still be made.
+        if !matches!(error, StoreError::NoSpace) && self.group.failures.lock().add(self.options.patience) {
             self.turn_read_only(&format!(
                 "the log could not be written ({error}); unmount, mend the device and mount again to recover"
             ));

@@ -150,3 +150,23 @@ fn a_turn_that_is_given_up_is_passed_on() {
     assert!(block_on(second).is_ok());
     assert!(block_on(store.admit(Admission::Grow)).is_ok());
 }
+
+/// A filesystem that is full for a while is full, and not broken: room can be made.
+#[test]
+fn syncs_that_find_no_room_do_not_turn_it_read_only() {
+    let spawn = background();
+    let options = StoreOptions { patience: Duration::from_millis(10), ..quiet() };
+    let store = open(image(16, &spawn), options, &spawn);
+    store.refuse_allocations(0, u64::MAX);
+    let mut large = Transaction::new();
+    (0..200).for_each(|n| large.put(key(1000 + n), vec![7; 3000]));
+    let op = store.commit(large).unwrap();
+    for _ in 0..5 {
+        let synced = block_on(store.sync(op));
+        assert!(matches!(synced, Err(syncline_store::StoreError::NoSpace)), "{synced:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    store.refuse_allocations(0, 0);
+    let synced = block_on(store.sync(op));
+    assert!(synced.is_ok(), "there is room again: {synced:?}; {:?}", store.read_only_reason());
+}
