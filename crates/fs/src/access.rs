@@ -113,6 +113,11 @@ impl Filesystem {
                 let Some(inode) = self.accessed.take(|_| true) else { return };
                 self.log_taken(&inode).await.ok();
             }
+            if self.accessed.len() > WAITING_MAX && !self.store.has_room_to_spare() {
+                // From now on it lives in memory only.
+                let oldest = self.accessed.take(|_| true);
+                oldest.iter().for_each(|inode| inode.state.lock().access_unlogged = false);
+            }
         })
         .await;
     }
@@ -122,7 +127,9 @@ impl Filesystem {
         let many = self.accessed.len() >= WAITING_MANY;
         let now = self.now();
         let due = |since| many || crate::data::age(since, now) >= self.options.writeback_age;
-        while let Some(inode) = self.accessed.take(due) {
+        while self.store.has_room_to_spare()
+            && let Some(inode) = self.accessed.take(due)
+        {
             self.log_taken(&inode).await?;
         }
         Ok(())
@@ -135,6 +142,9 @@ impl Filesystem {
         }
         // As many as there are: others may go on reading.
         for _ in 0..self.accessed.len() {
+            if !self.store.has_room_to_spare() {
+                break;
+            }
             let Some(inode) = self.accessed.take(|_| true) else { break };
             self.log_taken(&inode).await?;
         }
@@ -144,15 +154,21 @@ impl Filesystem {
     /// Logs the access time of an inode taken from the list; one that could not be logged waits again.
     async fn log_taken(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let result = self.log_access_time(inode).await;
-        if result.is_err() && self.store.writable().is_ok() {
+        let waits = {
+            let state = inode.state.lock();
+            state.access_unlogged && !state.removing && state.attr.nlink > 0
+        };
+        if waits && self.store.writable().is_ok() {
             self.accessed.add(self.now(), inode.clone(), true);
         }
         result.map(drop)
     }
 
     /// Logs the access time of this inode, if that is ahead of the log; gives the operation that did. The caller holds no lease.
+    ///
+    /// Nobody asked for it: on a full filesystem it waits in memory, and takes no room from those who make some.
     pub(crate) async fn log_access_time(&self, inode: &Arc<Inode>) -> Result<Option<OpSeq>, FsError> {
-        if !inode.state.lock().access_unlogged {
+        if !inode.state.lock().access_unlogged || !self.store.has_room_to_spare() {
             return Ok(None);
         }
         let _room = self.store.admit(Admission::Finish).await?;

@@ -260,8 +260,14 @@ impl Filesystem {
     /// The same for a change of this size at most.
     pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
+        let mut synced = !self.store.keeps_replaced();
         loop {
             match self.store.admit_change(Admission::Grow, size).await {
+                // Beside a snapshot, what is dirty has room for more nodes than it takes.
+                Err(StoreError::NoSpace) if !synced && self.data.dirty_bytes() > 0 => {
+                    synced = true;
+                    self.syncfs().await.ok();
+                }
                 Err(StoreError::NoSpace) if patience.wait(self, |_| true).await => {}
                 admitted => return Ok(admitted?),
             }

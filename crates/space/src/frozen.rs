@@ -28,6 +28,11 @@ impl InFlight {
         self.freed_blocks
     }
 
+    /// The runs it named.
+    pub(crate) fn named(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        self.changes.iter().filter(|(change, _)| *change == Change::Name).map(|(_, run)| *run)
+    }
+
     /// The runs it freed.
     pub(crate) fn freed(&self) -> impl Iterator<Item = BlockRun> + '_ {
         self.changes.iter().filter(|(change, _)| *change == Change::Unname).map(|(_, run)| *run)

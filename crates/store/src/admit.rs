@@ -62,6 +62,8 @@ impl ChangeSize {
 pub(crate) struct UnderWay {
     items: AtomicU64,
     bytes: AtomicU64,
+    /// Items of those that wait for a write-back, and end nobody knows when.
+    lasting: AtomicU64,
     /// Told when one is committed, or will not be.
     ended: Event,
     /// Held by whoever is next to get room.
@@ -69,7 +71,12 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// All of them together.
+    /// What waits for a write-back.
+    pub(crate) fn lasting(&self) -> ChangeSize {
+        ChangeSize { items: self.lasting.load(Ordering::Acquire), bytes: 0 }
+    }
+
+    /// All others together.
     pub(crate) fn size(&self) -> ChangeSize {
         ChangeSize { items: self.items.load(Ordering::Acquire), bytes: self.bytes.load(Ordering::Acquire) }
     }
@@ -99,6 +106,23 @@ impl Drop for Admitted {
 }
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Room for the nodes that a file changes which has dirty data, until it is dropped.
+pub(crate) struct Names(Arc<Store>);
+
+impl Names {
+    pub(crate) fn begin(store: &Arc<Store>) -> Self {
+        store.under_way.lasting.fetch_add(1, Ordering::AcqRel);
+        Self(store.clone())
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.0.under_way.lasting.fetch_sub(1, Ordering::AcqRel);
+        self.0.under_way.ended.notify(usize::MAX);
+    }
+}
 
 /// What is in memory because the device has not taken it yet.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +167,16 @@ impl Store {
         match admission {
             Admission::Grow => self.admit_growth(size).await,
             _ => self.admit_of_reserve(admission, size).await,
+        }
+    }
+
+    /// The same for what was accepted change by change and now goes in one transaction: refused where there may be no room for a checkpoint
+    /// of all of it together. (One by one, each makes room for the next.)
+    pub async fn admit_together(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
+        let admitted = self.admit_change(Admission::Finish, size).await?;
+        match self.has_room_for_log_with(size, 0) {
+            true => Ok(admitted),
+            false => Err(StoreError::NoSpace),
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct CheckpointState {
     pub(crate) failures: Failures,
     /// The snapshots.
     pub(crate) table: Table,
+    /// A checkpoint of this epoch is durable: what recovery needed of the image is there no more.
+    pub(crate) is_open: bool,
 }
 
 /// The cut at which a checkpoint is taken.
@@ -349,8 +351,14 @@ impl Store {
             clean,
             ..self.superblock.read().clone()
         };
+        let mut makes_room = !state.is_open || self.space.map_geometry() != self.geometry();
         if let Some(table) = table {
+            makes_room |= table.removes();
             table.write(&state.table, &mut superblock, &self.space, &self.tracker, started)?;
+        }
+        if !makes_room && !self.leaves_room_to_open() {
+            // With a snapshot, which keeps what is replaced, each checkpoint takes a little more.
+            return Err(StoreError::NoSpace);
         }
         for handle in started.iter() {
             tickets.add(handle.wait().await?, &self.tracker);
@@ -421,6 +429,7 @@ impl Store {
         written: Written,
         table: Option<NewTable>,
     ) {
+        state.is_open = true;
         if let Some(table) = table {
             let forget = self.breaks(Canary::ForgetSnapshot);
             state.table = table.adopt(&state.table, &self.space, &frozen.space, forget);

@@ -528,6 +528,7 @@ pub(crate) fn assemble(
             epoch,
             failures: Default::default(),
             table: Table::default(),
+            is_open: false,
         }),
         superblock: RwLock::new(superblock.clone()),
         health: Default::default(),

@@ -1,5 +1,6 @@
 //! Blocks that are set aside for data before it is written, and what becomes of them.
 
+use crate::admit::Names;
 use crate::{DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use syncline_space::Class;
 pub struct Reservation {
     store: Option<Arc<Store>>,
     blocks: u64,
+    /// For the nodes in which the first of these blocks will be named, where that is not in what the blocks themselves have.
+    names: Option<Names>,
 }
 
 impl Reservation {
@@ -20,9 +23,20 @@ impl Reservation {
         self.blocks
     }
 
+    /// Room for the nodes in which a file that has dirty data will name it, and for no block.
+    pub fn of_names(store: &Arc<Store>) -> Self {
+        Self { store: None, blocks: 0, names: Some(Names::begin(store)) }
+    }
+
+    /// True when it has room for names.
+    pub fn has_names(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// Takes over another reservation's blocks.
     pub fn merge(&mut self, mut other: Reservation) {
         self.blocks += std::mem::take(&mut other.blocks);
+        self.names = self.names.take().or(other.names.take());
         if self.store.is_none() {
             self.store = other.store.take();
         }
@@ -32,7 +46,7 @@ impl Reservation {
     pub fn split(&mut self, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        Reservation { store: self.store.clone(), blocks }
+        Reservation { store: self.store.clone(), blocks, names: None }
     }
 
     fn spend(&mut self, blocks: u64) {
@@ -50,6 +64,11 @@ impl Drop for Reservation {
 }
 
 impl Store {
+    /// True when there are snapshots, which may keep what is replaced: then no checkpoint makes room for the next.
+    pub fn keeps_replaced(&self) -> bool {
+        self.space.keeps_any()
+    }
+
     /// True when so many blocks are left beside all that is promised and the reserve: for what could be done with less.
     pub fn is_roomy(&self, blocks: u64) -> bool {
         self.room().holds(blocks)
@@ -84,7 +103,7 @@ impl Store {
 
     fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {
         self.reserved.fetch_add(blocks, Ordering::AcqRel);
-        Reservation { store: Some(self.clone()), blocks }
+        Reservation { store: Some(self.clone()), blocks, names: None }
     }
 
     /// Sets aside what there must be room for, whether or not there is: what was set aside before the image was unmounted, or the

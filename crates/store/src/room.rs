@@ -93,12 +93,35 @@ impl Store {
     /// True when the log can have so many blocks: what is promised to data, what a checkpoint needs of what is in memory, and a
     /// segment for the recovery that may come before it, are left.
     pub(crate) fn has_room_for_log(&self, blocks: u64) -> bool {
-        let coming = self.under_way.size();
+        self.has_room_for_log_with(self.under_way.size(), blocks)
+    }
+
+    /// The same if of all changes under way there were only these.
+    pub(crate) fn has_room_for_log_with(&self, coming: ChangeSize, blocks: u64) -> bool {
         let needed = self.needed_blocks(coming) + self.segment_blocks();
         let free = self.free_beside_whole(self.reserve_blocks(coming));
         let promised = self.reserved.load(Ordering::Acquire) + needed + blocks;
         self.breaks(Canary::NoReserve)
             || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
+    }
+
+    /// True when a change that nobody waits for, and that makes no room, leaves what is for those who make some: with snapshots, which may
+    /// keep what is replaced, all of it.
+    pub fn has_room_to_spare(&self) -> bool {
+        match self.space.keeps_any() {
+            true => self.room().holds(0),
+            false => self.room().and(self.floor_blocks() / 2).least() >= 0,
+        }
+    }
+
+    /// True when the checkpoint in flight leaves what it takes to open the image again, and to make room then; or takes no more than it
+    /// gives back.
+    pub(crate) fn leaves_room_to_open(&self) -> bool {
+        let nothing = ChangeSize { items: 0, bytes: 0 };
+        let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
+        let blocks = segment + self.checkpoint_blocks(nothing, 0) + self.floor_blocks() / 4;
+        self.breaks(Canary::NoReserve)
+            || self.space.checkpoint_leaves(Free { blocks, whole: self.whole_blocks(blocks) })
     }
 
     /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
@@ -130,6 +153,7 @@ impl Store {
         let layers = self.layers.read();
         let size =
             |memtable: &Memtable| ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 };
+        let coming = coming.and(self.under_way.lasting());
         let active = size(&layers.active).and(coming.in_memory());
         let frozen = layers
             .frozen

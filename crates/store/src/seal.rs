@@ -157,10 +157,13 @@ impl Store {
         if log.stalled || pending.payload_bytes() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::NoSpace);
         }
-        match log.chain.segment_wanted(pending.payload_bytes()) {
+        let wanted = log.chain.segment_wanted(pending.payload_bytes());
+        // What a checkpoint needs is not the log's, whether that takes more blocks or not: with a log and no checkpoint there is no recovery.
+        if !self.has_room_for_log(wanted.map_or(0, |wanted| wanted.least)) {
+            return Err(StoreError::NoSpace);
+        }
+        match wanted {
             None => Ok(None),
-            // What a checkpoint needs is not the log's: with a log and no checkpoint there is no recovery.
-            Some(wanted) if !self.has_room_for_log(wanted.least) => Err(StoreError::NoSpace),
             Some(wanted) => {
                 let most = if self.has_room_for_log(wanted.most) { wanted.most } else { wanted.least };
                 NewSegment::allocate(&self.space, most, wanted.least).map(Some).ok_or(StoreError::NoSpace)

@@ -171,6 +171,11 @@ impl NewTable {
         Self { table: Table::default(), change }
     }
 
+    /// True when it has a snapshot less.
+    pub(crate) fn removes(&self) -> bool {
+        matches!(self.change, TableChange::Delete { .. })
+    }
+
     /// Writes it, and lets the superblock that will be written point to it. After an error, and once no write is under way,
     /// `undo` gives its blocks back.
     pub(crate) fn write(

@@ -11,7 +11,7 @@ use crate::inode::Inode;
 use crate::receipt::Submitted;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use syncline_store::Ablation;
+use syncline_store::{Ablation, ChangeSize};
 use syncline_sync::Mutex;
 
 /// Most files that one fsync takes along: at most 128 KiB of log.
@@ -81,6 +81,12 @@ pub(super) async fn submit_along(fs: &Filesystem) {
         }
     }
     if files.is_empty() {
+        return;
+    }
+    let bytes = files.len() as u64 * fs.limits.inline_bytes as u64;
+    let _room = fs.store.promise(ChangeSize { items: files.len() as u64, bytes });
+    if !fs.store.has_room_to_spare() {
+        // One by one they may still find room: each in its time.
         return;
     }
     fs.counters.taken_along.add(files.len() as u64);

@@ -100,7 +100,7 @@ pub(crate) struct DataState {
     /// Being written by background write-back and not yet named. Older than what `dirty` has.
     in_flight: BlockMap,
     /// One block for each dirty one; less after a failed write, made up for at the next submission.
-    reservation: Option<Reservation>,
+    reservation: Option<Box<Reservation>>,
     /// No extent lies at or past this block. Unknown after loading: a crash may have left extents past the end.
     extent_end: Option<u64>,
     /// Where the next block would best be placed.
@@ -263,14 +263,14 @@ impl DataState {
 
     /// Blocks that the reservation lacks.
     fn reservation_deficit(&self) -> u64 {
-        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, Reservation::blocks))
+        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
     }
 
     /// Adds to the reservation and gives back what is more than needed.
     fn add_reservation(&mut self, more: Option<Reservation>) {
         match (&mut self.reservation, more) {
             (Some(mine), Some(more)) => mine.merge(more),
-            (mine @ None, more) => *mine = more,
+            (mine @ None, more) => *mine = more.map(Box::new),
             (Some(_), None) => {}
         }
         let wanted = self.dirty.len();

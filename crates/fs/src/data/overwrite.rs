@@ -38,14 +38,14 @@ pub(super) async fn reserve(
 /// After a write found no room: restores the reserve, if such a write can have of it. The caller holds no lease.
 pub(super) async fn restore(fs: &Filesystem, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<bool, FsError> {
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    let helps = {
+    // With a snapshot, what is dirty has room for more nodes than it takes.
+    let has_spare = fs.store.keeps_replaced() && fs.data.dirty_bytes() > 0;
+    let helps = has_spare || {
         let _lease = inode.lease.read().await;
         releases_what_it_takes(fs, inode, blocks).await?
     };
-    if helps {
-        fs.syncfs().await?;
-    }
-    Ok(helps)
+    // What others can't sync is not this one's error: it stays without room.
+    Ok(helps && fs.syncfs().await.is_ok())
 }
 
 /// True if each of these blocks is dirty already, or has an extent of its own that goes when the block is written anew.

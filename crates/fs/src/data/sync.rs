@@ -1,7 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
-use super::{along, ended, shared, why};
+use super::{along, ended, shared, why, writeback};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
@@ -10,7 +10,8 @@ use crate::receipt::{Call, Draft, Inodes, Submitted, Why};
 use crate::types::FileType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_store::{Ablation, Admission, Canary, OpSeq};
+use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
+use syncline_store::{Ablation, Admission, Canary, ChangeSize, OpSeq};
 
 /// Most dirty blocks that one [`sync_many`] takes: 64 MiB. They go in parallel with one batch that holds all their extents.
 pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
@@ -186,9 +187,27 @@ pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<()
     Ok(())
 }
 
+/// What a transaction of all that is dirty of these files puts into memory.
+fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
+    let mut size = ChangeSize { items: 0, bytes: 0 };
+    for inode in files {
+        let state = inode.state.lock();
+        if !submit::is_clean(&state, Aim::Log) {
+            // Its inode, and what names its blocks side by side with that.
+            let blocks = state.data.dirty.len();
+            size.items += 2;
+            size.bytes += writeback::NAME_BYTES * (1 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
+        }
+    }
+    size
+}
+
 /// Submits the files (in the order of their numbers) in one transaction.
 async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitted) -> Result<(), FsError> {
-    let _room = fs.store.admit(Admission::Shrink).await?;
+    let _room = match files {
+        [] | [_] => fs.store.admit(Admission::Finish).await?,
+        _ => fs.store.admit_together(size_of(files)).await?,
+    };
     let _writebacks = submit::hold_writebacks(files).await;
     let _leases = lease_all(files).await;
     submit_leased(fs, files, Aim::Log, note).await

@@ -115,10 +115,13 @@ async fn write_leased(
     let accepted = charge::accept(fs, inode, &plan.ranges(), end).await?;
     // What has room already needs no more.
     let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
-    let reservation = match reserve(fs, blocks).await {
+    // Promised before it is looked whether there is room for the blocks beside it.
+    let names = (fs.store.keeps_replaced() && !has_names(inode)).then(|| Reservation::of_names(&fs.store));
+    let mut reservation = match reserve(fs, blocks).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
         reserved => reserved?,
     };
+    names.into_iter().for_each(|names| reservation.get_or_insert_default().merge(names));
     let bases = plan.read_bases(fs, inode).await?;
     if writer != Writer::Mapping {
         fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
@@ -128,6 +131,11 @@ async fn write_leased(
     fs.store.give_way();
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
+}
+
+/// True when something is dirty that has room for its names.
+fn has_names(inode: &Inode) -> bool {
+    inode.state.lock().data.reservation.as_ref().is_some_and(|mine| mine.has_names())
 }
 
 /// Sets blocks aside; the caller may hold leases. Before giving up it forces a checkpoint, and waits for what was unlinked to give its blocks back.

@@ -31,7 +31,7 @@ const PLACES_MAX: usize = 4;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
 /// Bytes that an item takes which names a block, and such items in a node.
-const NAME_BYTES: u64 = 176;
+pub(super) const NAME_BYTES: u64 = 176;
 const NAMES_IN_NODE: u64 = 32;
 
 /// Writes back the data of a file that is dirty now, by the background way. A failure is remembered for the next fsync
@@ -343,6 +343,7 @@ impl Flight<'_> {
         }
         self.fs.data.keep(self.fs, self.inode, &landed);
         let mut state = self.inode.state.lock();
+        state.data.add_reservation(None);
         self.fs.data.account(&mut state.data);
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())
