@@ -37,6 +37,8 @@ pub(crate) struct OrphanQueue {
 #[derive(Default)]
 struct Waiting {
     inos: VecDeque<Ino>,
+    /// Those for whose removal there was no room.
+    refused: Vec<Ino>,
     /// A task is at work, or about to be.
     running: bool,
     /// The task waits for a lease that somebody holds.
@@ -117,6 +119,12 @@ impl Filesystem {
         }
     }
 
+    /// Tries again to remove what there was no room for.
+    pub(crate) fn retry_orphans(&self) {
+        let refused = std::mem::take(&mut self.orphans.waiting.lock().refused);
+        self.enqueue_orphans(refused);
+    }
+
     async fn remove_orphans(&self) {
         loop {
             let (ino, closing) = {
@@ -134,6 +142,8 @@ impl Filesystem {
                 Err(FsError::Store(StoreError::ReadOnly { .. })) => {
                     tracing::debug!(ino, "read-only: an inode without names stays");
                 }
+                // With a snapshot, which keeps what it has, its removal takes room.
+                Err(FsError::Store(StoreError::NoSpace)) => self.orphans.waiting.lock().refused.push(ino),
                 Err(error) => tracing::warn!(ino, %error, "an inode without names could not be removed"),
             }
         }

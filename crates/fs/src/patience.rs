@@ -29,6 +29,7 @@ impl Patience {
             fs.spawn.sleep(WAIT).await;
         }
         self.waits += 1;
+        fs.retry_orphans();
         fs.wait_for_orphans_leased().await;
         true
     }

@@ -20,7 +20,9 @@ impl Filesystem {
 
     /// Deletes a snapshot that is not mounted anywhere. What only it kept is free when this returns.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), FsError> {
-        Ok(self.store.delete_snapshot(name).await?)
+        self.store.delete_snapshot(name).await?;
+        self.retry_orphans();
+        Ok(())
     }
 
     /// The snapshots in the order in which they were made, each with the blocks that only it uses.

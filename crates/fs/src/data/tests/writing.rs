@@ -270,6 +270,35 @@ fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     assert!(matches!(block_on(mount.fs.getattr(ino)), Err(FsError::Stale)));
 }
 
+/// A removal that was refused for lack of room is tried again when there is some, not at the next mount.
+#[test]
+fn a_removal_that_found_no_room_is_tried_again() {
+    let mount = Mount::sized(24 << 20, options());
+    let kept = mount.create("kept");
+    mount.write(kept, 0, &pattern(1, 100_000));
+    block_on(mount.fs.create_snapshot("kept")).unwrap();
+    let ino = mount.create("waits");
+    mount.write(ino, 0, &pattern(4, 8 << 20));
+    mount.fsync(ino);
+    block_on(mount.fs.unlink(ROOT, b"waits")).unwrap();
+    let store = mount.fs.store();
+    block_on(store.checkpoint()).unwrap();
+    let held = store.reserve_again((store.available_blocks() + 300) * 16 / 17);
+    mount.fs.forget(ino, 1);
+    while !mount.fs.orphans_settled() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(block_on(mount.fs.getattr(ino)).is_ok(), "it should have been refused");
+    drop(held);
+    let other = mount.create("other");
+    let (chunk, mut offset) = (pattern(4, 1 << 20), 0);
+    while mount.try_write(other, offset, &chunk).is_ok() {
+        offset += chunk.len() as u64;
+    }
+    assert!(matches!(block_on(mount.fs.getattr(ino)), Err(FsError::Stale)), "full after {offset} bytes");
+    assert!(offset > 12 << 20, "full after {offset} bytes");
+}
+
 /// Fills an image to the last block that an ordinary write gets; the file, and how long it is.
 fn fill(mount: &Mount) -> (Ino, u64) {
     let ino = mount.create("filler");
