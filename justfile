@@ -18,15 +18,15 @@ lint:
 
 # Ten thousand seeded power cuts
 crash:
-    cargo test --release -p syncline-sim --test crash -- --ignored --nocapture
+    cargo test --release -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
 
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
-    SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test soak -- --ignored --nocapture soak
+    SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture
 
 # Virtual hours: devices whose flushes take up to a minute, tasks that run late, an hour of rest after each life; so many seeds of each of four searches
 idle seeds="2000":
-    SYNCLINE_CRASH_SEEDS={{seeds}} cargo test --release -p syncline-sim --test time -- --ignored --nocapture --test-threads 1
+    SYNCLINE_CRASH_SEEDS={{seeds}} cargo test --release -p syncline-sim --test laboratory time:: -- --ignored --nocapture --test-threads 1
 
 # Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
 threads seconds="600":
@@ -67,12 +67,12 @@ micro:
 
 # Every block of a thousand logs rots in turn, in every way; then, for so many seconds, every block and many regions of whole images
 rot seconds="600":
-    cargo test --release -p syncline-sim --test rot -- --ignored --nocapture
+    cargo test --release -p syncline-sim --test laboratory rot:: -- --ignored --nocapture
     SYNCLINE_ROT_SECONDS={{seconds}} cargo test --release -p syncline-check --test rot -- --ignored --nocapture
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:
-    SYNCLINE_WORLDS_SECONDS=1800 cargo test --release -p syncline-sim --test worlds all_of_them -- --ignored --nocapture
+    SYNCLINE_WORLDS_SECONDS=1800 cargo test --release -p syncline-sim --test laboratory worlds::all_of_them -- --ignored --nocapture
 
 # Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
 fuzz seconds="60" *targets="":
@@ -108,8 +108,8 @@ install prefix="/usr/local" helpers="/sbin":
     cargo build --release --locked
     install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
     install -d {{prefix}}/sbin
-    for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
-    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
+    for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
+    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
     for unit in examples/systemd/*.service; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
@@ -141,5 +141,5 @@ deb:
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
     mkdir -p target/helpers/bin target/helpers/sbin
     ln -f target/release/syncline target/helpers/bin/syncline
-    for name in mount.syncline mount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
+    for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
     cargo deb -p syncline-cli --no-build

@@ -175,22 +175,62 @@ fn mount_calls_the_program_by_another_name() {
     assert_eq!(run(make).code, 1, "what is there is not overwritten");
 }
 
-/// mount(8) itself looks for its helpers in one place only, which a namespace of its own can hide.
-#[test]
-fn mount_and_fstab_know_the_type() {
+/// mount(8) and umount(8) look for their helpers in one place only, which a namespace of its own can hide.
+const HELPERS: &str = r#"
+    set -e
+    cd "$1"
+    mount --make-rprivate /
+    mkdir upper work mnt
+    mount -t tmpfs none work && mkdir work/u work/w
+    mount -t overlay none -o "lowerdir=$(readlink -f /sbin),upperdir=work/u,workdir=work/w" "$(readlink -f /sbin)" || exit 77
+    cp program /sbin/mount.syncline
+    for name in mount.fuse.syncline umount.fuse.syncline; do ln -sf mount.syncline /sbin/$name; done
+"#;
+
+/// Runs a script where the helpers are found, in a directory with an image of 32 MiB.
+fn run_with_helpers(script: &str) {
     skip_if!(no_fuse());
     skip_if!(not_root());
     skip_if!(tool("unshare", &["--version".as_ref()]).is_none().then_some("unshare is not installed"));
     let place = Place::with_image("32MiB");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), place.path().join("mount.syncline")).unwrap();
-    let script = r#"
-        set -e
-        cd "$1"
-        mount --make-rprivate /
-        mkdir upper work mnt
-        mount -t tmpfs none work && mkdir work/u work/w
-        mount -t overlay none -o "lowerdir=$(readlink -f /sbin),upperdir=work/u,workdir=work/w" "$(readlink -f /sbin)" || exit 77
-        cp mount.syncline /sbin/mount.syncline && ln -sf mount.syncline /sbin/mount.fuse.syncline
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), place.path().join("program")).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("{ALONE}{HELPERS}{script}"), "sh"]).arg(place.path());
+    let answer = run(command);
+    skip_if!((answer.code == 77).then_some("nothing can be put over /sbin here"));
+    answer.ok();
+}
+
+/// As with the kernel's filesystems: what looks at the image next finds it clean, and nobody at it.
+#[test]
+fn umount_returns_when_all_is_written() {
+    run_with_helpers(
+        r#"
+        for round in 1 2 3; do
+            mount -t syncline "$1/image" "$1/mnt"
+            dd if=/dev/zero of=mnt/file$round bs=64k count=64 status=none
+            daemon=$(./program stats --json mnt | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*')
+            umount mnt
+            # It has let go of everything, whoever still has to reap it.
+            if [ -e /proc/$daemon/stat ] && ! grep -q ') Z' /proc/$daemon/stat; then echo "the daemon is still there" >&2; exit 1; fi
+            ./program info image | grep -q clean
+        done
+        # Who is in the way gets the answer of umount(8).
+        mount -t syncline "$1/image" "$1/mnt"
+        exec 3>mnt/open
+        code=0; umount mnt 2>said || code=$?
+        test $code = 32 && grep -q "in use" said
+        # Lazily it goes at once, whoever still has files open.
+        umount -l mnt
+        exec 3>&-
+    "#,
+    );
+}
+
+#[test]
+fn mount_and_fstab_know_the_type() {
+    run_with_helpers(
+        r#"
         mount -t syncline "$1/image" "$1/mnt" -o nodev,noatime
         echo kept >mnt/file
         ln -s file mnt/link
@@ -215,12 +255,8 @@ fn mount_and_fstab_know_the_type() {
         mount --fstab fstab --all
         printf '%s/none %s/mnt syncline defaults 0 0\n' "$PWD" "$PWD" >fstab
         if mount --fstab fstab --all 2>/dev/null; then exit 1; fi
-    "#;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), "sh"]).arg(place.path());
-    let answer = run(command);
-    skip_if!((answer.code == 77).then_some("nothing can be put over /sbin here"));
-    answer.ok();
+    "#,
+    );
 }
 
 #[test]

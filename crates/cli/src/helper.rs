@@ -1,5 +1,6 @@
-//! The program under other names: `mkfs.syncline`, `fsck.syncline`, `mount.syncline` and `mount.fuse.syncline` take what
-//! mkfs(8), fsck(8) and mount(8) pass to the helper of a filesystem, and answer with the exit codes that those expect.
+//! The program under other names: `mkfs.syncline`, `fsck.syncline`, `mount.syncline`, `mount.fuse.syncline` and
+//! `umount.fuse.syncline` take what mkfs(8), fsck(8), mount(8) and umount(8) pass to the helper of a filesystem, and answer with the
+//! exit codes that those expect.
 //!
 //! The arguments become those of the command that does the work; nothing else knows of these names.
 
@@ -20,6 +21,8 @@ pub enum Role {
     Fsck,
     /// `mount.syncline`, `mount.fuse.syncline`
     Mount,
+    /// `umount.syncline`, `umount.fuse.syncline`
+    Umount,
 }
 
 /// What the arguments ask for.
@@ -29,6 +32,10 @@ pub enum Asked {
     Run(Vec<OsString>),
     /// To change the flags of a mount: the directory, and the options in their order.
     Remount(OsString, Vec<String>),
+    /// To unmount a directory and wait for its daemon.
+    Unmount(OsString),
+    /// To have umount(8) do this without a helper.
+    KernelUnmount(Vec<OsString>),
     /// Nothing more than success.
     Nothing,
 }
@@ -44,6 +51,7 @@ impl Role {
             Some("mkfs.syncline") => Self::Mkfs,
             Some("fsck.syncline" | "fsck.fuse.syncline") => Self::Fsck,
             Some("mount.syncline" | "mount.fuse.syncline") => Self::Mount,
+            Some("umount.syncline" | "umount.fuse.syncline") => Self::Umount,
             _ => Self::Program,
         }
     }
@@ -56,6 +64,7 @@ impl Role {
             Self::Mkfs => Ok(Asked::Run(mkfs(rest))),
             Self::Fsck => Ok(fsck(rest)),
             Self::Mount => mount(rest),
+            Self::Umount => umount(rest),
         }
     }
 
@@ -65,8 +74,8 @@ impl Role {
         const PERMISSION: u8 = Cause::Permission as u8;
         ExitCode::from(match (self, code) {
             (_, 0) => 0,
-            (Self::Mount, USAGE | PERMISSION) => MOUNT_USAGE,
-            (Self::Mount, _) => MOUNT_FAILED,
+            (Self::Mount | Self::Umount, USAGE | PERMISSION) => MOUNT_USAGE,
+            (Self::Mount | Self::Umount, _) => MOUNT_FAILED,
             (Self::Mkfs, _) => 1,
             (Self::Fsck, USAGE) => WRONG_USAGE,
             (Self::Program | Self::Fsck, code) => code,
@@ -151,6 +160,28 @@ fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
     Ok(Asked::Run(translated))
 }
 
+/// `umount.fuse.syncline DIRECTORY [-nv] [-flr] [-N NAMESPACE] [-t TYPE]`. Who unmounts lazily or by force, or in another namespace, does
+/// not want to wait for a daemon.
+fn umount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
+    let mut directory = None;
+    let mut given = arguments.iter();
+    while let Some(argument) = given.next() {
+        let text = argument.to_string_lossy();
+        match text.as_ref() {
+            "-t" => drop(given.next()),
+            "-N" => return Ok(Asked::KernelUnmount(arguments)),
+            _ if text.starts_with('-') && text.contains(['f', 'l', 'r']) => {
+                return Ok(Asked::KernelUnmount(arguments));
+            }
+            _ if text.starts_with('-') => {}
+            _ if directory.is_none() => directory = Some(argument.clone()),
+            _ => directory = None,
+        }
+    }
+    let usage = || Failure::usage("umount.fuse.syncline DIRECTORY [-nvflr]");
+    directory.map(Asked::Unmount).ok_or_else(usage)
+}
+
 fn is_missing(image: &Path) -> bool {
     image.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
@@ -172,6 +203,7 @@ mod tests {
     fn names_are_roles_wherever_they_lie() {
         assert_eq!(Role::of("/sbin/mount.syncline".as_ref()), Role::Mount);
         assert_eq!(Role::of("mount.fuse.syncline".as_ref()), Role::Mount);
+        assert_eq!(Role::of("/sbin/umount.fuse.syncline".as_ref()), Role::Umount);
         assert_eq!(Role::of("fsck.syncline".as_ref()), Role::Fsck);
         assert_eq!(Role::of("/usr/sbin/fsck.fuse.syncline".as_ref()), Role::Fsck);
         assert_eq!(Role::of("/usr/bin/syncline".as_ref()), Role::Program);
@@ -195,6 +227,17 @@ mod tests {
             let words: Vec<OsString> = wrong.split(' ').map(Into::into).collect();
             assert!(Role::Mount.arguments(words).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn umount_waits_where_it_is_not_told_otherwise() {
+        assert_eq!(asked("umount.fuse.syncline /mnt"), Asked::Unmount("/mnt".into()));
+        assert_eq!(asked("umount.syncline /mnt -n -v -t fuse.syncline"), Asked::Unmount("/mnt".into()));
+        for line in ["/mnt -l", "/mnt -nf", "-r /mnt", "/mnt -N /proc/1/ns/mnt"] {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(asked(&format!("umount.fuse.syncline {line}")), Asked::KernelUnmount(words));
+        }
+        assert!(Role::Umount.arguments(vec!["umount.syncline".into(), "-n".into()]).is_err());
     }
 
     #[test]

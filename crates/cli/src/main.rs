@@ -217,6 +217,12 @@ fn main() -> ExitCode {
             let remounted = commands::mount::remount(directory.as_ref(), &options);
             return remounted.unwrap_or_else(failed);
         }
+        Ok(Asked::Unmount(directory)) => {
+            return commands::umount::for_umount(directory.as_ref()).unwrap_or_else(failed);
+        }
+        Ok(Asked::KernelUnmount(arguments)) => {
+            return commands::umount::without_helper(&arguments).unwrap_or_else(failed);
+        }
         Err(failure) => return failed(failure),
     };
     let words = || std::iter::once(OsString::from("syncline")).chain(arguments.iter().cloned());

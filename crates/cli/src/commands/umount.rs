@@ -4,6 +4,8 @@ use super::ask;
 use super::figures::{IDENTITY, namespace_of_processes};
 use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -24,19 +26,56 @@ const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 /// How long at least the daemon may take to answer, and the kernel to unmount.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long to wait for the daemon and its last checkpoint, unless it is said.
+const TIMEOUT_SECONDS: u64 = 300;
+
 /// Arguments of `umount`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that an image is mounted at
     directory: PathBuf,
     /// Seconds to wait for the daemon and its last checkpoint
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = TIMEOUT_SECONDS)]
     timeout: u64,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let directory = resolve(&args.directory)?;
+    unmount_and_wait(&args.directory, Duration::from_secs(args.timeout), OtherMounts::AreAFailure)
+}
+
+/// What umount(8) wants of its helper: as with the kernel's filesystems, all is written when it returns, and whoever has the filesystem
+/// mounted in another place keeps it.
+pub fn for_umount(directory: &Path) -> Outcome {
+    unmount_and_wait(directory, Duration::from_secs(TIMEOUT_SECONDS), OtherMounts::AreTold)
+}
+
+/// Has umount(8) do it by itself.
+pub fn without_helper(arguments: &[OsString]) -> Outcome {
+    let error = Command::new("umount").arg("-i").args(arguments).exec();
+    Err(Failure::new(format!("cannot run umount: {error}; install it")))
+}
+
+/// What other places mean at which the filesystem is still mounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OtherMounts {
+    AreAFailure,
+    AreTold,
+}
+
+impl OtherMounts {
+    /// Tells of them, if that is what a failure to wait comes from, and all that is to be done about it.
+    fn are_told(self, failure: &Failure) -> bool {
+        let told = self == Self::AreTold && failure.code() == Cause::InUse as u8;
+        if told {
+            note!("syncline: {failure}");
+        }
+        told
+    }
+}
+
+fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) -> Outcome {
+    let directory = resolve(directory)?;
     let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
     let Some(mounted) = mounted.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) else {
         let text = format!("no Syncline filesystem is mounted at {}", directory.display());
@@ -45,7 +84,6 @@ pub fn run(args: Args) -> Outcome {
         );
     };
     let started = Instant::now();
-    let timeout = Duration::from_secs(args.timeout);
     let left = || timeout.saturating_sub(started.elapsed());
     ask::require_answer(&directory, timeout.max(LEAST_PATIENCE))?;
     let told = |name| control::text(&directory, name).ok().and_then(|text| serde_json::from_str(&text).ok());
@@ -59,10 +97,15 @@ pub fn run(args: Args) -> Outcome {
     // A number of another namespace of processes is that of somebody else here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
     let Some(pid) = daemon["pid"].as_i64().filter(|_| here) else {
-        wait_for_release(&mounted, left())?;
-        return Ok(ExitCode::SUCCESS);
+        return match wait_for_release(&mounted, left()) {
+            Err(failure) if others.are_told(&failure) => Ok(ExitCode::SUCCESS),
+            waited => waited.map(|()| ExitCode::SUCCESS),
+        };
     };
-    wait_for_exit(pid, &mounted, left())?;
+    match wait_for_exit(pid, &mounted, left()) {
+        Err(failure) if others.are_told(&failure) => return Ok(ExitCode::SUCCESS),
+        waited => waited?,
+    }
     if let Some(image) = written {
         require_clean(&image, uuid)?;
     }
@@ -94,9 +137,8 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
     let started = Instant::now();
     loop {
         let mut command = Command::new(program);
-        if program == "fusermount3" {
-            command.arg("-u");
-        }
+        // umount(8)'s helper would be this command again.
+        command.arg(if program == "fusermount3" { "-u" } else { "-i" });
         // What it says is read here, and goes on in this program's own language.
         command.arg("--").arg(directory).env("LC_ALL", "C");
         let output = ask::output_within(command, patience)
