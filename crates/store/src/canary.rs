@@ -88,11 +88,13 @@ pub enum Canary {
     SealAfterSuperblock,
     /// Let one block tell where the next segment of the log is, and believe at its end that there is none.
     LeadOnce,
+    /// Let nobody read whose space map is damaged, although it takes none to read.
+    MapToRead,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -131,6 +133,7 @@ impl Canary {
         Self::LateRetry,
         Self::SealAfterSuperblock,
         Self::LeadOnce,
+        Self::MapToRead,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -142,7 +142,7 @@ impl Store {
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
             format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
         }));
-        let (space, table) = load_structures(&tracker, &superblock, options.read_only, &mut report).await?;
+        let (space, table) = load_structures(&tracker, &superblock, &options, &mut report).await?;
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
         let lenient = options.read_only || options.accept_damaged_log;
         let reading = Reading { clean: superblock.clean, lenient };
@@ -224,16 +224,20 @@ impl Store {
 async fn load_structures(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
-    read_only: bool,
+    options: &StoreOptions,
     report: &mut RecoveryReport,
 ) -> Result<(Arc<Space>, Table), StoreError> {
+    let read_only = options.read_only;
+    let without_map = read_only
+        && superblock.geometry.total_blocks <= MAX_BLOCKS
+        && options.canary != Some(Canary::MapToRead);
     let mut told = |what: &str, error: StoreError| {
         report
             .notes
             .push(format!("{what}: {error}; files can be read, and 'syncline check --repair' mends it"));
     };
     let space = match load_space(tracker, superblock).await {
-        Err(error) if read_only && superblock.geometry.total_blocks <= MAX_BLOCKS => {
+        Err(error) if without_map => {
             told("the space map", error);
             Space::format(superblock.geometry)
         }

@@ -224,6 +224,9 @@ impl Work {
                 Err(StoreError::Device(error)) => return Err(error.into()),
                 Err(error) => return Err(Stopped::Refused(format!("the repair can't be done: {error}"))),
             }
+            if self.flaw == Some(Flaw::WriteAsItGoes) {
+                self.write(&RepairOptions::default()).await?;
+            }
             if self.flaw.is_some_and(Flaw::skips_verification) {
                 return Ok(Some(Report { clean_unmount: true, ..Report::default() }));
             }

@@ -2,6 +2,7 @@
 //!
 //! - What a mount for reading showed before the repair, it shows after it, byte for byte: objects with their attributes, extended
 //!   attributes, targets and contents, names, and what snapshots show. What was an error does not become zeros without a word.
+//! - Whatever is wrong with the space map, a mount for reading shows what it showed of the sound image.
 //! - A block of a tree node that rots changes nothing that anybody wrote: what reads at all after the repair reads as in the sound
 //!   image, in each file that has its names; and if it is an inner node, everything reads.
 //! - Or the repair refuses, or fails, and no byte of the image is another.
@@ -24,6 +25,7 @@ use std::sync::{Arc, LazyLock};
 use syncline_check::{Condition, FindingKind, Flaw, Repair, RepairOptions, Report};
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_sim::RecordingDevice;
+use syncline_store::Canary;
 
 /// Where the tasks of repairs run.
 static BACKGROUND: LazyLock<Arc<dyn Spawn>> =
@@ -64,12 +66,31 @@ impl Figures {
     }
 }
 
+/// A rule that is broken on purpose.
+#[derive(Clone, Copy, Debug)]
+pub enum Planted {
+    /// One of repairs.
+    Flaw(Flaw),
+    /// One of the store.
+    Canary(Canary),
+}
+
 /// Tries one seed. What is wrong, if anything.
-pub fn attempt(seed: u64, flaw: Option<Flaw>) -> Result<Figures, String> {
+pub fn attempt(seed: u64, planted: Option<Planted>) -> Result<Figures, String> {
+    let (flaw, canary) = match planted {
+        Some(Planted::Flaw(flaw)) => (Some(flaw), None),
+        Some(Planted::Canary(canary)) => (None, Some(canary)),
+        None => (None, None),
+    };
     let case = case(seed);
     let damaged = case.on(image(seed));
+    let before = View::of_breaking(damaged.snapshot(), canary);
     let rotten = mutation::rotten_node(&case, image(seed)).map(|level| (level, image(seed)));
-    let found = try_one(seed, &damaged, rotten, flaw);
+    let found = match mutation::only_space_map(&case) {
+        true => whole(image(seed), before.as_ref()),
+        false => Ok(()),
+    };
+    let found = found.and_then(|()| try_one(seed, &damaged, before, rotten, flaw));
     found.map_err(|error| format!("seed {seed}: {error}\n{case:#?}"))
 }
 
@@ -88,11 +109,11 @@ fn examine(device: Arc<dyn Device>) -> Result<Report, String> {
 fn try_one(
     seed: u64,
     damaged: &Arc<MemoryDevice>,
+    before: Option<View>,
     rotten: Option<(u8, &Image)>,
     flaw: Option<Flaw>,
 ) -> Result<Figures, String> {
     let mut figures = Figures { mutations: 1, ..Figures::default() };
-    let before = View::of(damaged.snapshot());
     let device = damaged.snapshot();
     let recording = RecordingDevice::new(device.clone());
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -143,6 +164,13 @@ fn try_one(
         figures.undone += 1;
     }
     Ok(figures)
+}
+
+/// A mount for reading shows all that there is.
+fn whole(sound: &Image, shown: Option<&View>) -> Result<(), String> {
+    let sound = View::of(sound.device.snapshot());
+    let missing = difference(sound.as_ref(), shown, &[]);
+    missing.map_or(Ok(()), |missing| Err(format!("with another space map {missing}")))
 }
 
 /// What is wrong after the repair of an image of which one node had rotted.

@@ -44,6 +44,11 @@ pub fn rotten_node(case: &Case, image: &Image) -> Option<u8> {
     }
 }
 
+/// True if a case changes the space map, and nothing else.
+pub fn only_space_map(case: &Case) -> bool {
+    case.changes.iter().all(|change| matches!(change, Change::Page(..)))
+}
+
 /// The image that a seed changes.
 pub fn image(seed: u64) -> &'static Image {
     &IMAGES[index(seed)]
