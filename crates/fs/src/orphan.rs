@@ -271,17 +271,18 @@ impl Filesystem {
     pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
         let mut synced = !self.store.keeps_replaced();
-        loop {
-            match self.store.admit_change(Admission::Grow, size).await {
-                // Beside a snapshot, what is dirty has room for more nodes than it takes.
-                Err(StoreError::NoSpace) if !synced && self.data.dirty_bytes() > 0 => {
-                    synced = true;
-                    self.syncfs().await.ok();
-                }
-                Err(StoreError::NoSpace) if patience.wait(self, |_| true).await => {}
-                admitted => return Ok(admitted?),
+        let mut admitted = self.store.admit_change(Admission::Grow, size).await;
+        while matches!(admitted, Err(StoreError::NoSpace)) {
+            // Beside a snapshot, what is dirty has room for more nodes than it takes.
+            if !synced && self.data.dirty_bytes() > 0 {
+                synced = true;
+                self.syncfs().await.ok();
+            } else if !patience.wait(self, |_| true).await {
+                break;
             }
+            admitted = self.store.admit_growth_now(size).await;
         }
+        Ok(admitted?)
     }
 
     /// The lease of an inode that is being removed. A late write or write-back may have it.

@@ -29,7 +29,7 @@ pub enum Admission {
 }
 
 /// How much a change may put into memory at most. It is admitted before it is known to the last byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ChangeSize {
     /// Items.
     pub items: u64,
@@ -66,8 +66,10 @@ pub(crate) struct UnderWay {
     lasting: AtomicU64,
     /// Told when one is committed, or will not be.
     ended: Event,
-    /// Held by whoever is next to get room.
-    turn: syncline_sync::asynchronous::Mutex<()>,
+    /// How many have ended so.
+    ends: AtomicU64,
+    /// Held by whoever is next to get room. How many had ended when one before waited in vain.
+    turn: syncline_sync::asynchronous::Mutex<Option<u64>>,
 }
 
 impl UnderWay {
@@ -86,22 +88,37 @@ impl UnderWay {
 #[must_use = "the room is kept for as long as this lives"]
 pub struct Admitted {
     store: Arc<Store>,
-    size: ChangeSize,
+    /// Until it is given back.
+    size: Option<ChangeSize>,
 }
 
 impl Admitted {
     fn begin(store: &Arc<Store>, size: ChangeSize) -> Self {
         store.under_way.items.fetch_add(size.items, Ordering::AcqRel);
         store.under_way.bytes.fetch_add(size.bytes, Ordering::AcqRel);
-        Self { store: store.clone(), size }
+        Self { store: store.clone(), size: Some(size) }
+    }
+
+    /// Takes it back before anything was begun. Nobody who waits for others to end has to hear of that, least of all the caller.
+    fn withdraw(mut self) {
+        self.give_back();
+    }
+
+    /// True unless that was done before.
+    fn give_back(&mut self) -> bool {
+        let Some(ChangeSize { items, bytes }) = self.size.take() else { return false };
+        self.store.under_way.items.fetch_sub(items, Ordering::AcqRel);
+        self.store.under_way.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        true
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.store.under_way.items.fetch_sub(self.size.items, Ordering::AcqRel);
-        self.store.under_way.bytes.fetch_sub(self.size.bytes, Ordering::AcqRel);
-        self.store.under_way.ended.notify(usize::MAX);
+        if self.give_back() {
+            self.store.under_way.ends.fetch_add(1, Ordering::AcqRel);
+            self.store.under_way.ended.notify(usize::MAX);
+        }
     }
 }
 
@@ -146,6 +163,13 @@ const OTHERS_END_SOON_PAUSE: Duration = Duration::from_millis(10);
 const READERS_END_ROUNDS: u32 = 200;
 const READERS_END_PAUSE: Duration = Duration::from_millis(10);
 
+/// Whether who finds no room waits for what others have begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Others {
+    AreAwaited,
+    AreNotAwaited,
+}
+
 /// How often a writer that finds no room looks again after a checkpoint.
 const CHECKPOINTS_FOR_ROOM: u32 = 2;
 
@@ -165,7 +189,7 @@ impl Store {
         self.health.writable()?;
         self.throttle(admission).await?;
         match admission {
-            Admission::Grow => self.admit_growth(size).await,
+            Admission::Grow => self.admit_growth(size, Others::AreAwaited).await,
             _ => self.admit_of_reserve(admission, size).await,
         }
     }
@@ -180,25 +204,37 @@ impl Store {
         }
     }
 
+    /// The same for one that adds to the filesystem, and whose caller has waited for others before: for checkpoints alone.
+    pub async fn admit_growth_now(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
+        self.health.writable()?;
+        self.throttle(Admission::Grow).await?;
+        self.admit_growth(size, Others::AreNotAwaited).await
+    }
+
     /// Promises room to what will be committed in any case, whether or not there is some.
     pub fn promise(self: &Arc<Self>, size: ChangeSize) -> Admitted {
         Admitted::begin(self, size)
     }
 
     /// Waits until there is room for another change of this size.
-    async fn admit_growth(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
+    async fn admit_growth(
+        self: &Arc<Self>,
+        size: ChangeSize,
+        others: Others,
+    ) -> Result<Admitted, StoreError> {
         // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
         let admitted = Admitted::begin(self, size);
         if self.room().holds(0) {
             return Ok(admitted);
         }
-        drop(admitted);
-        let _turn = self.under_way.turn.lock().await;
-        if let Some(admitted) = self.admit_in_turn(size, |room| room.holds(0)).await? {
+        admitted.withdraw();
+        let mut turn = self.under_way.turn.lock().await;
+        if let Some(admitted) = self.admit_in_turn(&mut turn, size, others, |room| room.holds(0)).await? {
             return Ok(admitted);
         }
         let admitted = Admitted::begin(self, size);
-        self.find_room(0).await?;
+        // It would be awaited itself.
+        self.find_room(0, Others::AreNotAwaited).await?;
         Ok(admitted)
     }
 
@@ -234,28 +270,35 @@ impl Store {
         if enough(self.room()) {
             return Ok(admitted);
         }
-        drop(admitted);
+        admitted.withdraw();
         ended?;
-        let _turn = self.under_way.turn.lock().await;
+        let mut turn = self.under_way.turn.lock().await;
         for _ in 0..CHECKPOINTS_FOR_ROOM {
-            if let Some(admitted) = self.admit_in_turn(size, enough).await? {
+            let admitted = self.admit_in_turn(&mut turn, size, Others::AreAwaited, enough).await?;
+            if let Some(admitted) = admitted {
                 return Ok(admitted);
             }
             // What others have committed meanwhile.
             self.checkpoint_for_room().await?;
             self.wait_for_readers(enough).await;
         }
-        self.admit_in_turn(size, enough).await?.ok_or(StoreError::NoSpace)
+        let admitted = self.admit_in_turn(&mut turn, size, Others::AreAwaited, enough).await?;
+        admitted.ok_or(StoreError::NoSpace)
     }
 
     /// Waits until the room is `enough` with this change, for as long as only what others have begun takes it; `None` where it would not be
-    /// without these. Those who wait do so one after the other, and promise nothing: each would be in the way of all others.
+    /// without these. Those who wait do so one after the other, and promise nothing: each would be in the way of all others. If nobody has
+    /// ended since one waited in vain, the next does not wait for them again.
     async fn admit_in_turn(
         self: &Arc<Self>,
+        turn: &mut Option<u64>,
         size: ChangeSize,
+        others: Others,
         enough: impl Fn(Room) -> bool,
     ) -> Result<Option<Admitted>, StoreError> {
-        let mut over = self.spawn.sleep(OTHERS_END_MAX);
+        let ends = || self.under_way.ends.load(Ordering::Acquire);
+        let waits = others == Others::AreAwaited && *turn != Some(ends());
+        let mut over = self.spawn.sleep(if waits { OTHERS_END_MAX } else { Duration::ZERO });
         loop {
             let admitted = Admitted::begin(self, size);
             if enough(self.room()) {
@@ -264,14 +307,14 @@ impl Store {
             if !enough(self.room_with(size)) {
                 return Ok(None);
             }
-            drop(admitted);
+            admitted.withdraw();
             self.require_open()?;
-            // After that, which tells others, and would tell us.
             let ended = self.under_way.ended.listen();
             if enough(self.room_with(self.under_way.size().and(size))) {
                 continue;
             }
             if !self.before(&mut over, ended, OTHERS_END_PAUSE).await {
+                *turn = Some(ends());
                 return Err(StoreError::NoSpace);
             }
         }
@@ -365,7 +408,7 @@ impl Store {
     }
 
     /// Waits until `blocks` could be reserved, releasing by checkpoints what frees hold back.
-    pub(crate) async fn find_room(&self, blocks: u64) -> Result<(), StoreError> {
+    pub(crate) async fn find_room(&self, blocks: u64, others: Others) -> Result<(), StoreError> {
         for _ in 0..CHECKPOINTS_FOR_ROOM {
             if self.room().holds(blocks) {
                 return Ok(());
@@ -385,8 +428,8 @@ impl Store {
             if self.room().holds(blocks) {
                 return Ok(());
             }
-            let others = self.room_with(ChangeSize { items: 0, bytes: 0 }).holds(blocks);
-            if !others || !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
+            let waits = others == Others::AreAwaited && self.room_with(ChangeSize::default()).holds(blocks);
+            if !waits || !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Blocks that are set aside for data before it is written, and what becomes of them.
 
-use crate::admit::Names;
+use crate::admit::{Names, Others};
 use crate::{DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -116,11 +116,24 @@ impl Store {
 
     /// The same as [`Store::try_reserve`], forcing a checkpoint before it answers `NoSpace`.
     pub async fn reserve(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
+        self.reserve_awaiting(blocks, Others::AreAwaited).await
+    }
+
+    /// The same for who has waited for others before: for checkpoints alone.
+    pub async fn reserve_now(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
+        self.reserve_awaiting(blocks, Others::AreNotAwaited).await
+    }
+
+    async fn reserve_awaiting(
+        self: &Arc<Self>,
+        blocks: u64,
+        others: Others,
+    ) -> Result<Reservation, StoreError> {
         loop {
             if let Some(reservation) = self.try_reserve(blocks) {
                 return Ok(reservation);
             }
-            self.find_room(blocks).await?;
+            self.find_room(blocks, others).await?;
         }
     }
 

@@ -147,12 +147,11 @@ pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reser
         return Ok(Some(reservation));
     }
     let mut patience = Patience::default();
-    loop {
-        match fs.store.reserve(blocks).await {
-            Err(StoreError::NoSpace) if patience.wait(fs, |_| true).await => {}
-            reserved => return Ok(Some(reserved?)),
-        }
+    let mut reserved = fs.store.reserve(blocks).await;
+    while matches!(reserved, Err(StoreError::NoSpace)) && patience.wait(fs, |_| true).await {
+        reserved = fs.store.reserve_now(blocks).await;
     }
+    Ok(Some(reserved?))
 }
 
 /// What a write needs before it can be applied. True as long as the lease is held.

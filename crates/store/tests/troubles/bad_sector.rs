@@ -1,24 +1,15 @@
 //! Sectors that can't be written, and a device that is away for a while.
 
-use crate::support::{Unruly, background, image, key, open};
+use crate::support::{Unruly, bench, key, put};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_device::{Spawn, block_on};
-use syncline_store::{Store, StoreError, StoreOptions, Transaction};
+use syncline_store::{Store, StoreError, StoreOptions};
 
-fn put(store: &Store, n: u64) -> Result<(), StoreError> {
-    let mut transaction = Transaction::new();
-    transaction.put(key(100 + n), n.to_le_bytes().to_vec());
-    let op = store.commit(transaction)?;
-    block_on(store.sync(op))
-}
-
-fn bench() -> (Arc<dyn Spawn>, Arc<Unruly>, Arc<Store>) {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let store = open(device.clone(), StoreOptions::default(), &spawn);
-    (spawn, device, store)
+/// A change that is acknowledged, or not.
+fn change(store: &Store, n: u64) -> Result<(), StoreError> {
+    block_on(store.sync(put(store, 100 + n, n.to_le_bytes().to_vec())))
 }
 
 /// Every acknowledged change is there after a crash.
@@ -36,13 +27,13 @@ fn assert_durable(spawn: &Arc<dyn Spawn>, device: &Unruly, changes: impl Iterato
 
 #[test]
 fn a_log_with_a_bad_sector_is_left_for_another() {
-    let (spawn, device, store) = bench();
-    (0..10).for_each(|n| put(&store, n).unwrap());
+    let (spawn, device, store) = bench(StoreOptions::default());
+    (0..10).for_each(|n| change(&store, n).unwrap());
     // All of the present segment's rest can't be written.
     let segment = store.superblock().log.segment;
-    device.bad.lock().replace(segment.offset_bytes()..segment.end() * 4096);
+    device.spoil(segment.start..segment.end());
     for n in 10..40 {
-        put(&store, n).unwrap();
+        change(&store, n).unwrap();
         assert_durable(&spawn, &device, 0..=n);
     }
     assert_eq!(store.counters().logs_left, 1);
@@ -53,13 +44,11 @@ fn a_log_with_a_bad_sector_is_left_for_another() {
 
 #[test]
 fn a_checkpoint_and_an_unmount_leave_such_a_log_too() {
-    let (spawn, device, store) = bench();
+    let (spawn, device, store) = bench(StoreOptions::default());
     for (n, close) in [(0, false), (1, true)] {
         let segment = store.superblock().log.segment;
-        device.bad.lock().replace(segment.offset_bytes()..segment.end() * 4096);
-        let mut transaction = Transaction::new();
-        transaction.put(key(100 + n), n.to_le_bytes().to_vec());
-        store.commit(transaction).unwrap();
+        device.spoil(segment.start..segment.end());
+        put(&store, 100 + n, n.to_le_bytes().to_vec());
         block_on(async { if close { store.close().await } else { store.checkpoint().await } }).unwrap();
         assert_durable(&spawn, &device, 0..=n);
     }
@@ -67,33 +56,33 @@ fn a_checkpoint_and_an_unmount_leave_such_a_log_too() {
 
 #[test]
 fn a_device_that_is_away_for_a_while_is_no_end() {
-    let (spawn, device, store) = bench();
-    put(&store, 0).unwrap();
+    let (spawn, device, store) = bench(StoreOptions::default());
+    change(&store, 0).unwrap();
     device.gone.store(true, Ordering::SeqCst);
     for n in 1..10 {
-        assert!(put(&store, n).is_err(), "nothing is acknowledged");
+        assert!(change(&store, n).is_err(), "nothing is acknowledged");
     }
     assert!(block_on(store.checkpoint()).is_err());
     device.gone.store(false, Ordering::SeqCst);
-    put(&store, 10).unwrap();
+    change(&store, 10).unwrap();
     assert_eq!(store.read_only_reason(), None);
     assert_durable(&spawn, &device, 0..=10);
 }
 
 #[test]
 fn a_superblock_is_tried_again() {
-    let (spawn, device, store) = bench();
-    put(&store, 0).unwrap();
-    device.bad.lock().replace(16 * 4096..48 * 4096);
+    let (spawn, device, store) = bench(StoreOptions::default());
+    change(&store, 0).unwrap();
+    device.spoil(16..48);
     let back = {
         let device = device.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
-            device.bad.lock().take();
+            device.spoil(0..0);
         })
     };
     block_on(store.checkpoint()).unwrap();
     back.join().unwrap();
-    put(&store, 1).unwrap();
+    change(&store, 1).unwrap();
     assert_durable(&spawn, &device, 0..2);
 }

@@ -1,6 +1,6 @@
 //! Closing that fails, and what happens beside it.
 
-use crate::support::{Unruly, background, image, key, open};
+use crate::support::{bench, key, put};
 use std::sync::{atomic, mpsc};
 use std::time::Duration;
 use syncline_device::block_on;
@@ -9,10 +9,7 @@ use syncline_store::{Admission, Store, StoreOptions, Transaction};
 /// Somebody waits for memory while the last checkpoint fails: nobody is left who would end that wait.
 #[test]
 fn a_close_that_fails_leaves_nobody_waiting() {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let options = StoreOptions { memtable_bytes: 64 << 10, ..StoreOptions::default() };
-    let store = open(device.clone(), options, &spawn);
+    let (_spawn, device, store) = bench(StoreOptions { memtable_bytes: 64 << 10, ..StoreOptions::default() });
     device.gone.store(true, atomic::Ordering::SeqCst);
     let mut transaction = Transaction::new();
     for n in 0..100 {
@@ -35,12 +32,8 @@ fn a_close_that_fails_leaves_nobody_waiting() {
 /// A sync that is acknowledged while the last checkpoint is on its way, and then the power fails (or the process ends well).
 #[test]
 fn a_sync_acknowledged_while_closing_survives() {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let store = open(device.clone(), StoreOptions::default(), &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "before");
-    store.commit(transaction).unwrap();
+    let (spawn, device, store) = bench(StoreOptions::default());
+    put(&store, 100, "before");
     device.flush_delay_ms.store(300, atomic::Ordering::SeqCst);
     let closing = {
         let store = store.clone();
@@ -65,13 +58,9 @@ fn a_sync_acknowledged_while_closing_survives() {
 /// The last superblock may be on the device or not; it says that the log is empty. Somebody syncs what was committed meanwhile.
 #[test]
 fn a_sync_after_a_close_that_is_uncertain_survives() {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let options = StoreOptions { patience: Duration::from_millis(600), ..StoreOptions::default() };
-    let store = open(device.clone(), options, &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "before");
-    store.commit(transaction).unwrap();
+    let (spawn, device, store) =
+        bench(StoreOptions { patience: Duration::from_millis(600), ..StoreOptions::default() });
+    put(&store, 100, "before");
     // The first copies of both slots.
     device.doubtful_below.store(16 * 4096, atomic::Ordering::SeqCst);
     let closing = {

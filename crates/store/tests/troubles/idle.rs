@@ -1,12 +1,12 @@
 //! An idle store takes no room, wherever its log ends.
 
-use crate::support::{background, image, key, open};
+use crate::support::{background, image, open, put, quiet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Spawn, block_on};
-use syncline_store::{Canary, StoreOptions, Transaction};
+use syncline_store::{Canary, StoreOptions};
 
 /// Its short sleeps are over at once, so that a few milliseconds have the ticks of a long idle time.
 struct Hasty(Arc<dyn Spawn>);
@@ -26,15 +26,10 @@ fn lost_while_idle(canary: Option<Canary>) -> u64 {
     let spawn: Arc<dyn Spawn> = Arc::new(Hasty(background()));
     // Of segments of 128 blocks: it comes to the end of some, and to no checkpoint.
     let device = image(32, &spawn);
-    let options =
-        StoreOptions { canary, checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() };
-    let store = open(device, options, &spawn);
+    let store = open(device, StoreOptions { canary, ..quiet() }, &spawn);
     let mut lost = 0;
     for n in 0..400 {
-        let mut transaction = Transaction::new();
-        transaction.put(key(100 + n), "value");
-        let op = store.commit(transaction).unwrap();
-        block_on(store.sync(op)).unwrap();
+        block_on(store.sync(put(&store, 100 + n, "value"))).unwrap();
         let before = store.space().free;
         // Now and then without a marker behind it, so that the log ends at even and at odd places.
         if n % 7 > 0 {

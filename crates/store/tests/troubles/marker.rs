@@ -1,23 +1,20 @@
 //! The marker of an idle log, which calls what was acknowledged durable.
 
-use crate::support::{background, block, image, key, open};
+use crate::support::{background, block, image, key, open, put};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use syncline_device::{DeviceExt, Spawn, block_on};
-use syncline_store::{Store, StoreOptions, Transaction};
+use syncline_store::{Store, StoreOptions};
 
 /// The first one of a mount is like any other.
 #[test]
 fn the_first_acknowledged_batch_of_a_mount_is_marked() {
     let spawn = background();
     let store = open(image(64, &spawn), StoreOptions::default(), &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "value");
-    let op = store.commit(transaction).unwrap();
-    block_on(store.sync(op)).unwrap();
+    block_on(store.sync(put(&store, 100, "value"))).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(store.counters().markers, 1, "idle for 1.5 s after an acknowledgement");
 }
@@ -28,10 +25,7 @@ fn rot_in_the_first_batch_of_a_mount_is_told() {
     let spawn = background();
     let device = image(64, &spawn);
     let store = open(device.clone(), StoreOptions::default(), &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "value");
-    let op = store.commit(transaction).unwrap();
-    block_on(store.sync(op)).unwrap();
+    block_on(store.sync(put(&store, 100, "value"))).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     let crashed = device.snapshot();
     let batch = store.superblock().log.addr;
@@ -65,10 +59,7 @@ fn a_log_rests_when_it_is_marked_and_is_marked_after_a_rest() {
     let spawn: Arc<dyn Spawn> = counted.clone();
     let store = open(image(64, &spawn), StoreOptions::default(), &spawn);
     for number in 1..4 {
-        let mut transaction = Transaction::new();
-        transaction.put(key(100 + number), "value");
-        let op = store.commit(transaction).unwrap();
-        block_on(store.sync(op)).unwrap();
+        block_on(store.sync(put(&store, 100 + number, "value"))).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
         assert_eq!(store.counters().markers, number, "idle for 1.5 s after acknowledgement {number}");
         let slept = counted.1.load(Ordering::Relaxed);

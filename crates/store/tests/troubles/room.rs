@@ -1,17 +1,14 @@
 //! Room on a full image: for the checkpoint after some that failed, for deleting snapshots, for many at once, and what statfs says of it.
 
-use crate::support::{Unruly, background, block, image, key, open};
+use crate::support::{Unruly, background, bench, image, key, name, open, put, quiet, write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline_device::block_on;
-use syncline_store::{Admission, Store, StoreError, StoreOptions, Transaction};
+use syncline_store::{Admission, ChangeSize, Store, StoreError, StoreOptions, Transaction};
 
-fn quiet() -> StoreOptions {
-    StoreOptions { checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() }
-}
-
-/// A store of `mib` MiB whose tree has many nodes and whose free space is all promised, but for `left` blocks.
-fn with_tree(store: &std::sync::Arc<Store>, items: u64) {
+/// Makes a tree of many nodes.
+fn with_tree(store: &Arc<Store>, items: u64) {
     let mut n = 0;
     while n < items {
         let _room = block_on(store.admit(Admission::Grow)).unwrap();
@@ -26,7 +23,7 @@ fn with_tree(store: &std::sync::Arc<Store>, items: u64) {
 }
 
 /// Writes data until only `left` blocks can be had.
-fn fill(store: &std::sync::Arc<Store>, left: u64) {
+fn fill(store: &Arc<Store>, left: u64) {
     let mut object = 50_000_000;
     loop {
         let available = store.available_data_blocks();
@@ -37,112 +34,29 @@ fn fill(store: &std::sync::Arc<Store>, left: u64) {
         let Ok(mut room) = block_on(store.reserve(want)) else { break };
         while room.blocks() > 0 {
             let run = store.allocate(&mut room, want, None).unwrap();
-            let zeros = syncline_device::AlignedBuf::zeroed(run.len_bytes() as usize).into_bytes();
-            let data = store.write_data(run, vec![zeros]);
-            let mut names = Transaction::new();
-            names.name_data(&data, run);
-            names.put(key(object), "x");
+            name(store, object, run, &write(store, run, 0));
             object += 1;
-            store.commit(names).unwrap();
         }
     }
     block_on(store.checkpoint()).unwrap();
 }
 
-/// Everything is synced and nothing pending; the path is away for a while when a checkpoint is due, again and again.
-#[test]
-fn checkpoints_that_fail_leave_room_for_the_one_that_does_not() {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let store = open(device.clone(), quiet(), &spawn);
-    with_tree(&store, 1600);
-    fill(&store, 8);
-    // Some changes, spread over the tree, durable in the log.
-    let mut op = store.last_op();
-    for n in (0..1600).step_by(16) {
-        let _room = block_on(store.admit(Admission::Shrink)).unwrap();
-        let mut transaction = Transaction::new();
-        transaction.put(key(1000 + n), vec![7; 3000]);
-        op = store.commit(transaction).unwrap();
-    }
-    block_on(store.sync(op)).unwrap();
-    device.gone.store(true, Ordering::SeqCst);
-    for _ in 0..10 {
-        let failed = block_on(store.checkpoint());
-        assert!(failed.is_err());
-    }
-    device.gone.store(false, Ordering::SeqCst);
-    let mut last = Ok(());
-    for _ in 0..5 {
-        last = block_on(store.checkpoint());
-        if last.is_ok() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    let mut transaction = Transaction::new();
-    transaction.put(key(900), vec![7; 3000]);
-    let synced = store.commit(transaction).map(|op| block_on(store.sync(op)));
-    let closed = block_on(store.close());
-    assert!(last.is_ok(), "the device is back: {last:?}, sync {synced:?}, close {closed:?}");
-}
-
-/// Memory whose flushes fail while it is told to, and whose writes go well.
-struct NoFlush(std::sync::Arc<Unruly>, std::sync::atomic::AtomicBool);
-
-impl syncline_device::Device for NoFlush {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn read(
-        &self,
-        offset: u64,
-        buf: syncline_device::AlignedBuf,
-        done: syncline_device::Completion<syncline_device::AlignedBuf>,
-    ) {
-        self.0.read(offset, buf, done);
-    }
-    fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: syncline_device::Completion<()>) {
-        self.0.write(offset, bufs, done);
-    }
-    fn flush(&self, done: syncline_device::Completion<()>) {
-        if self.1.load(Ordering::SeqCst) {
-            let operation = syncline_device::Operation::Flush;
-            return done(Err(syncline_device::DeviceError::Abandoned { operation }));
-        }
-        self.0.flush(done);
-    }
-    fn discard(&self, offset: u64, len: u64, done: syncline_device::Completion<()>) {
-        self.0.discard(offset, len, done);
-    }
-}
-
-/// The same with a device that takes writes and whose flushes fail for a while.
-#[test]
-fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
-    let spawn = background();
-    let device = std::sync::Arc::new(NoFlush(Unruly::new(image(64, &spawn)), false.into()));
-    let store = open(device.clone(), quiet(), &spawn);
+/// A full image, and some changes of it, spread over the tree, durable in the log.
+fn full_with_changes() -> (Arc<Unruly>, Arc<Store>) {
+    let (_spawn, device, store) = bench(quiet());
     with_tree(&store, 1600);
     fill(&store, 8);
     let mut op = store.last_op();
     for n in (0..1600).step_by(16) {
         let _room = block_on(store.admit(Admission::Shrink)).unwrap();
-        let mut transaction = Transaction::new();
-        transaction.put(key(1000 + n), vec![7; 3000]);
-        op = store.commit(transaction).unwrap();
+        op = put(&store, 1000 + n, vec![7; 3000]);
     }
     block_on(store.sync(op)).unwrap();
-    device.1.store(true, Ordering::SeqCst);
-    let mut tries = 0;
-    for _ in 0..10 {
-        let failed = block_on(store.checkpoint());
-        tries += 1;
-        if matches!(failed, Err(StoreError::NoSpace)) {
-            break;
-        }
-    }
-    device.1.store(false, Ordering::SeqCst);
+    (device, store)
+}
+
+/// Checkpoints until one succeeds; how the last of them ended.
+fn checkpoint_at_last(store: &Store) -> Result<(), StoreError> {
     let mut last = Ok(());
     for _ in 0..8 {
         last = block_on(store.checkpoint());
@@ -151,6 +65,42 @@ fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
         }
         std::thread::sleep(Duration::from_millis(300));
     }
+    last
+}
+
+/// Everything is synced and nothing pending; the path is away for a while when a checkpoint is due, again and again.
+#[test]
+fn checkpoints_that_fail_leave_room_for_the_one_that_does_not() {
+    let (device, store) = full_with_changes();
+    device.gone.store(true, Ordering::SeqCst);
+    for _ in 0..10 {
+        let failed = block_on(store.checkpoint());
+        assert!(failed.is_err());
+    }
+    device.gone.store(false, Ordering::SeqCst);
+    let last = checkpoint_at_last(&store);
+    let mut transaction = Transaction::new();
+    transaction.put(key(900), vec![7; 3000]);
+    let synced = store.commit(transaction).map(|op| block_on(store.sync(op)));
+    let closed = block_on(store.close());
+    assert!(last.is_ok(), "the device is back: {last:?}, sync {synced:?}, close {closed:?}");
+}
+
+/// The same with a device that takes writes and whose flushes fail for a while.
+#[test]
+fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
+    let (device, store) = full_with_changes();
+    device.flush_fails.store(true, Ordering::SeqCst);
+    let mut tries = 0;
+    for _ in 0..10 {
+        let failed = block_on(store.checkpoint());
+        tries += 1;
+        if matches!(failed, Err(StoreError::NoSpace)) {
+            break;
+        }
+    }
+    device.flush_fails.store(false, Ordering::SeqCst);
+    let last = checkpoint_at_last(&store);
     // Somebody makes room.
     let removed = block_on(store.admit(Admission::Shrink)).map(drop);
     for n in 0..20 {
@@ -185,9 +135,7 @@ fn snapshots_of_a_full_image(mib: u64, touch: bool) {
             // As a chmod does; it may be refused.
             match block_on(store.admit(Admission::Shrink)) {
                 Ok(_room) => {
-                    let mut transaction = Transaction::new();
-                    transaction.put(key(1000 + n * 7 % 640), vec![n as u8; 3000]);
-                    store.commit(transaction).unwrap();
+                    put(&store, 1000 + n * 7 % 640, vec![n as u8; 3000]);
                 }
                 Err(_) => refused += 1,
             }
@@ -229,17 +177,13 @@ fn the_same_on_64_mib() {
 /// Many ask for a little room while a checkpoint is on its way, and there is plenty for one after the other.
 #[test]
 fn many_who_wait_for_one_checkpoint_are_not_refused_because_of_each_other() {
-    let spawn = background();
-    let device = Unruly::new(image(64, &spawn));
-    let store = open(device.clone(), quiet(), &spawn);
+    let (_spawn, device, store) = bench(quiet());
     with_tree(&store, 8000);
     fill(&store, 3000);
     // What makes the next one wait for a checkpoint.
     let mut n = 0;
     while store.is_roomy(0) {
-        let mut transaction = Transaction::new();
-        transaction.put(key(1000 + n * 16), vec![7; 3000]);
-        store.commit(transaction).unwrap();
+        put(&store, 1000 + n * 16, vec![7; 3000]);
         n += 1;
     }
     device.flush_delay_ms.store(200, Ordering::SeqCst);
@@ -271,11 +215,7 @@ fn what_is_available_can_be_had_by_one() {
     let mut object = 60_000_000;
     while let Ok(mut room) = block_on(store.reserve(1)) {
         let run = store.allocate(&mut room, 1, None).unwrap();
-        let data = store.write_data(run, vec![block(1)]);
-        let mut names = Transaction::new();
-        names.name_data(&data, run);
-        names.put(key(object), "x");
-        store.commit(names).unwrap();
+        name(&store, object, run, &write(&store, run, 1));
         all.push((object, run));
         object += 1;
     }
@@ -301,4 +241,29 @@ fn what_is_available_can_be_had_by_one() {
         }
     }
     assert!(wrong.is_empty(), "(statfs says, one can have): {wrong:?}");
+}
+
+/// What others have begun does not end: a write, which may be in their way, fails soon, and not each of many waits in full for them.
+#[test]
+fn nobody_waits_long_for_those_who_do_not_end() {
+    let (_spawn, _device, store) = bench(quiet());
+    fill(&store, 300);
+    let mut held = Vec::new();
+    while store.is_roomy(0) {
+        held.push(store.promise(ChangeSize::ORDINARY));
+    }
+    let started = Instant::now();
+    let blocks = store.available_data_blocks() + 16;
+    assert!(matches!(block_on(store.reserve(blocks)), Err(StoreError::NoSpace)));
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    let many: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            std::thread::spawn(move || block_on(store.admit(Admission::Grow)).map(drop))
+        })
+        .collect();
+    for one in many {
+        assert!(matches!(one.join().unwrap(), Err(StoreError::NoSpace)));
+    }
+    assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
 }

@@ -1,6 +1,6 @@
 //! A superblock of which nobody knows whether it was written.
 
-use crate::support::{Unruly, background, block, image, key, open};
+use crate::support::{Unruly, allocate, background, image, key, open, write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_device::block_on;
@@ -17,9 +17,8 @@ fn after_a_doubtful_superblock(canary: Option<Canary>) -> (Result<(), StoreError
         StoreOptions { canary, patience: Duration::ZERO, ..StoreOptions::default() },
         &spawn,
     );
-    let mut room = block_on(store.reserve(1)).unwrap();
-    let run = store.allocate(&mut room, 1, None).unwrap();
-    let data = store.write_data(run, vec![block(1)]);
+    let run = allocate(&store, 1);
+    let data = write(&store, run, 1);
     let mut transaction = Transaction::new();
     transaction.name_data(&data, run);
     // More than the current segment has room for.

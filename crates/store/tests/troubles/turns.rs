@@ -1,15 +1,11 @@
 //! Waits for room that others have for a moment: they end when the room is there, and not before for nothing.
 
-use crate::support::{background, block, image, key, open};
+use crate::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use syncline_device::block_on;
 use syncline_store::{Admission, ChangeSize, Store, StoreOptions, Transaction};
-
-fn quiet() -> StoreOptions {
-    StoreOptions { checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() }
-}
 
 /// Takes what there is, but for `left` blocks.
 fn fill(store: &Arc<Store>, left: u64, first: u64) -> Vec<(u64, syncline_format::BlockRun)> {

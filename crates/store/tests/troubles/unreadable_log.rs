@@ -1,40 +1,20 @@
 //! Blocks of the log that can't be read: what nobody needs keeps nobody from the image.
 
-use crate::support::{background, block, image, key, open};
-use bytes::Bytes;
+use crate::support::{Unruly, background, block, image, key, open, put};
 use std::sync::Arc;
-use syncline_device::{
-    AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
-};
+use syncline_device::{DeviceExt, MemoryDevice, Spawn, block_on};
 use syncline_format::batch::BatchHeader;
 use syncline_store::{Store, StoreOptions, Transaction};
 
-/// Memory with a block that can't be read, nor written.
-struct Unreadable(Arc<MemoryDevice>, u64);
-
-impl Device for Unreadable {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        if offset <= self.1 && self.1 < offset + buf.len() as u64 {
-            return done(Err(DeviceError::Abandoned { operation: Operation::Read }));
-        }
-        self.0.read(offset, buf, done);
-    }
-    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-        if offset <= self.1 && self.1 < offset + len {
-            return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
-        }
-        self.0.write(offset, bufs, done);
-    }
-    fn flush(&self, done: Completion<()>) {
-        self.0.flush(done);
-    }
-    fn discard(&self, offset: u64, len: u64, done: Completion<()>) {
-        self.0.discard(offset, len, done);
-    }
+/// How an image is refused with this block lost, read-only and with `accept_damaged_log`.
+fn refusals(crashed: &MemoryDevice, lost: u64, spawn: &Arc<dyn Spawn>) -> Vec<(bool, String)> {
+    let opened = [true, false].into_iter().map(|read_only| {
+        let device = Unruly::new(crashed.snapshot());
+        device.lose(lost);
+        let options = StoreOptions { read_only, accept_damaged_log: !read_only, ..StoreOptions::default() };
+        Some((read_only, block_on(Store::open(device, options, spawn.clone())).err()?.to_string()))
+    });
+    opened.flatten().collect()
 }
 
 /// A sector goes bad that no batch has ever been written to, of an image that was unmounted.
@@ -43,21 +23,12 @@ fn a_clean_image_with_a_bad_sector_in_free_log_can_be_read() {
     let spawn = background();
     let device = image(64, &spawn);
     let store = open(device.clone(), StoreOptions::default(), &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "value");
-    store.commit(transaction).unwrap();
+    put(&store, 100, "value");
     block_on(store.close()).unwrap();
     assert!(store.superblock().clean);
     let last = store.superblock().log.segment.end() - 1;
     drop(store);
-    let mut refused = Vec::new();
-    for read_only in [true, false] {
-        let device = Arc::new(Unreadable(device.snapshot(), last * 4096));
-        let options = StoreOptions { read_only, accept_damaged_log: !read_only, ..StoreOptions::default() };
-        if let Err(error) = block_on(Store::open(device, options, spawn.clone())) {
-            refused.push((read_only, error.to_string()));
-        }
-    }
+    let refused = refusals(&device, last, &spawn);
     assert!(refused.is_empty(), "(read-only, why): {refused:?}");
 }
 
@@ -67,22 +38,13 @@ fn a_crash_while_a_bad_log_is_left_can_be_mounted() {
     let spawn = background();
     let device = image(64, &spawn);
     let store = open(device.clone(), StoreOptions::default(), &spawn);
-    let mut transaction = Transaction::new();
-    transaction.put(key(100), "value");
-    let op = store.commit(transaction).unwrap();
+    let op = put(&store, 100, "value");
     block_on(store.sync(op)).unwrap();
     let bad = store.superblock().log.addr + 1;
     // The next batch would go there, and did not.
     let crashed = device.snapshot();
     drop(store);
-    let mut refused = Vec::new();
-    for read_only in [true, false] {
-        let device = Arc::new(Unreadable(crashed.snapshot(), bad * 4096));
-        let options = StoreOptions { read_only, accept_damaged_log: !read_only, ..StoreOptions::default() };
-        if let Err(error) = block_on(Store::open(device, options, spawn.clone())) {
-            refused.push((read_only, error.to_string()));
-        }
-    }
+    let refused = refusals(&crashed, bad, &spawn);
     assert!(refused.is_empty(), "(read-only, why): {refused:?}");
 }
 
@@ -117,11 +79,11 @@ fn the_copy_of_a_lead_that_cant_be_read_counts() {
         ("unreadable, read-only", false, true, false),
         ("unreadable, accept-damaged-log", false, false, true),
     ] {
-        let memory = crashed.snapshot();
-        if rotten {
-            block_on(memory.write_at(lead * 4096, vec![block(0)])).unwrap();
+        let device = Unruly::new(crashed.snapshot());
+        match rotten {
+            true => block_on(device.write_at(lead * 4096, vec![block(0)])).unwrap(),
+            false => device.lose(lead),
         }
-        let device = Arc::new(Unreadable(memory, if rotten { u64::MAX } else { lead * 4096 }));
         let options = StoreOptions { read_only, accept_damaged_log: accept, ..StoreOptions::default() };
         match block_on(Store::open(device, options, spawn.clone())) {
             Err(error) => wrong.push(format!("{name}: {error}")),
