@@ -1,9 +1,7 @@
 //! Every kind of damage is planted and found.
 
-mod common;
-
-use common::damages::{DAMAGES, open_read_only};
-use common::{examine, expect, extents, rot, sample, spawn};
+use crate::common::damages::{DAMAGES, open_read_only};
+use crate::common::{examine, expect, extents, rot, sample, spawn};
 use syncline::device::{Device, MemoryDevice, block_on};
 use syncline_check::{FindingKind, Report};
 
@@ -112,7 +110,7 @@ fn all_superblocks_lost_is_a_finding_and_no_image_is_an_error() {
     }
     let report = examine(device);
     assert_eq!(report.of(FindingKind::SuperblockDamaged).count(), 4);
-    let foreign = MemoryDevice::new(common::SIZE);
+    let foreign = MemoryDevice::new(crate::common::SIZE);
     assert!(block_on(syncline_check::check(foreign, spawn(), &mut |_| {})).is_err());
 }
 

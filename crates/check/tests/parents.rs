@@ -1,8 +1,6 @@
 //! Parent pointers in items of their own: damage in each direction is found, and mended to what the directories say.
 
-mod common;
-
-use common::{SIZE, examine, expect, items, plant, spawn};
+use crate::common::{SIZE, examine, expect, items, plant, spawn};
 use std::sync::Arc;
 use syncline::device::{MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};

@@ -1,10 +1,8 @@
 //! Every kind of damage is mended, and nothing that was sound is touched.
 
-mod common;
-
-use common::damages::{DAMAGES, open_read_only, take_snapshot};
-use common::survey::{Survey, survey, survey_of};
-use common::{BadBlock, Inodes, edit_inode, examine, items, plant, rot, sample, spawn};
+use crate::common::damages::{DAMAGES, open_read_only, take_snapshot};
+use crate::common::survey::{Survey, survey, survey_of};
+use crate::common::{BadBlock, Inodes, edit_inode, examine, items, plant, rot, sample, spawn};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -321,8 +319,13 @@ fn a_second_repair_finds_nothing_and_writes_nothing() {
 #[test]
 fn an_image_that_is_none_is_an_error() {
     assert!(
-        block_on(repair(MemoryDevice::new(common::SIZE), spawn(), &RepairOptions::default(), &mut |_| {}))
-            .is_err()
+        block_on(repair(
+            MemoryDevice::new(crate::common::SIZE),
+            spawn(),
+            &RepairOptions::default(),
+            &mut |_| {}
+        ))
+        .is_err()
     );
 }
 

@@ -1,11 +1,9 @@
 //! The power may be cut at any moment of a repair: what is left is the old image or the new one, which reads as the old one did,
 //! and another repair ends it.
 
-mod common;
-
-use common::damages::DAMAGES;
-use common::survey::{survey, survey_for_reading};
-use common::{sample, spawn};
+use crate::common::damages::DAMAGES;
+use crate::common::survey::{survey, survey_for_reading};
+use crate::common::{sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, block_on};
 use syncline_check::{Condition, FindingKind, RepairOptions, repair};

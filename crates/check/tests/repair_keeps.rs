@@ -1,10 +1,8 @@
 //! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
 
-mod common;
-
-use common::damages::{open_read_only, take_snapshot};
-use common::survey::{survey, survey_for_reading};
-use common::{edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
+use crate::common::damages::{open_read_only, take_snapshot};
+use crate::common::survey::{survey, survey_for_reading};
+use crate::common::{edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions, OpenOptions};

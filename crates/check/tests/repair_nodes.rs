@@ -1,9 +1,7 @@
 //! Tree nodes that are lost: inner ones come back, and what is lost with leaves does not read as zeros.
 
-mod common;
-
-use common::survey::{Survey, survey};
-use common::{BadBlock, examine, plant, spawn};
+use crate::common::survey::{Survey, survey};
+use crate::common::{BadBlock, examine, plant, spawn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
@@ -142,7 +140,7 @@ fn several_lost_inner_nodes_come_back() {
         lost.iter().for_each(|addr| put(&copy, *addr, &[0; BLOCK_BYTES]));
         if map_too {
             let page = block_on(syncline_store::read_superblocks(&(copy.clone() as Arc<dyn Device>)));
-            common::rot(&copy, page.unwrap().superblock.space.page.addr);
+            crate::common::rot(&copy, page.unwrap().superblock.space.page.addr);
         }
         let done = run(copy.clone(), false);
         assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
@@ -300,7 +298,7 @@ fn data_that_looks_like_a_node_is_none() {
 /// Makes all data of a file leaves with the first key of `like`, newer than anything.
 fn plant_nodes(device: &Arc<MemoryDevice>, ino: u64, like: &Node) {
     plant(device, |store, transaction| {
-        for mut extent in common::extents(store, ino) {
+        for mut extent in crate::common::extents(store, ino) {
             let addr = extent.addr;
             for (block, checksum) in (addr..).zip(&mut extent.checksums) {
                 let mut node = NodeBuilder::new(4096, 0);
@@ -388,7 +386,7 @@ fn what_was_lost_with_a_leaf_does_not_read_as_zeros() {
     let (mut failing, mut torn) = (0, 0);
     for leaf in nodes(&device).into_values().filter(|node| node.level() == 0) {
         let copy = device.snapshot();
-        common::rot(&copy, leaf.addr());
+        crate::common::rot(&copy, leaf.addr());
         let done = run(copy.clone(), true);
         assert!(done.after.is_some(), "{:?}", done.refused);
         let said: Vec<String> = done.changes.iter().map(ToString::to_string).collect();

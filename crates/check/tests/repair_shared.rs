@@ -1,10 +1,8 @@
 //! Damaged marks and reference counts of shared blocks, alone and with other damage, are mended without a byte lost.
 
-mod common;
-
-use common::damages::{DAMAGES, open_read_only};
-use common::survey::{Survey, survey};
-use common::{Inodes, edit_inode, examine, extents, plant, rot, sample, spawn};
+use crate::common::damages::{DAMAGES, open_read_only};
+use crate::common::survey::{Survey, survey};
+use crate::common::{Inodes, edit_inode, examine, extents, plant, rot, sample, spawn};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline::device::{MemoryDevice, block_on};

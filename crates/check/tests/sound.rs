@@ -1,8 +1,6 @@
 //! Sound images are called clean, whatever state they were left in.
 
-mod common;
-
-use common::{empty, examine, fill, sample};
+use crate::common::{empty, examine, fill, sample};
 use syncline::{Filesystem, ImageOptions};
 use syncline_check::info;
 use syncline_device::{Device, block_on};
@@ -60,6 +58,6 @@ fn the_description_of_an_image_is_what_was_chosen() {
     let (device, _) = sample();
     let device: std::sync::Arc<dyn Device> = device;
     let info = block_on(info(&device)).unwrap();
-    assert_eq!((info.format_version, info.size_bytes, info.node_bytes), (1, common::SIZE, 16384));
+    assert_eq!((info.format_version, info.size_bytes, info.node_bytes), (1, crate::common::SIZE, 16384));
     assert_eq!((info.objects, info.clean, info.log_batches, info.superblocks_damaged), (510, true, 0, 0));
 }

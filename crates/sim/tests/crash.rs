@@ -1,10 +1,8 @@
 //! The filesystem through power cuts at every kind of moment.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test crash` repeats it.
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory crash::` repeats it.
 
-mod support;
-
-use support::{assert_no_violation, repeat_is_identical};
+use crate::support::{assert_no_violation, explore, repeat_is_identical};
 use syncline_sim::lab::Plan;
 use syncline_sim::{Compressed, Everything, FsSubject, Growing, WithQuotas, WithoutParentPointers};
 
@@ -73,35 +71,35 @@ fn one_seed_is_one_run() {
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
-    support::explore(&FsSubject, Plan::default(), 10_000);
+    explore(&FsSubject, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn quotas_ten_thousand() {
-    support::explore(&WithQuotas, Plan::default(), 10_000);
+    explore(&WithQuotas, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_ten_thousand() {
-    support::explore(&Everything, Plan::default(), 10_000);
+    explore(&Everything, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_fault_ten_thousand() {
-    support::explore(&Everything, Plan { faults: true, ..Plan::default() }, 10_000);
+    explore(&Everything, Plan { faults: true, ..Plan::default() }, 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn growing_ten_thousand() {
-    support::explore(&Growing, Plan::default(), 10_000);
+    explore(&Growing, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn fault_ten_thousand() {
-    support::explore(&FsSubject, Plan { faults: true, ..Plan::default() }, 10_000);
+    explore(&FsSubject, Plan { faults: true, ..Plan::default() }, 10_000);
 }

@@ -16,7 +16,10 @@ fn search(seeds: std::ops::Range<u64>) -> LogSearch {
         let life = LogLife::live(seed, None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let searched = life.search();
         let searched = searched.unwrap_or_else(|what| {
-            panic!("{what}; again: SYNCLINE_SEEDS={seed}..{} cargo test -p syncline-sim --test rot", seed + 1)
+            panic!(
+                "{what}; again: SYNCLINE_SEEDS={seed}..{} cargo test -p syncline-sim --test laboratory rot::",
+                seed + 1
+            )
         });
         all.add(searched);
     }

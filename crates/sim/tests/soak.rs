@@ -4,11 +4,9 @@
 //! `just soak 600` runs for ten minutes with seeds that start at the clock's; `SYNCLINE_SOAK_SEED` repeats one. A failure is
 //! reduced in at most `SYNCLINE_SOAK_TRIES` runs (default 400, 0 for not at all).
 
-mod support;
-
+use crate::support::{number_from, show_logs, silently};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use support::{number_from, show_logs, silently};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 use syncline_sim::{Case, CaseSubject, Everything, FsSubject, StoreSubject};
 

@@ -1,10 +1,8 @@
 //! The store through power cuts at every kind of moment.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test store_crash` repeats it.
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory store_crash::` repeats it.
 
-mod support;
-
-use support::{assert_no_violation, repeat_is_identical};
+use crate::support::{assert_no_violation, explore, repeat_is_identical};
 use syncline_sim::StoreSubject;
 use syncline_sim::lab::Plan;
 
@@ -26,11 +24,11 @@ fn one_seed_is_one_run() {
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
-    support::explore(&StoreSubject, Plan::default(), 10_000);
+    explore(&StoreSubject, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn fault_ten_thousand() {
-    support::explore(&StoreSubject, Plan { faults: true, ..Plan::default() }, 10_000);
+    explore(&StoreSubject, Plan { faults: true, ..Plan::default() }, 10_000);
 }

@@ -1,12 +1,10 @@
 //! The store and the filesystem through virtual hours: devices whose flushes take up to a minute, operations that stall, threads that run
 //! late, and after each life an hour in which nobody asks for anything; power cuts as ever.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test time` repeats it. `just idle` searches for
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory time::` repeats it. `just idle` searches for
 //! long.
 
-mod support;
-
-use support::assert_no_violation;
+use crate::support::{assert_no_violation, explore};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
 use syncline_sim::{Everything, FsSubject, StoreSubject};
 
@@ -62,23 +60,23 @@ fn one_seed_is_one_run() {
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn store_for_long() {
-    support::explore(&StoreSubject, slow(false), 10_000);
+    explore(&StoreSubject, slow(false), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn failing_store_for_long() {
-    support::explore(&StoreSubject, slow(true), 10_000);
+    explore(&StoreSubject, slow(true), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_for_long() {
-    support::explore(&Everything, slow(false), 10_000);
+    explore(&Everything, slow(false), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn failing_everything_for_long() {
-    support::explore(&Everything, slow(true), 10_000);
+    explore(&Everything, slow(true), 10_000);
 }

@@ -107,7 +107,7 @@ impl fmt::Display for Violation {
         writeln!(f, "violation: {}", self.what)?;
         write!(
             f,
-            "to repeat it: SYNCLINE_WORLD='{}' SYNCLINE_WORLDS_SEED={} cargo test -p syncline-sim --test worlds one_world -- --nocapture",
+            "to repeat it: SYNCLINE_WORLD='{}' SYNCLINE_WORLDS_SEED={} cargo test -p syncline-sim --test laboratory one_world -- --nocapture",
             self.workload, self.seed
         )
     }

@@ -1,11 +1,11 @@
 //! Runs seeds on two threads and says how to repeat what failed.
-#![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 use syncline_sim::rest::Rested;
@@ -37,6 +37,7 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
     let found = Mutex::new(Found { explored: Explored::default(), seeds: 0, violations: Vec::new() });
     let running = Mutex::new(BTreeMap::new());
     let (ended, end) = std::sync::mpsc::channel::<()>();
+    let silent = SILENT.get();
     std::thread::scope(|scope| {
         scope.spawn(|| tell_of_the_slow(&running, end));
         for _ in 0..THREADS {
@@ -44,6 +45,7 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
             let (next, enough, found, running) = (&next, &enough, &found, &running);
             scope.spawn(move || {
                 let _ended = ended;
+                SILENT.set(silent);
                 while !enough.load(Ordering::SeqCst) {
                     let seed = next.fetch_add(1, Ordering::SeqCst);
                     if seed >= seeds.end {
@@ -105,12 +107,25 @@ pub fn assert_no_violation<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     }
 }
 
-/// Does what makes panics of simulated runs without a word about those; its own is told as ever.
+thread_local! {
+    /// Panics of this thread are not told.
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does what makes panics of simulated runs without a word about those; its own is told as ever, and so are those of other tests.
 pub fn silently<T>(work: impl FnOnce() -> T) -> T {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let telling = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !SILENT.get() {
+                telling(panic);
+            }
+        }));
+    });
+    SILENT.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    std::panic::set_hook(hook);
+    SILENT.set(false);
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         panic!("{}", text.unwrap_or_else(|| "it panicked".to_owned()))

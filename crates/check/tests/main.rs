@@ -1,0 +1,11 @@
+//! What a check finds and a repair mends. One program, since each builds the filesystem anew.
+
+mod common;
+mod damage;
+mod parents;
+mod repair;
+mod repair_crash;
+mod repair_keeps;
+mod repair_nodes;
+mod repair_shared;
+mod sound;

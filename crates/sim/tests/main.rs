@@ -1,0 +1,24 @@
+//! The laboratory: what simulations, power cuts, failing and slow devices show of store and filesystem. One program, since each builds them
+//! anew; `cargo test -p syncline-sim --test laboratory crash::` runs a part.
+
+mod bad_sectors;
+mod barrier;
+mod canaries;
+mod crash;
+mod crowded;
+mod faults;
+mod full;
+mod kept_room;
+mod mechanisms;
+mod no_room;
+mod outages;
+mod receipts;
+mod resize;
+mod rot;
+mod scrub;
+mod shrink;
+mod soak;
+mod store_crash;
+mod support;
+mod time;
+mod worlds;
