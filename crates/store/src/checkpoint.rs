@@ -28,6 +28,7 @@ use syncline_tree::Merged;
 const SUPERBLOCK_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a checkpoint is for, beside the tree.
+#[derive(Clone)]
 struct Sort {
     /// It is the last one before an unmount.
     clean: bool,
@@ -154,13 +155,11 @@ impl Store {
         self.health.writable()?;
         let started = Instant::now();
         // In memory of its own: nearly every operation may have to wait for a checkpoint, and hardly one ever does.
-        let (clean, leaves_log, repeatable) = (sort.clean, sort.leaves_log, sort.change.is_none());
-        let mut result = Box::pin(self.freeze_and_write(state, sort)).await;
-        if repeatable && matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
+        let mut result = Box::pin(self.freeze_and_write(state, sort.clone())).await;
+        if matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
             // Another try writes to other blocks: those of the first are not released before a superblock is durable.
             tracing::warn!("a checkpoint failed, and is tried again elsewhere");
-            let again = Sort { clean, change: None, leaves_log };
-            result = Box::pin(self.freeze_and_write(state, again)).await;
+            result = Box::pin(self.freeze_and_write(state, sort)).await;
         }
         match &result {
             Ok(()) => {

@@ -77,6 +77,7 @@ pub(crate) struct Table {
 }
 
 /// What a checkpoint does to the table.
+#[derive(Clone)]
 pub(crate) enum TableChange {
     /// A snapshot of what it writes.
     Create { name: String, created_ns: u64 },

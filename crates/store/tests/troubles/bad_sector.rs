@@ -86,3 +86,19 @@ fn a_superblock_is_tried_again() {
     change(&store, 1).unwrap();
     assert_durable(&spawn, &device, 0..2);
 }
+
+/// Each is one checkpoint, and tried again elsewhere as others are.
+#[test]
+fn a_snapshot_is_made_and_deleted_although_a_write_fails() {
+    let (spawn, device, store) = bench(StoreOptions::default());
+    change(&store, 0).unwrap();
+    device.fail_next.store(true, Ordering::SeqCst);
+    block_on(store.create_snapshot("now", 1)).unwrap();
+    assert!(!device.fail_next.load(Ordering::SeqCst), "a write failed");
+    change(&store, 1).unwrap();
+    device.fail_next.store(true, Ordering::SeqCst);
+    block_on(store.delete_snapshot("now")).unwrap();
+    assert!(!device.fail_next.load(Ordering::SeqCst), "a write failed");
+    assert!(block_on(store.snapshots()).is_empty());
+    assert_durable(&spawn, &device, 0..2);
+}

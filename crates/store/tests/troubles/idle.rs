@@ -44,5 +44,7 @@ fn lost_while_idle(canary: Option<Canary>) -> u64 {
 #[test]
 fn an_idle_store_takes_no_room() {
     assert_eq!(lost_while_idle(None), 0);
-    assert!(lost_while_idle(Some(Canary::IdleSegment)) > 0, "the test sees it when it does");
+    // On a busy machine there may be no tick where the log ends at the end of a segment.
+    let seen = (0..5).any(|_| lost_while_idle(Some(Canary::IdleSegment)) > 0);
+    assert!(seen, "the test sees it when it does");
 }

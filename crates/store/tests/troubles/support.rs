@@ -124,6 +124,8 @@ pub struct Unruly {
     pub writes_through: AtomicBool,
     /// The next write to this byte fails and does nothing. Zero for none.
     pub fail_once_at: AtomicU64,
+    /// The next write fails and does nothing.
+    pub fail_next: AtomicBool,
     /// Writes below this byte take place and are said to have failed.
     pub doubtful_below: AtomicU64,
     /// Writes to these bytes fail and do nothing.
@@ -142,6 +144,7 @@ impl Unruly {
             flush_fails: false.into(),
             writes_through: false.into(),
             fail_once_at: 0.into(),
+            fail_next: false.into(),
             doubtful_below: 0.into(),
             bad: Default::default(),
             unreadable: Default::default(),
@@ -188,7 +191,8 @@ impl Device for Unruly {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         let once = self.fail_once_at.compare_exchange(offset, 0, Ordering::SeqCst, Ordering::SeqCst);
         let gone = self.gone.load(Ordering::SeqCst);
-        if (offset != 0 && once.is_ok()) || gone || hits(&self.bad, offset, len) {
+        let next = self.fail_next.swap(false, Ordering::SeqCst);
+        if (offset != 0 && once.is_ok()) || next || gone || hits(&self.bad, offset, len) {
             return done(Err(failed(Operation::Write)));
         }
         if offset < self.doubtful_below.load(Ordering::SeqCst) {
