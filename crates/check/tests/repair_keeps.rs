@@ -81,6 +81,22 @@ fn an_extent_on_the_table_of_snapshots_gets_blocks_of_its_own() {
     assert_eq!(snapshot.read("large").unwrap(), vec![1; 300_000]);
 }
 
+/// What snapshots keep would be free afterwards, and somebody may want to get at it by other means first.
+#[test]
+fn snapshots_are_given_up_only_if_that_is_accepted() {
+    let (device, _) = sample();
+    take_snapshot(&device);
+    let before = survey(&device);
+    rot(&device, open_read_only(&device).superblock().snapshots.addr);
+    let image = device.image();
+    let done = mend(&device, &RepairOptions::default());
+    assert!(done.refused_for_loss && done.refused.is_some_and(|reason| reason.contains("all snapshots")));
+    assert!(device.image() == image, "a repair that was refused wrote");
+    let accepted = RepairOptions { accept_loss: true, ..RepairOptions::default() };
+    assert_eq!(mend(&device, &accepted).condition(), Condition::Repaired);
+    assert_eq!(survey(&device), before);
+}
+
 /// Whoever only reads needs no space map.
 #[test]
 fn a_wrong_bit_in_the_space_map_keeps_nobody_from_reading() {

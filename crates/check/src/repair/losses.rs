@@ -5,7 +5,7 @@ use crate::object::printable;
 use crate::repair::planner::Planner;
 use std::collections::HashMap;
 use syncline_format::items::dirent::Dirent;
-use syncline_store::{Store, Unreadable};
+use syncline_store::{Salvaged, Store, Unreadable};
 
 const ROOT: u64 = 1;
 /// A repair that gives up more than one object in so many asks first.
@@ -62,7 +62,18 @@ async fn path(planner: &mut Planner, named: &HashMap<u64, usize>, inode: u64) ->
 }
 
 /// Why this must not be done without being asked for, if it must not.
-pub(crate) fn too_much(store: &Store, planner: &Planner) -> Option<String> {
+pub(crate) fn too_much(store: &Store, salvaged: &Salvaged, planner: &Planner) -> Option<String> {
+    objects(store, planner).or_else(|| snapshots(store, salvaged))
+}
+
+/// What snapshots keep is known from their table alone: without it their blocks are free.
+fn snapshots(store: &Store, salvaged: &Salvaged) -> Option<String> {
+    let table = store.superblock().snapshots.addr;
+    let lost = salvaged.table.is_empty() && table != 0;
+    lost.then(|| format!("it would give up all snapshots: their table at block {table} is damaged"))
+}
+
+fn objects(store: &Store, planner: &Planner) -> Option<String> {
     let lost = &planner.view.lost;
     if lost.is_empty() {
         return None;

@@ -103,6 +103,12 @@ impl Header {
         })
     }
 
+    /// True if it is of this image.
+    fn is_of(&self, uuid: [u8; 16], geometry: Geometry) -> bool {
+        let sizes = (geometry.total_blocks, u64::from(geometry.node_bytes));
+        self.uuid == uuid && sizes == (self.total_blocks, self.node_bytes)
+    }
+
     /// Bytes in front of the contents.
     fn contents_at(&self) -> u64 {
         BLOCK + (self.count * ENTRY_BYTES as u64).next_multiple_of(BLOCK)
@@ -193,16 +199,19 @@ struct Undo<'a> {
 }
 
 impl<'a> Undo<'a> {
-    fn open(path: &'a Path) -> Result<Self, CheckError> {
+    /// Nothing of it is believed that the image can't have: it may come from anywhere.
+    fn open(path: &'a Path, uuid: [u8; 16], geometry: Geometry) -> Result<Self, CheckError> {
         let wrong = || refused(path, "this is no undo file of a repair, or not a whole one");
         let file = File::open(path).map_err(|error| failed(path, error))?;
         let len = file.metadata().map_err(|error| failed(path, error))?.len();
         let mut block = vec![0; BLOCK_BYTES];
         file.read_exact_at(&mut block, 0).map_err(|_| wrong())?;
         let header = Header::decode(&block).ok_or_else(wrong)?;
-        let expected =
-            header.count.checked_mul(BLOCK + ENTRY_BYTES as u64).filter(|_| header.count < 1 << 40);
-        if expected.is_none() || header.contents_at() + header.count * BLOCK != len {
+        if !header.is_of(uuid, geometry) {
+            return Err(refused(path, "it belongs to another image"));
+        }
+        let total = geometry.total_blocks;
+        if header.count > total || header.contents_at() + header.count * BLOCK != len {
             return Err(wrong());
         }
         let mut list = vec![0; header.count as usize * ENTRY_BYTES];
@@ -210,7 +219,10 @@ impl<'a> Undo<'a> {
         if u64::from(crc(&list)) != header.list_checksum {
             return Err(wrong());
         }
-        let entries = list.chunks_exact(ENTRY_BYTES).map(Entry::decode).collect();
+        let entries: Vec<Entry> = list.chunks_exact(ENTRY_BYTES).map(Entry::decode).collect();
+        if entries.iter().any(|entry| entry.addr >= total) {
+            return Err(wrong());
+        }
         Ok(Self { path, file, header, entries })
     }
 
@@ -249,14 +261,9 @@ impl<'a> Undo<'a> {
 /// An image that was changed since the repair is refused, and nothing is written. Order: the superblock that counted before the repair,
 /// then that of the other slot, so that the image is either the repaired one or the old one; last what only the repaired one uses.
 pub async fn take_back(device: Arc<dyn Device>, path: &Path) -> Result<u64, CheckError> {
-    let undo = Undo::open(path)?;
-    let header = &undo.header;
     let superblock = read_superblocks(&device).await?.superblock;
-    let node_bytes = u64::from(superblock.geometry.node_bytes);
-    let sizes = (superblock.geometry.total_blocks, node_bytes);
-    if superblock.uuid != header.uuid || sizes != (header.total_blocks, header.node_bytes) {
-        return Err(refused(path, "it belongs to another image"));
-    }
+    let undo = Undo::open(path, superblock.uuid, superblock.geometry)?;
+    let header = &undo.header;
     for (index, entry) in undo.entries.iter().enumerate() {
         undo.contents(index)?;
         let found = device.read_at(entry.addr * BLOCK, BLOCK_BYTES).await.map(|bytes| crc(&bytes));
@@ -296,5 +303,36 @@ mod tests {
         assert_eq!(header.contents_at(), 3 * BLOCK);
         bytes[50] ^= 1;
         assert_eq!(Header::decode(&bytes), None);
+    }
+
+    /// A file whose checksums are right, as anybody can make one.
+    #[test]
+    fn what_the_image_can_not_have_is_refused() {
+        let (uuid, geometry) = ([3; 16], Geometry { total_blocks: 4096, node_bytes: 16384 });
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("undo");
+        let open = |addr: u64, count: u64| {
+            let list = Entry { addr, readable: true, before: crc(&[0; BLOCK_BYTES]), after: 0 }.encode();
+            let header = Header {
+                uuid,
+                total_blocks: geometry.total_blocks,
+                node_bytes: geometry.node_bytes.into(),
+                slot: 0,
+                count,
+                list_checksum: crc(&list).into(),
+            };
+            let file = File::create(&path).unwrap();
+            file.set_len(header.contents_at() + count * BLOCK).unwrap();
+            file.write_all_at(&header.encode(), 0).unwrap();
+            file.write_all_at(&list, BLOCK).unwrap();
+            Undo::open(&path, uuid, geometry)
+                .map(|undo| undo.entries.len())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(open(4095, 1), Ok(1));
+        for (addr, count) in [(4096, 1), (1 << 52, 1), (0, 1 << 28)] {
+            let told = open(addr, count).unwrap_err();
+            assert!(told.contains("no undo file"), "{addr}, {count}: {told}");
+        }
     }
 }
