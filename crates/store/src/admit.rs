@@ -73,6 +73,12 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
+    /// Something has ended, and what it was promised can be had by others.
+    fn tell_end(&self) {
+        self.ends.fetch_add(1, Ordering::AcqRel);
+        self.ended.notify(usize::MAX);
+    }
+
     /// What waits for a write-back.
     pub(crate) fn lasting(&self) -> ChangeSize {
         ChangeSize { items: self.lasting.load(Ordering::Acquire), bytes: 0 }
@@ -116,8 +122,7 @@ impl Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         if self.give_back() {
-            self.store.under_way.ends.fetch_add(1, Ordering::AcqRel);
-            self.store.under_way.ended.notify(usize::MAX);
+            self.store.under_way.tell_end();
         }
     }
 }
@@ -137,7 +142,7 @@ impl Names {
 impl Drop for Names {
     fn drop(&mut self) {
         self.0.under_way.lasting.fetch_sub(1, Ordering::AcqRel);
-        self.0.under_way.ended.notify(usize::MAX);
+        self.0.under_way.tell_end();
     }
 }
 
@@ -314,7 +319,9 @@ impl Store {
                 continue;
             }
             if !self.before(&mut over, ended, OTHERS_END_PAUSE).await {
-                *turn = Some(ends());
+                if waits {
+                    *turn = Some(ends());
+                }
                 return Err(StoreError::NoSpace);
             }
         }

@@ -166,3 +166,20 @@ fn syncs_that_find_no_room_do_not_turn_it_read_only() {
     let synced = block_on(store.sync(op));
     assert!(synced.is_ok(), "there is room again: {synced:?}; {:?}", store.read_only_reason());
 }
+
+/// Who does not wait for others says nothing of how long they take.
+#[test]
+fn one_that_does_not_wait_keeps_nobody_from_waiting() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    fill(&store, 400, 1000);
+    let large = store.promise(ChangeSize::with(0, 4 << 20));
+    assert!(block_on(store.admit_growth_now(ChangeSize::ORDINARY)).is_err());
+    let waiting = {
+        let store = store.clone();
+        std::thread::spawn(move || block_on(store.admit(Admission::Grow)).map(drop))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    drop(large);
+    waiting.join().unwrap().unwrap();
+}
