@@ -32,6 +32,23 @@ fn write(fs: &Filesystem, ino: Ino, at: u64, len: usize) -> Result<(), FsError> 
 }
 
 impl Rig {
+    /// What is wrong in the end: after a crash, without the snapshot, and after an unmount.
+    fn end(&self, wrong: &mut Vec<String>) {
+        if let Err(error) = self.mount_after_crash() {
+            wrong.push(format!("mount after a crash: {error}"));
+        }
+        let deleted = block_on(self.fs.delete_snapshot("all")).map_err(|error| error.to_string());
+        let closed = block_on(self.fs.close()).map_err(|error| error.to_string());
+        let stored = block_on(self.fs.store().close()).map_err(|error| error.to_string());
+        wrong.extend(
+            (deleted.is_err() || closed.is_err() || stored.is_err())
+                .then(|| format!("delete of the snapshot {deleted:?}, unmount {closed:?} {stored:?}")),
+        );
+        if let Err(error) = self.mount_after_crash() {
+            wrong.push(format!("mount: {error}"));
+        }
+    }
+
     /// So many files, each with so much in its inode item that few fit a node.
     fn begin(mib: u64, node_bytes: u32, files: u64, attribute: usize) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
@@ -122,19 +139,7 @@ fn small_writes(node_bytes: u32, step: usize, files: u64, attribute: usize, len:
         }
     }
     rig.tell("synced");
-    if let Err(error) = rig.mount_after_crash() {
-        wrong.push(format!("mount after a crash: {error}"));
-    }
-    let deleted = block_on(rig.fs.delete_snapshot("all")).map_err(|error| error.to_string());
-    let closed = block_on(rig.fs.close()).map_err(|error| error.to_string());
-    let stored = block_on(rig.fs.store().close()).map_err(|error| error.to_string());
-    wrong.extend(
-        (deleted.is_err() || closed.is_err() || stored.is_err())
-            .then(|| format!("delete of the snapshot {deleted:?}, unmount {closed:?} {stored:?}")),
-    );
-    if let Err(error) = rig.mount_after_crash() {
-        wrong.push(format!("mount: {error}"));
-    }
+    rig.end(&mut wrong);
     assert!(wrong.is_empty(), "{synced} of {} synced; {wrong:#?}", accepted.len());
 }
 
@@ -171,19 +176,7 @@ fn reads(each: usize) {
         }
     }
     rig.tell("read");
-    if let Err(error) = rig.mount_after_crash() {
-        wrong.push(format!("mount after a crash: {error}"));
-    }
-    let deleted = block_on(rig.fs.delete_snapshot("all")).map_err(|error| error.to_string());
-    let closed = block_on(rig.fs.close()).map_err(|error| error.to_string());
-    let stored = block_on(rig.fs.store().close()).map_err(|error| error.to_string());
-    wrong.extend(
-        (deleted.is_err() || closed.is_err() || stored.is_err())
-            .then(|| format!("delete of the snapshot {deleted:?}, unmount {closed:?} {stored:?}")),
-    );
-    if let Err(error) = rig.mount_after_crash() {
-        wrong.push(format!("mount: {error}"));
-    }
+    rig.end(&mut wrong);
     assert!(wrong.is_empty(), "{read} read; {wrong:#?}");
 }
 
