@@ -186,6 +186,11 @@ impl FlushTracker {
         matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Durable)
     }
 
+    /// True when a flush failed before any covered `ticket`: only writing again helps (rule R6).
+    pub fn is_lost(&self, ticket: Ticket) -> bool {
+        matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Poisoned(_))
+    }
+
     /// Returns at once when a completed flush covers `ticket`, joins a flush that will, or issues one. The flush is on
     /// its way when this returns; the future only waits for it.
     pub fn make_durable(self: &Arc<Self>, ticket: Ticket) -> Durability {

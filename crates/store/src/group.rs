@@ -382,7 +382,7 @@ impl Store {
             .inspect_err(|_| self.group.demand_rewrite())
     }
 
-    /// Waits until all writes of all batches up to `seq` have completed, writing again what failed; their tickets.
+    /// Waits until all writes of all batches up to `seq` have completed, writing again what failed or was lost; their tickets.
     pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
         let writes: Vec<_> = {
             let log = self.log.lock();
@@ -393,9 +393,20 @@ impl Store {
             let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
             wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
         };
+        let tickets = self.all_completed(&writes).await?;
+        if !tickets.are_lost(&self.tracker) || self.breaks(Canary::RedeemFailedFlush) {
+            return Ok(tickets);
+        }
+        // A write with a flush behind it fails as a flush does, and what had completed before it is lost with it (rule R6).
+        writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, &self.space));
+        self.all_completed(&writes).await
+    }
+
+    /// Waits until these writes have completed, writing again what failed; their tickets.
+    async fn all_completed(&self, writes: &[Arc<Write>]) -> Result<Tickets, DeviceError> {
         let mut tickets = Tickets::default();
         for write in writes {
-            match self.completed(&write).await {
+            match self.completed(write).await {
                 Err(_) if self.breaks(Canary::IgnoreFailedWrite) => {}
                 completed => tickets.add(completed?, &self.tracker),
             }

@@ -64,6 +64,13 @@ impl Write {
         self.begin_again(tracker, space, |newest| newest.outcome().is_some());
     }
 
+    /// Writes the same bytes again if a flush failed before any covered them.
+    pub(crate) fn rewrite_lost(&self, tracker: &FlushTracker, space: &Space) {
+        self.begin_again(tracker, space, |newest| {
+            newest.outcome().is_some_and(|outcome| outcome.is_ok_and(|ticket| tracker.is_lost(ticket)))
+        });
+    }
+
     /// Writes the same bytes again because `failed` did, unless somebody else has done so since.
     pub(crate) fn retry(&self, failed: &WriteHandle, tracker: &FlushTracker, space: &Space) {
         self.begin_again(tracker, space, |newest| newest.is_same(failed));

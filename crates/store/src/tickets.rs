@@ -26,6 +26,11 @@ impl Tickets {
         self.open.iter().copied().max().unwrap_or_default()
     }
 
+    /// True when a flush has failed before any covered all of them.
+    pub(crate) fn are_lost(&self, tracker: &FlushTracker) -> bool {
+        self.open.iter().any(|ticket| tracker.is_lost(*ticket))
+    }
+
     /// After a flush that covered the newest ticket: fails when an earlier flush had lost any of the others.
     pub(crate) fn confirm(&self, tracker: &FlushTracker) -> Result<(), StoreError> {
         if self.open.iter().all(|ticket| tracker.is_durable(*ticket)) {

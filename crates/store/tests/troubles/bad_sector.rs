@@ -1,6 +1,6 @@
 //! Sectors that can't be written, and a device that is away for a while.
 
-use crate::support::{Unruly, bench, key, put};
+use crate::support::{Unruly, allocate, bench, key, name, put, quiet, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -85,6 +85,29 @@ fn a_superblock_is_tried_again() {
     back.join().unwrap();
     change(&store, 1).unwrap();
     assert_durable(&spawn, &device, 0..2);
+}
+
+/// The write and the flush behind it fail as one, and take along what had been written before: data of the same batch, and data that a later
+/// one names.
+#[test]
+fn a_write_through_that_fails_once_is_repeated_with_all_that_was_lost_with_it() {
+    let (spawn, device, store) = bench(quiet());
+    device.writes_through.store(true, Ordering::SeqCst);
+    let runs = [allocate(&store, 1), allocate(&store, 1)];
+    let data = runs.map(|run| write(&store, run, 7));
+    data.iter().for_each(|data| block_on(data.wait()).unwrap());
+    let first = name(&store, 100, runs[0], &data[0]);
+    let writes_before = store.device_counters().writes;
+    device.fail_next.store(true, Ordering::SeqCst);
+    block_on(store.sync(first)).unwrap();
+    block_on(store.sync(name(&store, 101, runs[1], &data[1]))).unwrap();
+    // Each batch, the first one again, and both data.
+    assert_eq!(store.device_counters().writes - writes_before, 5);
+    let (crashed, _) =
+        block_on(Store::open(device.inner.snapshot(), StoreOptions::default(), spawn.clone())).unwrap();
+    for object in [100, 101] {
+        assert!(block_on(crashed.get(key(object))).unwrap().is_some());
+    }
 }
 
 /// Each is one checkpoint, and tried again elsewhere as others are.
