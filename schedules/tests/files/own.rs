@@ -1,15 +1,16 @@
-//! What the search over schedules has for itself of a setup: a device that is late and flushes behind writes, and nothing by luck.
+//! What the search over schedules has for itself of a setup: a device that is late, fails and flushes behind writes, and nothing by luck.
 
 use crate::shared::setup::{SearchOwn, Setup};
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use syncline_device::{Device, MemoryDevice, Spawn};
+use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_fs::types::Timestamp;
 use syncline_fs::{Clock, Options};
 use syncline_schedules::{LateDevice, Pace};
-use syncline_sim::{RecordingDevice, ThroughDevice};
+use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
 use syncline_store::{FormatOptions, StoreOptions};
 
 /// What the search over schedules chooses.
@@ -21,6 +22,8 @@ pub struct Own {
     pub through: bool,
     /// How the device takes its time; none of it takes any without.
     pub pace: Option<Pace>,
+    /// One among so many writes fails. That is no reason for anything above to fail.
+    pub one_fails_in: Option<u64>,
 }
 
 /// A life of a few steps of a few hands.
@@ -34,6 +37,7 @@ pub fn few_hands(seed: u64, random: &mut impl Rng) -> Setup {
             slow_one_in: [0, 0, 3, 12][random.random_range(0..4)],
             slowest: slowest[random.random_range(0..3)],
         }),
+        one_fails_in: [None, None, None, None, Some(8), Some(60)][random.random_range(0..6)],
     };
     Setup {
         steps: random.random_range(1..4),
@@ -48,7 +52,11 @@ impl SearchOwn for Own {
     const IMAGE_BYTES: u64 = 32 << 20;
 
     fn after_a_power_cut(self) -> Self {
-        Self { pace: None, ..self }
+        Self { pace: None, one_fails_in: None, ..self }
+    }
+
+    fn device_fails(self) -> bool {
+        self.one_fails_in.is_some()
     }
 
     fn format_options(self, options: FormatOptions) -> FormatOptions {
@@ -61,9 +69,13 @@ impl SearchOwn for Own {
         image: Arc<MemoryDevice>,
         spawn: &Arc<dyn Spawn>,
     ) -> (Arc<RecordingDevice>, Arc<dyn Device>) {
-        let below: Arc<dyn Device> = match self.pace {
-            Some(pace) => LateDevice::start(image, spawn, pace, seed),
+        let failing: Arc<dyn Device> = match self.one_fails_in {
+            Some(writes) => one_fails(writes, image, seed),
             None => image,
+        };
+        let below: Arc<dyn Device> = match self.pace {
+            Some(pace) => LateDevice::start(failing, spawn, pace, seed),
+            None => failing,
         };
         let recording = RecordingDevice::new(below);
         match self.through {
@@ -82,6 +94,18 @@ impl SearchOwn for Own {
         fs.clock = Arc::new(CountingClock(AtomicU64::new(1_000_000_000)));
         fs.receipts_max = 16;
     }
+}
+
+/// The image, of which one among so many writes fails, or is done in part.
+fn one_fails(writes: u64, image: Arc<MemoryDevice>, seed: u64) -> Arc<FaultDevice> {
+    let device = FaultDevice::seeded(image, seed);
+    let mut random = StdRng::seed_from_u64(seed);
+    device.add(Fault {
+        after: random.random_range(0..writes),
+        effect: if random.random() { Effect::Error } else { Effect::Partial },
+        ..Fault::next(Operation::Write, 1)
+    });
+    device
 }
 
 /// A clock that goes on by a microsecond whenever somebody looks at it.

@@ -1,6 +1,7 @@
 //! What those do who meet at a few files: one who changes them, others who leave their contents alone, and syncs.
 
 use super::ledger::Ledger;
+use super::setup::SearchOwn;
 use super::world::World;
 use super::{files, names, owner, whole};
 use rand::Rng;
@@ -47,7 +48,14 @@ pub fn sync(world: &World, hand: u64, random: &mut StdRng) {
     match way {
         4 => world.must(block_on(fs.sync_many(&[ino], 0))),
         5 => world.must(block_on(fs.syncfs())),
-        6 => drop(world.must(block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write()))))),
+        6 => {
+            let made = block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write())));
+            // It is one checkpoint, and is not tried again.
+            let met: &[i32] = if world.setup.own.device_fails() { &[5] } else { &[] };
+            if world.expect(made, met).is_none() {
+                return;
+            }
+        }
         // The name is there, so what was written before it got it is, too; and so with what a barrier came before.
         7 if !rename(world, index) => return,
         7 => world.must(block_on(fs.fsync(world.keep, false))),

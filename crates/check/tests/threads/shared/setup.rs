@@ -19,6 +19,11 @@ pub trait SearchOwn: Copy + Debug + Sized {
     /// The same for whoever looks what a power cut has left: nothing gets in their way.
     fn after_a_power_cut(self) -> Self;
 
+    /// Single writes of the device fail.
+    fn device_fails(self) -> bool {
+        false
+    }
+
     /// What is formatted, for a search that leaves less to chance.
     fn format_options(self, options: FormatOptions) -> FormatOptions {
         options
