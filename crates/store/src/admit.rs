@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
+use syncline_sync::asynchronous::MutexGuard;
 use syncline_sync::atomic::AtomicU64;
 use syncline_sync::{Event, EventListener};
 
@@ -129,6 +130,16 @@ impl Drop for Admitted {
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Held by whoever is next to get room.
+struct Turn<'a> {
+    /// How many had ended when one before waited in vain.
+    in_vain: MutexGuard<'a, Option<u64>>,
+    /// When waiting for others is over.
+    over: Sleep,
+    /// None of that time went by in waiting for the turn.
+    is_whole: bool,
+}
+
 /// Room for the nodes that a file changes which has dirty data, until it is dropped.
 pub(crate) struct Names(Arc<Store>);
 
@@ -233,7 +244,7 @@ impl Store {
             return Ok(admitted);
         }
         admitted.withdraw();
-        let mut turn = self.under_way.turn.lock().await;
+        let mut turn = self.take_turn().await;
         if let Some(admitted) = self.admit_in_turn(&mut turn, size, others, |room| room.holds(0)).await? {
             return Ok(admitted);
         }
@@ -277,7 +288,7 @@ impl Store {
         }
         admitted.withdraw();
         ended?;
-        let mut turn = self.under_way.turn.lock().await;
+        let mut turn = self.take_turn().await;
         for _ in 0..CHECKPOINTS_FOR_ROOM {
             let admitted = self.admit_in_turn(&mut turn, size, Others::AreAwaited, enough).await?;
             if let Some(admitted) = admitted {
@@ -291,19 +302,29 @@ impl Store {
         admitted.ok_or(StoreError::NoSpace)
     }
 
-    /// Waits until the room is `enough` with this change, for as long as only what others have begun takes it; `None` where it would not be
-    /// without these. Those who wait do so one after the other, and promise nothing: each would be in the way of all others. If nobody has
-    /// ended since one waited in vain, the next does not wait for them again.
+    /// Waits to be next to get room. The time that others are awaited runs from here on: of many who wait in vain each does so beside the
+    /// others, and not after them.
+    async fn take_turn(&self) -> Turn<'_> {
+        let over = self.spawn.sleep(OTHERS_END_MAX);
+        match self.under_way.turn.try_lock() {
+            Some(in_vain) => Turn { in_vain, over, is_whole: true },
+            None => Turn { in_vain: self.under_way.turn.lock().await, over, is_whole: false },
+        }
+    }
+
+    /// Waits until the room is `enough` with this change, for as long as only what others have begun takes it, and a checkpoint does not give
+    /// enough; `None` where it would not be without these. Those who wait do so one after the other, and promise nothing: each would be in the
+    /// way of all others. If nobody has ended since one waited in vain, the next does not wait for them again.
     async fn admit_in_turn(
         self: &Arc<Self>,
-        turn: &mut Option<u64>,
+        turn: &mut Turn<'_>,
         size: ChangeSize,
         others: Others,
         enough: impl Fn(Room) -> bool,
     ) -> Result<Option<Admitted>, StoreError> {
         let ends = || self.under_way.ends.load(Ordering::Acquire);
-        let waits = others == Others::AreAwaited && *turn != Some(ends());
-        let mut over = self.spawn.sleep(if waits { OTHERS_END_MAX } else { Duration::ZERO });
+        let waits = others == Others::AreAwaited && *turn.in_vain != Some(ends());
+        let mut checkpointed = false;
         loop {
             let admitted = Admitted::begin(self, size);
             if enough(self.room()) {
@@ -318,9 +339,17 @@ impl Store {
             if enough(self.room_with(self.under_way.size().and(size))) {
                 continue;
             }
-            if !self.before(&mut over, ended, OTHERS_END_PAUSE).await {
-                if waits {
-                    *turn = Some(ends());
+            if !checkpointed {
+                // What is in memory needs less than the worst case, and what was freed is held back until then. If it fails, others may
+                // end all the same.
+                checkpointed = true;
+                self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
+                let _ = self.checkpoint_for_room().await;
+                continue;
+            }
+            if !waits || !self.before(&mut turn.over, ended, OTHERS_END_PAUSE).await {
+                if waits && turn.is_whole {
+                    *turn.in_vain = Some(ends());
                 }
                 return Err(StoreError::NoSpace);
             }

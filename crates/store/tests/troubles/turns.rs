@@ -3,7 +3,7 @@
 use crate::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline_device::block_on;
 use syncline_store::{Admission, ChangeSize, Store, StoreOptions, Transaction};
 
@@ -182,4 +182,57 @@ fn one_that_does_not_wait_keeps_nobody_from_waiting() {
     std::thread::sleep(Duration::from_millis(500));
     drop(large);
     waiting.join().unwrap().unwrap();
+}
+
+/// Others have room for as long as they like, but a checkpoint gives back more than is wanted.
+#[test]
+fn a_checkpoint_is_taken_before_anybody_waits_for_others() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    let all = fill(&store, 400, 1000);
+    let large = store.promise(ChangeSize::with(0, 1 << 20));
+    let mut frees = Transaction::new();
+    let mut blocks = 0;
+    for (object, run) in all {
+        if blocks < 1500 {
+            frees.free(run);
+            frees.delete(key(object));
+            blocks += run.blocks;
+        }
+    }
+    store.commit(frees).unwrap();
+    assert!(!store.is_roomy(0));
+    let admitted = block_on(store.admit(Admission::Grow)).map(drop);
+    drop(large);
+    assert!(admitted.is_ok(), "{blocks} blocks were freed: {admitted:?}; {:?}", store.space());
+}
+
+/// Of many who wait in vain none waits for the others' waits, although others come and go all the time.
+#[test]
+fn who_waits_in_vain_does_so_beside_the_others() {
+    let spawn = background();
+    let store = open(image(16, &spawn), quiet(), &spawn);
+    fill(&store, 400, 1000);
+    assert!(block_on(store.admit(Admission::Grow)).is_ok());
+    let large = || store.promise(ChangeSize::with(0, 4 << 20));
+    let stop = AtomicBool::new(false);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let (mut held, stop, large) = (large(), &stop, &large);
+        scope.spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                let next = large();
+                drop(std::mem::replace(&mut held, next));
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let waiting: Vec<_> =
+            (0..5).map(|_| scope.spawn(|| block_on(store.admit(Admission::Grow)).map(drop))).collect();
+        for one in waiting {
+            assert!(one.join().unwrap().is_err(), "there was no room at any time");
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(12), "each waits five seconds, and all {took:?}");
 }
