@@ -355,7 +355,8 @@ impl Store {
             makes_room |= table.removes();
             table.write(&state.table, &mut superblock, &self.space, &self.tracker, started)?;
         }
-        if !makes_room && !self.leaves_room_to_open() {
+        let table_blocks = table.as_ref().map_or(state.table.blocks.len(), NewTable::blocks) as u64;
+        if !makes_room && !self.leaves_room_to_open(table_blocks) {
             // With a snapshot, which keeps what is replaced, each checkpoint takes a little more.
             return Err(StoreError::NoSpace);
         }

@@ -181,9 +181,11 @@ impl Store {
 
     /// A segment and an epoch for the log to come.
     pub(crate) fn new_log(&self) -> Result<NewLog, StoreError> {
-        let blocks = self.segment_blocks();
+        let most = self.segment_blocks();
+        // What the checkpoint needs that begins it is not the log's.
+        let most = if self.has_room_for_log(most) { most } else { LEAST_SEGMENT_BLOCKS };
         let segment =
-            NewSegment::allocate(&self.space, blocks, LEAST_SEGMENT_BLOCKS).ok_or(StoreError::NoSpace)?;
+            NewSegment::allocate(&self.space, most, LEAST_SEGMENT_BLOCKS).ok_or(StoreError::NoSpace)?;
         let epoch = match self.options.epoch {
             Some(given) => epoch_after(given, self.commit.lock().generation),
             None => rand::random(),

@@ -9,7 +9,7 @@
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
 use crate::memtable::{Layers, Memtable};
-use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
+use crate::room::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
 use crate::seal::LogState;
 use crate::slots::{ReadSlots, read_superblocks};
 use crate::snapshots::Table;
@@ -154,7 +154,14 @@ impl Store {
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         space.fence(end);
-        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed)?);
+        let segment = match options.read_only {
+            true => log.segment,
+            false => {
+                let most = first_segment_blocks(geometry, &space, table.blocks.len() as u64);
+                space.allocate(Class::Log, most, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?
+            }
+        };
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed, segment));
         *store.layers.write() = Layers {
             active: replayed.memtable,
             frozen: None,
@@ -480,7 +487,7 @@ pub(crate) fn chain(
     }
 }
 
-/// A store around what replay found, with a log of its own in a new epoch.
+/// A store around what replay found, with a log of its own in a new epoch, which begins with `segment`.
 pub(crate) fn assemble(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
@@ -488,14 +495,10 @@ pub(crate) fn assemble(
     superblock: &Superblock,
     space: Arc<Space>,
     replayed: &Replayed,
-) -> Result<Store, StoreError> {
+    segment: BlockRun,
+) -> Store {
     let geometry = superblock.geometry;
     let segment_blocks = segment_blocks(geometry.total_blocks);
-    let segment = if options.read_only {
-        superblock.log.segment
-    } else {
-        space.allocate(Class::Log, segment_blocks, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?
-    };
     let epoch = options.epoch.unwrap_or_else(rand::random);
     let start = LogStart::first_in(segment, replayed.end.seq, replayed.end.prev);
     let log = LogState {
@@ -516,7 +519,7 @@ pub(crate) fn assemble(
         objects: replayed.objects,
     };
     let geometry = Arc::new(SharedGeometry::new(geometry));
-    Ok(Store {
+    Store {
         spawn,
         tree: Tree::of_shared(tracker.clone(), geometry.clone(), options.node_cache_bytes),
         tracker,
@@ -556,5 +559,5 @@ pub(crate) fn assemble(
         begun: AtomicBool::new(false),
         growing: Default::default(),
         options,
-    })
+    }
 }

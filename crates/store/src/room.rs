@@ -6,7 +6,8 @@
 use crate::memtable::Memtable;
 use crate::{Canary, ChangeSize, Store};
 use std::sync::atomic::Ordering;
-use syncline_space::Free;
+use syncline_format::Geometry;
+use syncline_space::{Free, Space};
 
 /// Nodes of fewer blocks find a place nearly everywhere; the log begins with a segment of so many.
 pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
@@ -116,12 +117,13 @@ impl Store {
 
     /// True when the checkpoint in flight leaves what it takes to open the image again, and to make room then; or takes no more than it
     /// gives back.
-    pub(crate) fn leaves_room_to_open(&self) -> bool {
-        let nothing = ChangeSize { items: 0, bytes: 0 };
+    ///
+    /// A snapshot less is a new table, of about as many blocks as the present one.
+    pub(crate) fn leaves_room_to_open(&self, table_blocks: u64) -> bool {
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
-        let blocks = segment + self.checkpoint_blocks(nothing, 0) + self.floor_blocks() / 4;
-        self.breaks(Canary::NoReserve)
-            || self.space.checkpoint_leaves(Free { blocks, whole: self.whole_blocks(blocks) })
+        let whole = segment + blocks_to_make_room(self.geometry(), &self.space);
+        let least = Free { blocks: whole + table_blocks, whole: self.whole_blocks(whole) };
+        self.breaks(Canary::NoReserve) || self.space.checkpoint_leaves(least)
     }
 
     /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
@@ -164,23 +166,41 @@ impl Store {
 
     /// The part of the reserve that is for whoever makes room on a full filesystem.
     pub(crate) fn floor_blocks(&self) -> u64 {
-        (self.geometry().total_blocks / 64).clamp(256, 16 * 1024)
+        floor_blocks(self.geometry())
     }
 
     /// Blocks that a checkpoint of a memtable of this size may need in the worst case: every leaf touched is written anew, with
     /// its parents, and what is added fills new nodes half.
     fn checkpoint_blocks(&self, memtable: ChangeSize, tree_nodes: u64) -> u64 {
-        let node = self.geometry().node_blocks();
-        let touched = (memtable.items * 2 + 2).min(tree_nodes + 2);
-        let added = 2 * memtable.bytes / u64::from(self.geometry().node_bytes) + 2;
-        let pages = self.space.map_reserve_blocks();
-        (touched + added) * node + pages
+        checkpoint_blocks(self.geometry(), &self.space, memtable, tree_nodes)
     }
 
     /// Blocks of a log segment: 4 MiB, less on a small image.
     pub(crate) fn segment_blocks(&self) -> u64 {
         segment_blocks(self.geometry().total_blocks)
     }
+}
+
+fn checkpoint_blocks(geometry: Geometry, space: &Space, memtable: ChangeSize, tree_nodes: u64) -> u64 {
+    let touched = (memtable.items * 2 + 2).min(tree_nodes + 2);
+    let added = 2 * memtable.bytes / u64::from(geometry.node_bytes) + 2;
+    (touched + added) * geometry.node_blocks() + space.map_reserve_blocks()
+}
+
+fn floor_blocks(geometry: Geometry) -> u64 {
+    (geometry.total_blocks / 64).clamp(256, 16 * 1024)
+}
+
+/// Blocks with which room can be made: for a checkpoint of next to nothing, in nodes and in pages of the space map.
+fn blocks_to_make_room(geometry: Geometry, space: &Space) -> u64 {
+    checkpoint_blocks(geometry, space, ChangeSize::default(), 0) + floor_blocks(geometry) / 4
+}
+
+/// Blocks of the first segment of a log: fewer than of others where too little would be left to make room, with a table of snapshots of
+/// so many blocks. The last checkpoint before may have left no more.
+pub(crate) fn first_segment_blocks(geometry: Geometry, space: &Space, table_blocks: u64) -> u64 {
+    let spare = space.free_blocks().saturating_sub(blocks_to_make_room(geometry, space) + table_blocks);
+    segment_blocks(geometry.total_blocks).min(spare).max(LEAST_SEGMENT_BLOCKS)
 }
 
 /// Blocks of a log segment: 4 MiB, or a 64th of a small image.

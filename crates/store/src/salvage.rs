@@ -98,7 +98,8 @@ impl Store {
         };
         let options =
             StoreOptions { read_only: true, node_cache_bytes: NODE_CACHE_BYTES, ..StoreOptions::default() };
-        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed)?);
+        let segment = superblock.log.segment;
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed, segment));
         *store.layers.write() = Layers {
             active: replayed.memtable,
             frozen: None,

@@ -177,6 +177,11 @@ impl NewTable {
         matches!(self.change, TableChange::Delete { .. })
     }
 
+    /// Blocks that it takes, once it is written.
+    pub(crate) fn blocks(&self) -> usize {
+        self.table.blocks.len()
+    }
+
     /// Writes it, and lets the superblock that will be written point to it. After an error, and once no write is under way,
     /// `undo` gives its blocks back.
     pub(crate) fn write(

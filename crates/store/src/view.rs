@@ -61,7 +61,8 @@ async fn show(
         loaded => loaded?,
     };
     let options = StoreOptions { read_only: true, ..options };
-    let store = assemble(tracker, options, spawn, superblock, space, &Replayed::nothing(superblock))?;
+    let (nothing, segment) = (Replayed::nothing(superblock), superblock.log.segment);
+    let store = assemble(tracker, options, spawn, superblock, space, &nothing, segment);
     *store.layers.write() =
         Layers { root: superblock.tree, tree_nodes: superblock.tree_nodes, ..Layers::default() };
     store.health.end_writing("it is a snapshot");

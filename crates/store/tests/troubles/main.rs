@@ -3,6 +3,7 @@
 mod bad_sector;
 mod closing;
 mod idle;
+mod kept;
 mod late;
 mod late_retry;
 mod leaving_log;

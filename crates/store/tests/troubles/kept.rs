@@ -1,0 +1,109 @@
+//! What is left on an image where snapshots keep everything that is replaced: enough to open it again, and to delete a snapshot then.
+
+use crate::support::{background, block, image, key, open, quiet};
+use std::sync::Arc;
+use syncline_device::{MemoryDevice, Spawn, block_on};
+use syncline_format::BlockRun;
+use syncline_format::snapshots::SNAPSHOTS_MAX;
+use syncline_store::{Store, StoreError, Transaction};
+
+/// Items that lie in leaves of their own are so far apart.
+const APART: u64 = 6;
+
+/// Items of which few fit a leaf, and snapshots that keep all of them.
+fn items_in_snapshots(
+    mib: u64,
+    items: u64,
+    snapshots: usize,
+) -> (Arc<dyn Spawn>, Arc<MemoryDevice>, Arc<Store>) {
+    let spawn = background();
+    let memory = image(mib, &spawn);
+    let store = open(memory.clone(), quiet(), &spawn);
+    for first in (0..items).step_by(100) {
+        let mut transaction = Transaction::new();
+        (first..items.min(first + 100)).for_each(|n| transaction.put(key(1000 + n), vec![7; 3000]));
+        store.commit(transaction).unwrap();
+        block_on(store.checkpoint()).unwrap();
+    }
+    for n in 0..snapshots {
+        block_on(store.create_snapshot(&n.to_string(), n as u64)).unwrap();
+    }
+    (spawn, memory, store)
+}
+
+/// Takes blocks for data until so few are free.
+fn fill_to(store: &Arc<Store>, free: u64) -> Vec<(u64, BlockRun)> {
+    let (mut all, mut object) = (Vec::new(), 1_000_000);
+    loop {
+        let now = store.space().free;
+        if now <= free + 20 {
+            return all;
+        }
+        // There may be less than an ordinary writer may have.
+        let mut room = store.reserve_again((now - free - 16).min(200));
+        while room.blocks() > 0 {
+            let run = store.allocate(&mut room, 200, None).unwrap();
+            let data = store.write_data(run, (0..run.blocks).map(|_| block(0)).collect());
+            let mut names = Transaction::new();
+            names.name_data(&data, run);
+            names.put(key(object), "x");
+            store.commit(names).unwrap();
+            all.push((object, run));
+            object += 1;
+        }
+        block_on(store.checkpoint()).unwrap();
+    }
+}
+
+/// Changes item after item, each in a leaf of its own, until there is no room for another checkpoint; how many got some.
+fn change_until_full(store: &Store, items: u64, first: u64) -> u64 {
+    for n in (first..items).step_by(APART as usize) {
+        let mut change = Transaction::new();
+        change.put(key(1000 + n), vec![8; 3000]);
+        store.commit(change).unwrap();
+        match block_on(store.checkpoint()) {
+            Ok(()) => {}
+            Err(StoreError::NoSpace) => return n,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("there is room for all: {:?}", store.space());
+}
+
+/// Opens what a crash leaves, and deletes a snapshot.
+fn opens_and_deletes(memory: &MemoryDevice, spawn: &Arc<dyn Spawn>) -> Result<(), String> {
+    let opened = block_on(Store::open(memory.snapshot(), quiet(), spawn.clone()));
+    let (store, _) = opened.map_err(|error| format!("open: {error}"))?;
+    let free = store.space().free;
+    block_on(store.delete_snapshot("0")).map_err(|error| format!("delete: {error}; {free} blocks were free"))
+}
+
+/// The log takes no more at opening than leaves a snapshot its end.
+#[test]
+fn the_log_of_the_next_mount_leaves_room_to_delete_a_snapshot() {
+    let (spawn, memory, store) = items_in_snapshots(64, 2000, SNAPSHOTS_MAX);
+    fill_to(&store, 700);
+    // The log's last segments are short, and give nothing back when they are left.
+    for n in 0.. {
+        let mut change = Transaction::new();
+        (0..16).for_each(|i| change.put(key(2_000_000 + n * 16 + i), vec![9; 3000]));
+        let op = store.commit(change).unwrap();
+        block_on(store.sync(op)).unwrap();
+        if store.space().free <= 560 {
+            break;
+        }
+    }
+    change_until_full(&store, 2000, 0);
+    assert_eq!(opens_and_deletes(&memory, &spawn), Ok(()));
+    assert_eq!(block_on(store.delete_snapshot("0")).map_err(|error| error.to_string()), Ok(()));
+}
+
+/// As many snapshots as there can be: the table without one of them takes room, too.
+#[test]
+fn there_is_room_to_delete_one_of_many_snapshots() {
+    let (spawn, memory, store) = items_in_snapshots(16, 900, SNAPSHOTS_MAX);
+    fill_to(&store, 330);
+    change_until_full(&store, 900, 0);
+    assert_eq!(opens_and_deletes(&memory, &spawn), Ok(()));
+    assert_eq!(block_on(store.delete_snapshot("0")).map_err(|error| error.to_string()), Ok(()));
+}
