@@ -47,6 +47,12 @@ impl Pending {
         self.by_generation.values().flatten().copied()
     }
 
+    /// What is released when a superblock of `generation` is durable, and what was before.
+    pub(crate) fn released_by(&self, generation: u64) -> impl Iterator<Item = BlockRun> + '_ {
+        let runs = self.by_generation.range(..=generation).flat_map(|(_, runs)| runs);
+        runs.copied().chain(self.released())
+    }
+
     /// Everything that waits, whether or not a snapshot keeps it.
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
         let draining = self.draining.iter().map(|(_, runs)| runs);

@@ -368,24 +368,21 @@ impl Space {
     }
 
     /// True when so much will be free as soon as the superblock of the checkpoint in flight is durable and readers have ended, or when that
-    /// takes no more than it gives back.
+    /// takes no more than it gives back. What is freed meanwhile does not count: a crash after that superblock finds it in use.
     pub fn checkpoint_leaves(&self, least: Free) -> bool {
         let state = self.lock();
         let is_enough = |live: &LiveMap| live.free() >= least.blocks && live.whole() >= least.whole;
+        let Some(flight) = &state.in_flight else { return true };
         if is_enough(&state.live) {
             return true;
         }
-        let (mut waiting, mut gives) = (Vec::new(), Vec::new());
-        let mut takes = 0;
-        if let Some(flight) = &state.in_flight {
-            gives = state.kept.others(sorted_and_joined(flight.freed().collect()));
-            takes = flight.named().map(|run| run.blocks).sum();
-        }
-        if blocks_of(&gives) >= takes {
+        let gives = state.kept.others(sorted_and_joined(flight.freed().collect()));
+        if blocks_of(&gives) >= flight.named().map(|run| run.blocks).sum() {
             return true;
         }
         let front = BlockRun::new(0, state.fence);
-        waiting.extend(state.kept.others(sorted_and_joined(state.pending.runs().collect())));
+        let waiting = state.pending.released_by(flight.generation).collect();
+        let waiting = state.kept.others(sorted_and_joined(waiting));
         let mut live = state.live.clone();
         live.clear(&waiting.into_iter().chain(gives).filter_map(|run| clip(run, front)).collect::<Vec<_>>());
         is_enough(&live)

@@ -2,10 +2,12 @@
 
 use crate::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
 use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_format::BlockRun;
 use syncline_format::snapshots::SNAPSHOTS_MAX;
-use syncline_store::{Store, StoreError, Transaction};
+use syncline_store::{GiveWay, Store, StoreError, StoreOptions, Transaction};
 
 /// Items that lie in leaves of their own are so far apart.
 const APART: u64 = 6;
@@ -106,4 +108,48 @@ fn there_is_room_to_delete_one_of_many_snapshots() {
     change_until_full(&store, 900, 0);
     assert_eq!(opens_and_deletes(&memory, &spawn), Ok(()));
     assert_eq!(block_on(store.delete_snapshot("0")).map_err(|error| error.to_string()), Ok(()));
+}
+
+/// What is freed while a checkpoint is on its way is not free if the power fails after it.
+#[test]
+fn a_checkpoint_does_not_count_on_what_is_freed_behind_it() {
+    let (spawn, memory, store) = items_in_snapshots(16, 900, SNAPSHOTS_MAX);
+    let freed = fill_to(&store, 330).into_iter().max_by_key(|(_, run)| run.blocks).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    let (mut wrong, mut taken) = (Vec::new(), 0);
+    for leaves in 30..90 {
+        let image = memory.snapshot();
+        let (armed, target) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Weak::<Store>::new())));
+        let give_way = {
+            let (armed, target) = (armed.clone(), target.clone());
+            GiveWay::calling(move |place| {
+                if place.file().ends_with("checkpoint.rs") && armed.swap(false, Ordering::SeqCst) {
+                    let mut frees = Transaction::new();
+                    frees.free(freed.1);
+                    frees.delete(key(freed.0));
+                    target.lock().unwrap().upgrade().unwrap().commit(frees).unwrap();
+                }
+            })
+        };
+        let store = open(image.clone(), StoreOptions { give_way, ..quiet() }, &spawn);
+        *target.lock().unwrap() = Arc::downgrade(&store);
+        let mut change = Transaction::new();
+        (0..leaves).for_each(|n| change.put(key(1000 + n * APART), vec![8; 3000]));
+        store.commit(change).unwrap();
+        armed.store(true, Ordering::SeqCst);
+        match block_on(store.checkpoint()) {
+            Err(StoreError::NoSpace) => {}
+            Err(error) => panic!("{error}"),
+            Ok(()) => {
+                taken += 1;
+                let left = store.space().free;
+                if let Err(error) = opens_and_deletes(&image, &spawn) {
+                    wrong.push(format!("{leaves} leaves, {left} blocks left: {error}"));
+                }
+            }
+        }
+        assert!(!armed.load(Ordering::SeqCst), "something was freed meanwhile");
+    }
+    assert!(taken > 0 && wrong.is_empty(), "{taken} checkpoints; {wrong:#?}");
 }
