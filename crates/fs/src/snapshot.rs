@@ -2,20 +2,30 @@
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use syncline_store::{Canary, Snapshot, SnapshotUsage};
+use syncline_store::{Canary, Snapshot, SnapshotUsage, StoreError};
+
+/// How often a snapshot is tried beside those who write to a full filesystem.
+const TRIES_MAX: u32 = 3;
 
 impl Filesystem {
     /// Makes a snapshot: what was written before this call is in it, and it is durable when this returns. Writers go on meanwhile.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
-        if !self.store.breaks(Canary::SnapshotWithoutData) {
-            self.log_access_times().await?;
-            self.write_back().await?;
+        let mut tries = 1;
+        loop {
+            if !self.store.breaks(Canary::SnapshotWithoutData) {
+                self.log_access_times().await?;
+                self.write_back().await?;
+            }
+            self.store.give_way();
+            let now = self.now();
+            let seconds = u64::try_from(now.seconds).unwrap_or(0);
+            let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));
+            match self.store.create_snapshot(name, created_ns).await {
+                // What others have written meanwhile must have room beside it.
+                Err(StoreError::NoSpace) if tries < TRIES_MAX && self.data.dirty_bytes() > 0 => tries += 1,
+                made => return Ok(made?),
+            }
         }
-        self.store.give_way();
-        let now = self.now();
-        let seconds = u64::try_from(now.seconds).unwrap_or(0);
-        let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));
-        Ok(self.store.create_snapshot(name, created_ns).await?)
     }
 
     /// Deletes a snapshot that is not mounted anywhere. What only it kept is free when this returns.

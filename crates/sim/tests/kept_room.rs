@@ -37,6 +37,9 @@ impl Rig {
         if let Err(error) = self.mount_after_crash() {
             wrong.push(format!("mount after a crash: {error}"));
         }
+        if let Err(error) = self.delete_after_crash() {
+            wrong.push(format!("delete of the snapshot after a crash: {error}"));
+        }
         let deleted = block_on(self.fs.delete_snapshot("all")).map_err(|error| error.to_string());
         let closed = block_on(self.fs.close()).map_err(|error| error.to_string());
         let stored = block_on(self.fs.store().close()).map_err(|error| error.to_string());
@@ -98,6 +101,12 @@ impl Rig {
         );
     }
 
+    /// Deletes the snapshot in the mount that follows a crash now.
+    fn delete_after_crash(&self) -> Result<(), String> {
+        let fs = open(self.memory.snapshot(), &self.spawn)?;
+        block_on(fs.delete_snapshot("all")).map_err(|error| error.to_string())
+    }
+
     /// What the mount answers that follows a crash now.
     fn mount_after_crash(&self) -> Result<(), String> {
         let fs = open(self.memory.snapshot(), &self.spawn)?;
@@ -151,6 +160,44 @@ fn small_writes_beside_a_snapshot_are_synced() {
 #[test]
 fn blocks_beside_a_snapshot_are_synced() {
     small_writes(16384, 6, 6000, 2900, 4096);
+}
+
+/// Files are written while there is no snapshot, and one is made before they are synced, as beside a snapshot's own write-back.
+fn written_before_the_snapshot(len: usize) {
+    let rig = Rig::begin(64, 16384, 6000, 2900);
+    rig.fill(400);
+    let files = rig.files.iter().step_by(6).copied();
+    let accepted: Vec<_> = files.take_while(|ino| write(&rig.fs, *ino, 0, len).is_ok()).collect();
+    rig.tell("accepted");
+    let made = block_on(rig.fs.store().create_snapshot("all", 1)).map(drop);
+    rig.tell("after the snapshot");
+    let mut wrong = Vec::new();
+    let mut synced = 0;
+    for ino in &accepted {
+        match block_on(rig.fs.fsync(*ino, false)) {
+            Ok(()) => synced += 1,
+            Err(error) => {
+                wrong.push(format!("fsync after {synced} of {}: {error}", accepted.len()));
+                break;
+            }
+        }
+    }
+    rig.tell("synced");
+    if made.is_err() {
+        block_on(rig.fs.create_snapshot("all")).unwrap();
+    }
+    rig.end(&mut wrong);
+    assert!(wrong.is_empty(), "the snapshot {made:?}, {synced} of {} synced; {wrong:#?}", accepted.len());
+}
+
+#[test]
+fn small_writes_before_a_snapshot_are_synced() {
+    written_before_the_snapshot(100);
+}
+
+#[test]
+fn blocks_before_a_snapshot_are_synced() {
+    written_before_the_snapshot(4096);
 }
 
 /// Every file is read.

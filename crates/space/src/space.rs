@@ -367,25 +367,30 @@ impl Space {
         ready
     }
 
-    /// True when so much will be free as soon as the superblock of the checkpoint in flight is durable and readers have ended, or when that
-    /// takes no more than it gives back. What is freed meanwhile does not count: a crash after that superblock finds it in use.
+    /// True when so much will be free as soon as the superblock of the checkpoint in flight is durable and readers have ended. What is freed
+    /// meanwhile does not count: a crash after that superblock finds it in use.
     pub fn checkpoint_leaves(&self, least: Free) -> bool {
         let state = self.lock();
         let is_enough = |live: &LiveMap| live.free() >= least.blocks && live.whole() >= least.whole;
-        let Some(flight) = &state.in_flight else { return true };
+        let Some(flight) = &state.in_flight else { return is_enough(&state.live) };
         if is_enough(&state.live) {
             return true;
         }
-        let gives = state.kept.others(sorted_and_joined(flight.freed().collect()));
-        if blocks_of(&gives) >= flight.named().map(|run| run.blocks).sum() {
-            return true;
-        }
         let front = BlockRun::new(0, state.fence);
-        let waiting = state.pending.released_by(flight.generation).collect();
+        let waiting = flight.freed().chain(state.pending.released_by(flight.generation)).collect();
         let waiting = state.kept.others(sorted_and_joined(waiting));
         let mut live = state.live.clone();
-        live.clear(&waiting.into_iter().chain(gives).filter_map(|run| clip(run, front)).collect::<Vec<_>>());
+        live.clear(&waiting.into_iter().filter_map(|run| clip(run, front)).collect::<Vec<_>>());
         is_enough(&live)
+    }
+
+    /// True when the checkpoint in flight takes no more than it gives back.
+    pub fn checkpoint_gives_what_it_takes(&self) -> bool {
+        let state = self.lock();
+        state.in_flight.as_ref().is_none_or(|flight| {
+            let gives = state.kept.others(sorted_and_joined(flight.freed().collect()));
+            blocks_of(&gives) >= flight.named().map(|run| run.blocks).sum()
+        })
     }
 
     /// Blocks that were freed for good and that only pins keep from being reused.

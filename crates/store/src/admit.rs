@@ -140,7 +140,8 @@ struct Turn<'a> {
     is_whole: bool,
 }
 
-/// Room for the nodes that a file changes which has dirty data, until it is dropped.
+/// Room for the nodes that a file changes which has dirty data, until it is dropped. It is taken only beside a snapshot, and known before
+/// there is one.
 pub(crate) struct Names(Arc<Store>);
 
 impl Names {
@@ -153,7 +154,9 @@ impl Names {
 impl Drop for Names {
     fn drop(&mut self) {
         self.0.under_way.lasting.fetch_sub(1, Ordering::AcqRel);
-        self.0.under_way.tell_end();
+        if self.0.space.keeps_any() {
+            self.0.under_way.tell_end();
+        }
     }
 }
 

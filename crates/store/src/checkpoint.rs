@@ -356,6 +356,10 @@ impl Store {
             table.write(&state.table, &mut superblock, &self.space, &self.tracker, started)?;
         }
         let table_blocks = table.as_ref().map_or(state.table.blocks.len(), NewTable::blocks) as u64;
+        let adds = table.as_ref().is_some_and(NewTable::adds);
+        if adds && !self.leaves_room_for_accepted(table_blocks) {
+            return Err(StoreError::NoSpace);
+        }
         if !makes_room && !self.leaves_room_to_open(table_blocks) {
             // With a snapshot, which keeps what is replaced, each checkpoint takes a little more.
             return Err(StoreError::NoSpace);

@@ -123,6 +123,26 @@ impl Store {
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
         let whole = segment + blocks_to_make_room(self.geometry(), &self.space);
         let least = Free { blocks: whole + table_blocks, whole: self.whole_blocks(whole) };
+        self.breaks(Canary::NoReserve)
+            || self.space.checkpoint_gives_what_it_takes()
+            || self.space.checkpoint_leaves(least)
+    }
+
+    /// True when the checkpoint in flight, of which a snapshot is made, leaves room for all that was accepted before as well: the nodes in
+    /// which that will be named give nothing back any more.
+    pub(crate) fn leaves_room_for_accepted(&self, table_blocks: u64) -> bool {
+        let (active, tree_nodes) = {
+            let layers = self.layers.read();
+            (size_of(&layers.active), layers.tree_nodes)
+        };
+        let coming = self.under_way.size().and(self.under_way.lasting()).in_memory();
+        let data = self.reserved.load(Ordering::Acquire);
+        let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
+        let whole = segment
+            + blocks_to_make_room(self.geometry(), &self.space)
+            + self.checkpoint_blocks(active.and(coming), tree_nodes)
+            + data / DATA_PER_METADATA;
+        let least = Free { blocks: whole + data + table_blocks, whole: self.whole_blocks(whole) };
         self.breaks(Canary::NoReserve) || self.space.checkpoint_leaves(least)
     }
 
@@ -152,15 +172,17 @@ impl Store {
 
     /// Blocks that the checkpoints may need of what is in memory, and of the changes that were admitted and will be.
     fn needed_blocks(&self, coming: ChangeSize) -> u64 {
+        // Where nothing is kept, a checkpoint of what is named gives back what it takes.
+        let coming = match self.space.keeps_any() {
+            true => coming.and(self.under_way.lasting()),
+            false => coming,
+        };
         let layers = self.layers.read();
-        let size =
-            |memtable: &Memtable| ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 };
-        let coming = coming.and(self.under_way.lasting());
-        let active = size(&layers.active).and(coming.in_memory());
+        let active = size_of(&layers.active).and(coming.in_memory());
         let frozen = layers
             .frozen
             .as_ref()
-            .map_or(0, |frozen| self.checkpoint_blocks(size(frozen), layers.tree_nodes));
+            .map_or(0, |frozen| self.checkpoint_blocks(size_of(frozen), layers.tree_nodes));
         self.checkpoint_blocks(active, layers.tree_nodes) + frozen
     }
 
@@ -179,6 +201,10 @@ impl Store {
     pub(crate) fn segment_blocks(&self) -> u64 {
         segment_blocks(self.geometry().total_blocks)
     }
+}
+
+fn size_of(memtable: &Memtable) -> ChangeSize {
+    ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 }
 }
 
 fn checkpoint_blocks(geometry: Geometry, space: &Space, memtable: ChangeSize, tree_nodes: u64) -> u64 {

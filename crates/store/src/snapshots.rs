@@ -177,6 +177,11 @@ impl NewTable {
         matches!(self.change, TableChange::Delete { .. })
     }
 
+    /// True when it has a snapshot more.
+    pub(crate) fn adds(&self) -> bool {
+        matches!(self.change, TableChange::Create { .. })
+    }
+
     /// Blocks that it takes, once it is written.
     pub(crate) fn blocks(&self) -> usize {
         self.table.blocks.len()

@@ -116,7 +116,7 @@ async fn write_leased(
     // What has room already needs no more.
     let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
     // Promised before it is looked whether there is room for the blocks beside it.
-    let names = (fs.store.keeps_replaced() && !has_names(inode)).then(|| Reservation::of_names(&fs.store));
+    let names = (!has_names(inode)).then(|| Reservation::of_names(&fs.store));
     let mut reservation = match reserve(fs, blocks).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
         reserved => reserved?,
