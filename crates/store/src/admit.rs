@@ -273,15 +273,19 @@ impl Store {
         if enough(room) {
             return Ok(admitted);
         }
-        // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
-        let ended = self.checkpoint_for_room().await;
-        self.health.writable()?;
         // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
         let passes = match admission {
             Admission::Finish => true,
             Admission::Change => false,
             _ => !self.space.keeps_any(),
         };
+        // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
+        let ended = match passes {
+            // Whatever comes of it. Who leaves a log may wait for this one.
+            true => self.checkpoint_for_room().await,
+            false => self.checkpoint_beside_others().await,
+        };
+        self.health.writable()?;
         if passes || enough(self.room()) {
             return Ok(admitted);
         }
@@ -298,7 +302,7 @@ impl Store {
                 return Ok(admitted);
             }
             // What others have committed meanwhile.
-            self.checkpoint_for_room().await?;
+            self.checkpoint_beside_others().await?;
             self.wait_for_readers(enough).await;
         }
         let admitted = self.admit_in_turn(&mut turn, size, Others::AreAwaited, enough).await?;
@@ -347,7 +351,7 @@ impl Store {
                 // end all the same.
                 checkpointed = true;
                 self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
-                let _ = self.checkpoint_for_room().await;
+                let _ = self.checkpoint_beside_others().await;
                 continue;
             }
             if !waits || !self.before(&mut turn.over, ended, OTHERS_END_PAUSE).await {
@@ -370,6 +374,15 @@ impl Store {
             true
         };
         or(over, woken).await
+    }
+
+    /// A checkpoint for room. That the device does not take what another has written is no answer for the caller, if the other can leave that
+    /// log soon.
+    async fn checkpoint_beside_others(&self) -> Result<(), StoreError> {
+        match self.checkpoint_for_room().await {
+            Err(StoreError::Device(_)) if self.log_was_left_soon().await => self.checkpoint_for_room().await,
+            ended => ended,
+        }
     }
 
     /// Waits until the room is `enough`, if only readers are in the way, who keep what was freed while they read it. Not for long: one of
@@ -454,10 +467,7 @@ impl Store {
             }
             self.health.writable()?;
             self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
-            match self.checkpoint_for_room().await {
-                Err(StoreError::Device(_)) if self.log_was_left_soon().await => {}
-                ended => ended?,
-            }
+            self.checkpoint_beside_others().await?;
         }
         self.wait_for_readers(|room| room.holds(blocks)).await;
         // What is under way takes less than it might, or nothing. Not for long: it may need a lease that the caller has.

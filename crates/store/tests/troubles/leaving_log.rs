@@ -6,7 +6,7 @@ use crate::support::{
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_device::block_on;
-use syncline_store::{StoreOptions, Transaction};
+use syncline_store::{Admission, StoreOptions, Transaction};
 
 /// The fsync that meets the sector waits until the log was left, and succeeds.
 fn sync_meets_a_bad_log(through: bool) {
@@ -99,6 +99,39 @@ fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
     let later = block_on(store.reserve(wanted)).map(drop);
     assert!(later.is_ok(), "there is room for {wanted} blocks: {later:?}");
     assert!(other.is_ok(), "write(2) of another file: {other:?}; a moment later: {later:?}");
+}
+
+/// The same of a rename, which may have of the reserve what a checkpoint gives back.
+#[test]
+fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {
+    let (_spawn, device, store) = bench(quiet());
+    let (begun, go) = place_elsewhere(&store);
+    // Blocks that are free after the next checkpoint.
+    let large = allocate(&store, 4096);
+    let op = name(&store, 99, large, &write(&store, large, 1));
+    block_on(store.sync(op)).unwrap();
+    give_up(&store, 99, large);
+    // The sector.
+    let run = allocate(&store, 1);
+    device.spoil(run.start..run.end());
+    let op = name(&store, 100, run, &write(&store, run, 1));
+    let syncing = {
+        let store = store.clone();
+        std::thread::spawn(move || block_on(store.sync(op)))
+    };
+    begun.recv().unwrap();
+    // All the others.
+    let _full = store.reserve_again(store.space().free - 500);
+    let other = {
+        let store = store.clone();
+        std::thread::spawn(move || block_on(store.admit(Admission::Change)).map(drop))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    drop(go);
+    syncing.join().unwrap().unwrap();
+    let other = other.join().unwrap();
+    let later = block_on(store.admit(Admission::Change)).map(drop);
+    assert!(later.is_ok() && other.is_ok(), "rename of another file: {other:?}; a moment later: {later:?}");
 }
 
 /// A snapshot is asked for while the log has a bad sector.
