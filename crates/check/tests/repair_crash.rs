@@ -6,7 +6,7 @@ use crate::common::survey::{survey, survey_for_reading};
 use crate::common::{sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, block_on};
-use syncline_check::{Condition, FindingKind, RepairOptions, repair};
+use syncline_check::{Condition, FindingKind, RepairOptions, repair, take_back};
 use syncline_sim::{CrashImages, RecordingDevice};
 
 /// One that needs a transaction, one that only needs superblocks, and those that build the image anew.
@@ -57,6 +57,43 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
                     let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
                     assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
                 }
+            }
+        }
+    }
+}
+
+/// Taking back may be cut off at any write, and be done again.
+#[test]
+fn a_crash_at_any_write_of_a_taking_back_is_ended_by_another() {
+    let place = tempfile::tempdir().unwrap();
+    for kind in [FindingKind::LinkCount, FindingKind::SpaceMapDamaged] {
+        let (device, inodes) = sample();
+        DAMAGES.iter().find(|(damaged, _)| *damaged == kind).unwrap().1(&device, inodes);
+        let (damaged, mounted) = (device.image(), survey_for_reading(device.snapshot()));
+        let undo = place.path().join(kind.name());
+        let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
+        let done = block_on(repair(device.clone(), spawn(), &options, &mut |_| {})).unwrap();
+        assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
+        let base = device.snapshot();
+        let recording = RecordingDevice::new(device.clone());
+        block_on(take_back(recording.clone(), &undo)).unwrap();
+        assert!(device.image() == damaged);
+        let events = recording.events();
+        let positions = events.len();
+        let mut images = CrashImages::new(&base, events, 7);
+        for position in 0..=positions {
+            for seed in 0..SEEDS {
+                let what =
+                    format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
+                let image = images.at(position, seed);
+                let shown = survey_for_reading(image.clone());
+                for (inode, seen) in &mounted {
+                    let now = shown.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
+                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
+                }
+                let again = block_on(take_back(image.clone(), &undo));
+                assert!(again.is_ok(), "{what}: {}", again.unwrap_err());
+                assert!(image.image() == damaged, "{what}");
             }
         }
     }

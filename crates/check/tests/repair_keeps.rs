@@ -2,7 +2,7 @@
 
 use crate::common::damages::{open_read_only, take_snapshot};
 use crate::common::survey::{survey, survey_for_reading};
-use crate::common::{edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
+use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions, OpenOptions};
@@ -11,7 +11,7 @@ use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
 use syncline_format::{BLOCK_BYTES, Key, Kind, crc};
-use syncline_store::Transaction;
+use syncline_store::{Transaction, read_superblocks};
 
 fn mend(device: &Arc<MemoryDevice>, options: &RepairOptions) -> Repair {
     block_on(repair(device.clone(), spawn(), options, &mut |_| {})).unwrap()
@@ -259,4 +259,28 @@ fn mendable() -> Arc<dyn Device> {
     let (device, inodes) = sample();
     edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
     device
+}
+
+/// The drive puts another sector in its place when the repair writes it, and then it can be read: with the superblock of the repair.
+#[test]
+fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let (device, inodes) = sample();
+    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
+    let before = survey(&device);
+    let any: Arc<dyn Device> = device.clone();
+    let geometry = block_on(read_superblocks(&any)).unwrap().superblock.geometry;
+    for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let undo = directory.path().join(format!("{slot} {copy}"));
+        let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
+        let copied = device.snapshot();
+        let bad = BadBlock::new(copied.clone(), geometry.superblock_copies(slot)[copy]);
+        let done = block_on(repair(bad.clone(), spawn(), &options, &mut |_| {})).unwrap();
+        assert_eq!(done.condition(), Condition::Repaired, "{slot} {copy}: {:?}", done.refused);
+        block_on(take_back(bad, &undo)).unwrap();
+        let opened = Filesystem::open_device(copied.snapshot(), ImageOptions::default());
+        assert!(opened.is_ok(), "copy {copy} of slot {slot}: {:?}", opened.err());
+        drop(opened);
+        assert_eq!(survey(&copied), before, "copy {copy} of slot {slot}");
+    }
 }

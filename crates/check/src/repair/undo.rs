@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"SLUNDO\0\0";
 const VERSION: u32 = 1;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const ENTRY_BYTES: usize = 16;
-/// In place of an address: what was there could not be read, and is not put back.
+/// With an address: what was there could not be read, and is not put back, unless the repair's superblock would count otherwise.
 const UNREADABLE: u64 = 1 << 63;
 
 /// A block in the list.
@@ -237,16 +237,54 @@ impl<'a> Undo<'a> {
         Ok(block)
     }
 
+    /// The entry whose contents go to the place of this one. A copy of a superblock that could not be read gets what the other one of
+    /// its slot held, or what it was saved as, zeros, as if it had never been written: what the repair wrote there would still count.
+    fn source(&self, index: usize, geometry: Geometry) -> usize {
+        let entry = self.entries[index];
+        let slots = [0, 1].map(|slot| geometry.superblock_copies(slot));
+        let Some(copies) = slots.iter().find(|copies| !entry.readable && copies.contains(&entry.addr)) else {
+            return index;
+        };
+        let other = |entry: &Entry| entry.readable && copies.contains(&entry.addr);
+        self.entries.iter().position(other).unwrap_or(index)
+    }
+
+    /// Refuses an image that was changed since the repair, as the superblocks tell. Where they are all what they were before it, nobody
+    /// has written elsewhere but the repair, or somebody who took it back, and was cut off.
+    async fn require_unchanged(
+        &self,
+        device: &Arc<dyn Device>,
+        geometry: Geometry,
+    ) -> Result<(), CheckError> {
+        let superblocks = superblock_blocks(geometry);
+        let (mut foreign, mut all_old) = (false, true);
+        for (index, entry) in self.entries.iter().enumerate() {
+            self.contents(index)?;
+            let is_superblock = superblocks.contains(&entry.addr);
+            let found = device.read_at(entry.addr * BLOCK, BLOCK_BYTES).await.map(|bytes| crc(&bytes));
+            let old = self.entries[self.source(index, geometry)].before;
+            all_old &= !is_superblock || found.as_ref().is_ok_and(|found| *found == old);
+            foreign |= found.is_ok_and(|found| ![entry.before, entry.after, old].contains(&found));
+        }
+        match foreign && !all_old {
+            true => Err(refused(self.path, "the image was changed after the repair: nothing was put back")),
+            false => Ok(()),
+        }
+    }
+
     /// Puts back the blocks that `which` chooses, and makes them durable.
     async fn put_back(
         &self,
         device: &Arc<dyn Device>,
+        geometry: Geometry,
         which: impl Fn(BlockAddr) -> bool,
     ) -> Result<u64, CheckError> {
+        let superblocks = superblock_blocks(geometry);
         let mut count = 0;
         for (index, entry) in self.entries.iter().enumerate() {
-            if entry.readable && which(entry.addr) {
-                device.write_at(entry.addr * BLOCK, vec![self.contents(index)?.into_bytes()]).await?;
+            if which(entry.addr) && (entry.readable || superblocks.contains(&entry.addr)) {
+                let contents = self.contents(self.source(index, geometry))?;
+                device.write_at(entry.addr * BLOCK, vec![contents.into_bytes()]).await?;
                 count += 1;
             }
         }
@@ -255,8 +293,8 @@ impl<'a> Undo<'a> {
     }
 }
 
-/// Puts back what a repair replaced, from the undo file that it wrote: the image is then what it was, byte for byte. The number of
-/// blocks that were put back.
+/// Puts back what a repair replaced, from the undo file that it wrote: the image is then what it was, byte for byte but for what could
+/// not be read. The number of blocks that were put back.
 ///
 /// An image that was changed since the repair is refused, and nothing is written. Order: the superblock that counted before the repair,
 /// then that of the other slot, so that the image is either the repaired one or the old one; last what only the repaired one uses.
@@ -264,21 +302,15 @@ pub async fn take_back(device: Arc<dyn Device>, path: &Path) -> Result<u64, Chec
     let superblock = read_superblocks(&device).await?.superblock;
     let undo = Undo::open(path, superblock.uuid, superblock.geometry)?;
     let header = &undo.header;
-    for (index, entry) in undo.entries.iter().enumerate() {
-        undo.contents(index)?;
-        let found = device.read_at(entry.addr * BLOCK, BLOCK_BYTES).await.map(|bytes| crc(&bytes));
-        if found.is_ok_and(|found| found != entry.after && found != entry.before) {
-            return Err(refused(path, "the image was changed after the repair: nothing was put back"));
-        }
-    }
     let geometry: Geometry = superblock.geometry;
+    undo.require_unchanged(&device, geometry).await?;
     let mut count = 0;
     for slot in [header.slot, 1 - (header.slot & 1)] {
         let copies = geometry.superblock_copies(slot as usize & 1);
-        count += undo.put_back(&device, |addr| copies.contains(&addr)).await?;
+        count += undo.put_back(&device, geometry, |addr| copies.contains(&addr)).await?;
     }
     let superblocks = superblock_blocks(geometry);
-    count += undo.put_back(&device, |addr| !superblocks.contains(&addr)).await?;
+    count += undo.put_back(&device, geometry, |addr| !superblocks.contains(&addr)).await?;
     Ok(count)
 }
 
