@@ -81,6 +81,9 @@ pub async fn check(
     report.batches_replayed = recovery.batches;
     report.batches_discarded = recovery.discarded_batches;
     ignored(&recovery, &mut report);
+    if let Some(cut) = &recovery.cut {
+        report.add(FindingKind::LogDamaged, None, None, cut.as_str());
+    }
     contents(&store, reachable, (&log.segments, &table), &mut report, tell).await;
     for snapshot in store.snapshots().await {
         let found = check_snapshot(&device, &spawn, &snapshot, tell).await;

@@ -1,11 +1,11 @@
 //! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
 
 use crate::common::damages::{open_read_only, take_snapshot};
-use crate::common::survey::{survey, survey_for_reading};
+use crate::common::survey::{Survey, survey, survey_for_reading, survey_of};
 use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
-use syncline::{Filesystem, ImageOptions, OpenOptions};
+use syncline::{Filesystem, ImageOptions, OpenOptions, StoreOptions};
 use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair, take_back};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
@@ -283,4 +283,63 @@ fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_ba
         drop(opened);
         assert_eq!(survey(&copied), before, "copy {copy} of slot {slot}");
     }
+}
+
+fn assert_kept(before: &Survey, after: &Survey, what: &str) {
+    for (inode, seen) in before {
+        let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
+        assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
+    }
+}
+
+/// Power that fails while a disk writes may leave a sector that can't be read. Whether what it belongs to was acknowledged nobody knows.
+#[test]
+fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
+    let (device, _) = sample();
+    let before = survey(&device);
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("last", vec![9; 200_000]).unwrap();
+    fs.open_file("last").unwrap().sync_all().unwrap();
+    let crashed = device.snapshot();
+    let ino = fs.symlink_metadata("last").unwrap().ino();
+    let lost = extents(fs.engine().store(), ino)[0].addr;
+    drop(fs);
+    let image = crashed.image();
+    let bad = BadBlock::new(crashed.clone(), lost);
+    assert!(
+        Filesystem::open_device(bad.clone(), ImageOptions::default()).is_err(),
+        "it may have been acknowledged"
+    );
+    assert_kept(&before, &survey_for_reading(bad.clone()), "a mount for reading");
+    expect(&examine(bad.clone()), FindingKind::LogDamaged);
+    assert!(crashed.image() == image, "something wrote");
+    let store = StoreOptions { accept_damaged_log: true, ..StoreOptions::default() };
+    let accepting = ImageOptions { store, ..ImageOptions::default() };
+    let other = BadBlock::new(crashed.snapshot(), lost);
+    Filesystem::open_device(other.clone(), accepting).unwrap().close().unwrap();
+    assert_kept(&before, &survey_of(other), "a mount that accepts it");
+    let done = block_on(repair(bad.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
+    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+    assert!(done.changes.iter().any(|change| change.kind == FindingKind::LogDamaged), "{:#?}", done.changes);
+    assert_kept(&before, &survey_of(bad), "repaired");
+}
+
+/// The same where something else is wrong as well: nothing ends without a word.
+#[test]
+fn a_repair_says_that_data_of_the_log_can_not_be_read() {
+    let (device, _) = sample();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("last", vec![9; 200_000]).unwrap();
+    fs.open_file("last").unwrap().sync_all().unwrap();
+    let crashed = device.snapshot();
+    let ino = fs.symlink_metadata("last").unwrap().ino();
+    let lost = extents(fs.engine().store(), ino)[0].addr;
+    let map = fs.engine().store().space_pages()[0].start;
+    drop(fs);
+    rot(&crashed, map);
+    let bad = BadBlock::new(crashed.clone(), lost);
+    let done = block_on(repair(bad.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
+    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+    let told = done.changes.iter().any(|change| change.kind == FindingKind::LogDamaged);
+    assert!(told, "what was synced is gone without a word: {:#?}", done.changes);
 }

@@ -18,13 +18,13 @@ use crate::{Canary, Counters, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use syncline_device::{Device, FlushTracker, Spawn};
+use syncline_device::{Device, DeviceError, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry};
 use syncline_log::{
-    Believed, Chain, Pending, Reading, Scan, Window, payload_of, scan_believing, verify_named,
+    Believed, Chain, Pending, Reading, ReplayError, Scan, Window, payload_of, scan_believing, verify_named,
 };
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +54,9 @@ pub struct RecoveryReport {
     pub notes: Vec<String>,
     /// What of the log was left out, which only opening for reading does.
     pub ignored: Ignored,
+    /// Why the log ends at a batch whose data can't be read, which only opening for reading, or with
+    /// [`StoreOptions::accept_damaged_log`], lets it do: it may have been acknowledged.
+    pub cut: Option<String>,
 }
 
 /// What a log says that can't be, and that was left out to get at the rest.
@@ -335,7 +338,16 @@ async fn replay(
         let doubtful = header.seq > found.durable_seq;
         if doubtful && options.canary != Some(Canary::SkipDataVerification) {
             report.verified_batches += 1;
-            if !verify_named(device, geometry, header, &payload).await? {
+            let there = match verify_named(device, geometry, header, &payload).await {
+                Err(ReplayError::Device(error)) if options.read_only || options.accept_damaged_log => {
+                    let cut = unreadable_data(header, &error);
+                    report.notes.push(cut.clone());
+                    report.cut = Some(cut);
+                    break;
+                }
+                verified => verified?,
+            };
+            if !there {
                 report.discarded_batches = whole - report.batches;
                 break;
             }
@@ -381,6 +393,11 @@ impl Replayed {
             lenient: false,
         }
     }
+}
+
+/// Says that a batch, and what follows it, does not count for want of an answer, not for a wrong one.
+pub(crate) fn unreadable_data(header: &BatchHeader, error: &DeviceError) -> String {
+    format!("the data of log batch {} at block {} can't be read: {error}", header.seq, header.addr)
 }
 
 /// Where a batch and the data that it names lie.

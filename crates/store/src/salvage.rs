@@ -5,7 +5,7 @@
 
 use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
-use crate::recovery::{Ignored, RecoveryReport, Replayed, apply, assemble};
+use crate::recovery::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
 use crate::slots::read_superblocks;
 use crate::snapshots::{kept_by_snapshots, table_of_snapshots};
 use crate::{Chunk, Store, StoreError, StoreOptions};
@@ -16,7 +16,7 @@ use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};
 use syncline_format::batch::Records;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::{BLOCK_BYTES, BlockRun, Key};
-use syncline_log::{Window, payload_of, scan, verify_named};
+use syncline_log::{ReplayError, Window, payload_of, scan, verify_named};
 use syncline_space::Space;
 pub use syncline_tree::Unreadable;
 
@@ -52,6 +52,7 @@ impl Store {
         device: Arc<dyn Device>,
         spawn: Arc<dyn Spawn>,
     ) -> Result<(Arc<Self>, Salvaged), StoreError> {
+        let honest = device.clone();
         let device: Arc<dyn Device> = Arc::new(Patient { device });
         let tracker = FlushTracker::new(device.clone());
         let slots = read_superblocks(&device).await?;
@@ -79,10 +80,18 @@ impl Store {
                 log_cut = Some(format!("the records of batch {} make no sense", header.seq));
                 break;
             }
-            // Not cut: a batch whose data is missing was never acknowledged.
-            let doubtful = header.seq > found.durable_seq;
-            if doubtful && !verify_named(&device, geometry, header, &payload).await? {
-                break;
+            if header.seq > found.durable_seq {
+                match verify_named(&honest, geometry, header, &payload).await {
+                    Ok(true) => {}
+                    // Not cut: a batch whose data is missing was never acknowledged.
+                    Ok(false) => break,
+                    // One whose data can't be read may have been.
+                    Err(ReplayError::Device(error)) => {
+                        log_cut = Some(unreadable_data(header, &error));
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
             apply(&mut replayed, &space, geometry, header, &payload, &mut report)?;
         }
