@@ -149,6 +149,13 @@ pub struct Finding {
     pub text: String,
 }
 
+impl FindingKind {
+    /// Damage to file data and to snapshots, which a repair leaves alone.
+    pub(crate) fn is_left_alone(self) -> bool {
+        matches!(self, Self::DataDamaged | Self::DataUnreadable | Self::SnapshotDamaged)
+    }
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind.id(), self.kind.name())?;
@@ -181,6 +188,9 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those kept.
     pub findings_dropped: u64,
+    /// Those of them that a repair has to do with.
+    #[serde(skip)]
+    pub(crate) to_mend_dropped: u64,
     /// Something could not be read, so that comparisons which need all of the image were left out.
     pub incomplete: bool,
     /// The image had been unmounted cleanly.
@@ -231,7 +241,14 @@ impl Report {
             self.findings.push(Finding { kind, object, block, text: text.into() });
         } else {
             self.findings_dropped += 1;
+            self.to_mend_dropped += u64::from(!kind.is_left_alone());
         }
+    }
+
+    /// Something is wrong that a repair mends.
+    pub(crate) fn needs_mending(&self) -> bool {
+        let found = self.findings.iter().any(|finding| !finding.kind.is_left_alone());
+        self.incomplete || self.to_mend_dropped > 0 || found
     }
 
     /// Takes over what was found in a snapshot.

@@ -5,8 +5,8 @@ use crate::common::survey::{Survey, survey, survey_for_reading, survey_of};
 use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
-use syncline::{Filesystem, ImageOptions, OpenOptions, StoreOptions};
-use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair, take_back};
+use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, format_device};
+use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Repair, RepairOptions, repair, take_back};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
@@ -342,4 +342,31 @@ fn a_repair_says_that_data_of_the_log_can_not_be_read() {
     assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
     let told = done.changes.iter().any(|change| change.kind == FindingKind::LogDamaged);
     assert!(told, "what was synced is gone without a word: {:#?}", done.changes);
+}
+
+/// More damaged data than a report has room for hides nothing else, and keeps nothing else from being mended.
+#[test]
+fn a_repair_gets_past_any_amount_of_damaged_data() {
+    let device = MemoryDevice::new(128 << 20);
+    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("wrong", "link count").unwrap();
+    fs.write("damaged", vec![7; (2 * FINDINGS_MAX + 100) * BLOCK_BYTES]).unwrap();
+    let number = |path: &str| fs.symlink_metadata(path).unwrap().ino();
+    let (wrong, damaged) = (number("wrong"), number("damaged"));
+    fs.close().unwrap();
+    for extent in extents(&open_read_only(&device), damaged) {
+        for block in (extent.run().start..extent.run().end()).step_by(2) {
+            rot(&device, block);
+        }
+    }
+    edit_inode(&device, wrong, |inode| inode.nlink = 9);
+    let done = mend(&device, &RepairOptions::default());
+    assert_eq!(done.refused, None);
+    let after = done.after.expect("it wrote");
+    assert!(
+        after.findings_dropped > 0 && after.findings.iter().all(|it| it.kind == FindingKind::DataDamaged)
+    );
+    let fs = Filesystem::open_device(device, ImageOptions::default()).unwrap();
+    assert_eq!(fs.symlink_metadata("wrong").unwrap().nlink(), 1);
 }

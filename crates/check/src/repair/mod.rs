@@ -135,7 +135,7 @@ pub async fn repair(
         refused_for_loss: false,
         after: None,
     };
-    if !needs_mending(&repair.before) && repair.before.of(FindingKind::SnapshotDamaged).next().is_none() {
+    if !repair.before.needs_mending() && repair.before.of(FindingKind::SnapshotDamaged).next().is_none() {
         return Ok(repair);
     }
     let mut work = Work::new(device, spawn, options);
@@ -207,12 +207,12 @@ impl Work {
         let mut report: Option<Report> = None;
         if self.inner_nodes(repair).await? {
             let after = check(self.over(), self.spawn.clone(), tell).await?;
-            if !needs_mending(&after) {
+            if !after.needs_mending() {
                 self.verify().await?;
                 return Ok(Some(after));
             }
             report = Some(after);
-        } else if !needs_mending(&repair.before) {
+        } else if !repair.before.needs_mending() {
             return Ok(None);
         }
         for number in 0..PASSES_MAX {
@@ -231,7 +231,7 @@ impl Work {
                 return Ok(Some(Report { clean_unmount: true, ..Report::default() }));
             }
             let after = check(self.over(), self.spawn.clone(), tell).await?;
-            if !needs_mending(&after) {
+            if !after.needs_mending() {
                 self.verify().await?;
                 return Ok(Some(after));
             }
@@ -240,7 +240,7 @@ impl Work {
         let left = report.map(|report| report.findings).unwrap_or_default();
         let shown: Vec<_> = left
             .iter()
-            .filter(|finding| !is_data(finding.kind))
+            .filter(|finding| !finding.kind.is_left_alone())
             .take(SHOWN)
             .map(Finding::to_string)
             .collect();
@@ -311,16 +311,6 @@ impl Work {
         }
         switch::write_out(&self.overlay, &self.device, superblock.geometry, slots.slot, self.flaw).await
     }
-}
-
-/// Something is wrong that a repair mends.
-fn needs_mending(report: &Report) -> bool {
-    report.incomplete || report.findings_dropped > 0 || report.findings.iter().any(|it| !is_data(it.kind))
-}
-
-/// Damage to file data and to snapshots, which a repair leaves alone.
-fn is_data(kind: FindingKind) -> bool {
-    matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
 }
 
 fn now() -> Time {
