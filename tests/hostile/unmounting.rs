@@ -2,14 +2,18 @@
 
 use crate::disk::Disk;
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
-use rustix::process::{Signal, kill_process};
+use crate::support::{
+    Answer, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, wait,
+};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn write_synced(mount: &Mount) {
@@ -119,24 +123,154 @@ fn a_daemon_in_another_namespace_of_processes_is_waited_for() {
     skip_if!(no_fuse());
     let place = Place::with_image("16MiB");
     let directory = place.directory("mount");
-    let script = "\"$0\" mount \"$1\" \"$2\" && echo mounted && exec sleep 1000";
-    let mut shell = Command::new("unshare");
-    shell.args(["--pid", "--fork", "--kill-child", "sh", "-c", script]).arg(env!("CARGO_BIN_EXE_syncline"));
-    shell.args([&place.image(), &directory]).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut shell = shell.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "mounted");
+    let elsewhere = Elsewhere::start("", &[&place.image(), &directory]);
     fs::write(directory.join("file"), "not synced").unwrap();
     let started = Instant::now();
-    let mut command = program();
-    command.args(["umount", "--timeout", "20"]).arg(&directory);
-    let answer = run(command);
+    let answer = unmount_within(20, &directory);
     let ended = place.image();
     let check = syncline([OsStr::new("check"), ended.as_ref()]);
-    shell.kill().unwrap();
-    shell.wait().unwrap();
+    drop(elsewhere);
     answer.ok();
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     check.ok();
+}
+
+/// Its image can't be found here, or another one is found: nothing is known of the end of the daemon.
+#[test]
+fn a_daemon_in_another_namespace_whose_image_is_not_found_here_is_told_of() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    for another in [false, true] {
+        let place = Place::with_image("16MiB");
+        let directory = place.directory("mount");
+        let elsewhere = Elsewhere::start("", &[&place.image(), &directory]);
+        fs::rename(place.image(), place.path().join("moved")).unwrap();
+        if another {
+            fs::copy(Place::with_image("16MiB").image(), place.image()).unwrap();
+        }
+        let answer = unmount_within(20, &directory);
+        drop(elsewhere);
+        answer.fails(5, &["it is unmounted", if another { "another image" } else { "there is no" }]);
+    }
+}
+
+/// The kernel lets go of an image when the I/O of a process that was killed has ended, and not before.
+#[test]
+fn an_image_that_the_kernel_has_not_let_go_of_is_not_called_released() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let (directory, other) = (place.directory("mount"), place.directory("other"));
+    // Who has the image can't be seen from there, as nobody has it who can be seen while I/O is under way. Bound in a second place, the
+    // filesystem keeps its daemon for a moment.
+    let script = "mount --bind \"$2\" \"$3\"; ";
+    let mut elsewhere = Elsewhere::start(script, &[&place.image(), &directory, &other]);
+    let image = place.image();
+    let pids =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let of_image = |pid: &i32| {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        entries
+            .flatten()
+            .find(|it| fs::read_link(it.path()).is_ok_and(|link| link == image))?
+            .file_name()
+            .into_string()
+            .ok()
+    };
+    let (pid, descriptor) = pids.filter_map(|pid| Some((pid, of_image(&pid)?))).next().expect("its daemon");
+    let daemon = Pid::from_raw(pid).unwrap();
+    let process = pidfd_open(daemon, PidfdFlags::empty()).unwrap();
+    let held = pidfd_getfd(process, descriptor.parse().unwrap(), PidfdGetfdFlags::empty()).unwrap();
+    let table = format!("/proc/{pid}/mountinfo");
+    let inside = elsewhere.unmount(&directory);
+    let line = format!(" {} ", directory.display());
+    eventually("it is unmounted", || !fs::read_to_string(&table).unwrap().contains(&line));
+    kill_process(daemon, Signal::KILL).unwrap();
+    let answer = inside.join().unwrap();
+    drop(held);
+    assert!(answer.contains("code 1") && answer.contains("still under way"), "{answer}");
+}
+
+/// The name of the directory is in what is said of it.
+#[test]
+fn a_directory_may_be_called_busy() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = place.mount("busy");
+    let mut command = program();
+    command.arg("umount").arg(&mount.path);
+    run(as_nobody(command)).fails(9, &["unmount as the user who mounted it, or as root"]);
+    mount.unmount().ok();
+}
+
+/// A copy of the program, as a packager may make it, under the name that umount(8) looks for.
+#[test]
+fn nobody_waits_for_ever_whatever_the_program_is_called() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let copy = place.path().join("umount.fuse.syncline");
+    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let daemon = mount.pid();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let mut command = Command::new(copy);
+    command.arg0("syncline").args(["umount", "--timeout", "2"]).arg(&mount.path);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let ended = wait(&mut child, Duration::from_secs(20));
+    kill_process(daemon, Signal::CONT).unwrap();
+    child.wait().unwrap();
+    assert_eq!(ended, Some(1));
+    mount.unmount().ok();
+}
+
+fn unmount_within(seconds: u64, directory: &Path) -> Answer {
+    let mut command = program();
+    command.args(["umount", "--timeout", &seconds.to_string()]).arg(directory);
+    run(command)
+}
+
+/// A daemon in a namespace of processes of its own, and with a script one of mounts: both end with it.
+struct Elsewhere {
+    shell: Child,
+    answers: Option<BufReader<ChildStdout>>,
+}
+
+impl Elsewhere {
+    /// The script runs when it is mounted.
+    fn start(script: &str, paths: &[&Path]) -> Self {
+        let script = format!(
+            "\"$0\" mount \"$1\" \"$2\" && {{ {script}echo mounted; read directory; \
+             \"$0\" umount --timeout 3 \"$directory\" 2>&1; echo code $?; exec sleep 1000; }}"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--pid", "--fork", "--kill-child"]);
+        shell.args((paths.len() > 2).then_some("--mount-proc"));
+        shell.args(["sh", "-c", &script]).arg(env!("CARGO_BIN_EXE_syncline")).args(paths);
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut answers = BufReader::new(shell.stdout.take().unwrap());
+        let mut line = String::new();
+        answers.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "mounted");
+        Self { shell, answers: Some(answers) }
+    }
+
+    /// Unmounts from there; what is said there up to the exit code.
+    fn unmount(&mut self, directory: &Path) -> std::thread::JoinHandle<String> {
+        writeln!(self.shell.stdin.as_mut().unwrap(), "{}", directory.display()).unwrap();
+        let mut answers = self.answers.take().unwrap();
+        std::thread::spawn(move || {
+            let mut all = String::new();
+            while !all.contains("code ") && answers.read_line(&mut all).unwrap() > 0 {}
+            all
+        })
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
 }

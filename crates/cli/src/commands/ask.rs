@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread;
@@ -30,6 +31,8 @@ pub fn run(args: &Args) -> Outcome {
 /// Refuses a path whose daemon does not answer in time. What it answers, and whether there is one, those tell who ask it next.
 pub fn require_answer(directory: &Path, patience: Duration) -> Result<(), Failure> {
     let mut command = Command::new(std::env::current_exe()?);
+    // Whatever name this file was found under.
+    command.arg0("syncline");
     command.arg("ask").arg("--").arg(directory);
     match output_within(command, patience)? {
         Some(_) => Ok(()),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use syncline_device::{Device, block_on};
+use syncline_device::{Device, DeviceError, FileDevice, Holder, OpenOptions, block_on};
 use syncline_format::superblock::Superblock;
 use syncline_fuse::{
     Elsewhere, FILESYSTEM_TYPE, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
@@ -96,18 +96,37 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     unmount(&directory, left().max(LEAST_PATIENCE))?;
     // A number of another namespace of processes is that of somebody else here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
-    let Some(pid) = daemon["pid"].as_i64().filter(|_| here) else {
-        return match wait_for_release(&mounted, left()) {
-            Err(failure) if others.are_told(&failure) => Ok(ExitCode::SUCCESS),
-            waited => waited.map(|()| ExitCode::SUCCESS),
-        };
+    let ended = match daemon["pid"].as_i64().filter(|_| here) {
+        Some(pid) => wait_for_exit(pid, &mounted, left()).map(|()| Waiting::ForAnAnswer),
+        None => Ok(Waiting::ForTheDaemon),
     };
-    match wait_for_exit(pid, &mounted, left()) {
+    let image = written.clone().unwrap_or_else(|| PathBuf::from(&mounted.source));
+    let released = match ended {
+        // It was never written to, and its daemon is gone.
+        Ok(Waiting::ForAnAnswer) if written.is_none() => return Ok(ExitCode::SUCCESS),
+        Ok(waiting) => wait_for_release(&image, &mounted, waiting, left()),
+        Err(failure) => Err(failure),
+    };
+    let released = match released {
         Err(failure) if others.are_told(&failure) => return Ok(ExitCode::SUCCESS),
-        waited => waited?,
-    }
-    if let Some(image) = written {
-        require_clean(&image, uuid)?;
+        released => released?,
+    };
+    match released {
+        // Who has it now has recovered what was synced.
+        Released::ToOthers => {}
+        _ if daemon["read_only"] == true => {}
+        Released::Unread(failure) => {
+            let text = format!(
+                "it is unmounted, but whether the last checkpoint ended well can't be told, and what was not synced may be lost: {failure}"
+            );
+            return Err(Failure::new(text).with_code(failure.code()));
+        }
+        Released::As(superblock) if written.is_some() => require_clean(&image, &superblock, uuid)?,
+        Released::As(superblock) if superblock.clean => {}
+        Released::As(_) => note!(
+            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
+            mounted.mount_point.display()
+        ),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -156,7 +175,8 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if !said.contains("busy") {
+        // It names the directory, which may be called anything.
+        if !said.replace(&*directory.to_string_lossy(), "").contains("busy") {
             return Err(
                 Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root")
             );
@@ -199,37 +219,65 @@ fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<()
     Ok(())
 }
 
-/// Waits until nobody has the image of a daemon that can't be watched: one that root may not ask, that is in another namespace of
-/// processes, or that had ended before.
-fn wait_for_release(mounted: &MountEntry, timeout: Duration) -> Result<(), Failure> {
+/// What is waited for while somebody has the image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// The end of a daemon that can't be watched: one that root may not ask, that is in another namespace of processes, or that had
+    /// ended before.
+    ForTheDaemon,
+    /// The kernel, which lets go of the image only when the I/O of a process that is gone has ended.
+    ForAnAnswer,
+}
+
+/// How an image is when its daemon has let go of it.
+enum Released {
+    /// This is its last superblock.
+    As(Box<Superblock>),
+    /// Somebody else has got it meanwhile.
+    ToOthers,
+    /// It is not where it was, or can't be read.
+    Unread(Failure),
+}
+
+/// Waits until nobody has the image.
+fn wait_for_release(
+    image: &Path,
+    mounted: &MountEntry,
+    waiting: Waiting,
+    timeout: Duration,
+) -> Result<Released, Failure> {
     let started = Instant::now();
-    let image = Path::new(&mounted.source);
-    let superblock = loop {
-        match last_superblock(image) {
-            Err(failure) if failure.code() == Cause::InUse as u8 => {
-                require_gone(mounted)?;
-                // Somebody has mounted it again.
-                let again = |other: &MountEntry| {
-                    other.filesystem_type == FILESYSTEM_TYPE && other.source == mounted.source
-                };
-                if mounts()?.iter().any(again) {
-                    return Ok(());
-                }
-                if started.elapsed() > timeout {
-                    let text = format!("it is unmounted, but its daemon is still writing: {failure}");
-                    return Err(Failure::new(text).next("wait for it to end"));
-                }
-            }
-            superblock => break superblock.ok(),
+    loop {
+        let (failure, holder) = match last_superblock(image) {
+            Ok(superblock) => return Ok(Released::As(superblock.into())),
+            Err(Unread::InUse(failure, holder)) => (failure, holder),
+            Err(Unread::Failed(failure)) => return Ok(Released::Unread(failure)),
+        };
+        // A process that can be seen is not the one that is gone.
+        if waiting == Waiting::ForAnAnswer && matches!(*holder, Holder::Process { .. }) {
+            return Ok(Released::ToOthers);
         }
-    };
-    if !superblock.is_some_and(|superblock| superblock.clean) {
-        note!(
-            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
-            mounted.mount_point.display()
-        );
+        if waiting == Waiting::ForTheDaemon {
+            require_gone(mounted)?;
+        }
+        // Somebody has mounted it again. Where it is still mounted, nobody serves it.
+        let again = |other: &MountEntry| {
+            let same_image = other.filesystem_type == FILESYSTEM_TYPE && other.source == mounted.source;
+            same_image && !other.is_of_the_same(mounted)
+        };
+        if mounts()?.iter().any(again) {
+            return Ok(Released::ToOthers);
+        }
+        if started.elapsed() > timeout {
+            let text = match waiting {
+                Waiting::ForTheDaemon => "it is unmounted, but its daemon is still writing",
+                Waiting::ForAnAnswer => {
+                    "it is unmounted, but what its daemon was writing when it ended is still under way"
+                }
+            };
+            return Err(Failure::new(format!("{text}: {failure}")).next("wait for it to end"));
+        }
     }
-    Ok(())
 }
 
 /// Refuses to wait for a daemon that goes on serving others.
@@ -265,19 +313,8 @@ fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
     Err(Failure::of(Cause::InUse, text))
 }
 
-/// The daemon is gone: its last superblock says whether it got everything done. Who can't read it can't say that.
-fn require_clean(image: &Path, uuid: Option<Uuid>) -> Result<(), Failure> {
-    let superblock = match last_superblock(image) {
-        Ok(superblock) => superblock,
-        // Somebody has mounted it again at once, and so has recovered what was synced.
-        Err(failure) if failure.code() == Cause::InUse as u8 => return Ok(()),
-        Err(failure) => {
-            let text = format!(
-                "it is unmounted, but whether the last checkpoint ended well can't be told, and what was not synced may be lost: {failure}"
-            );
-            return Err(Failure::new(text).with_code(failure.code()));
-        }
-    };
+/// Nobody has the image any more: its last superblock says whether the daemon got everything done.
+fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> Result<(), Failure> {
     if uuid.is_some_and(|uuid| *uuid.as_bytes() != superblock.uuid) {
         let text =
             "it is unmounted, but another image is at its place now, so what was not synced may be lost";
@@ -293,13 +330,26 @@ fn require_clean(image: &Path, uuid: Option<Uuid>) -> Result<(), Failure> {
     Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
 }
 
-fn last_superblock(image: &Path) -> Result<Superblock, Failure> {
+/// Why the last superblock of an image is not known.
+enum Unread {
+    /// Somebody has it.
+    InUse(Failure, Arc<Holder>),
+    Failed(Failure),
+}
+
+fn last_superblock(image: &Path) -> Result<Superblock, Unread> {
     if !image.exists() {
         let text = format!("there is no {} any more", image.display());
-        return Err(Failure::of(Cause::NotAnImage, text)
-            .next("if it was moved, mount it where it is now to recover what was synced"));
+        return Err(Unread::Failed(
+            Failure::of(Cause::NotAnImage, text)
+                .next("if it was moved, mount it where it is now to recover what was synced"),
+        ));
     }
-    let device: Arc<dyn Device> = super::image::open_read_only(image)?;
+    let device = FileDevice::open(image, OpenOptions { read_only: true, ..OpenOptions::default() });
+    let device: Arc<dyn Device> = device.map_err(|error| match &error {
+        DeviceError::InUse { holder, .. } => Unread::InUse(error.clone().into(), holder.clone()),
+        _ => Unread::Failed(error.into()),
+    })?;
     let slots = block_on(syncline_store::read_superblocks(&device));
-    Ok(slots.map_err(|error| Failure::from(error).about(image))?.superblock)
+    Ok(slots.map_err(|error| Unread::Failed(Failure::from(error).about(image)))?.superblock)
 }
