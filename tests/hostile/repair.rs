@@ -91,9 +91,11 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
         assert_eq!(refused.code, 4, "{refused:?}");
         assert!(refused.err.contains(word) && !refused.err.contains("-o ro"), "{refused:?}");
     }
-    let refused = check(&place, &["--repair"]);
+    let undo = place.path().join("undo");
+    let refused = check(&place, &["--repair", "--undo", undo.to_str().unwrap()]);
     assert_eq!(refused.code, 4, "{refused:?}");
     assert!(refused.out.contains("give up 3 of 3 objects"), "{refused:?}");
+    assert!(!undo.exists() && !refused.err.contains("undoes this"), "there is nothing to undo: {refused:?}");
     assert!(refused.out.contains("--accept-loss") && !refused.out.contains(hint), "{refused:?}");
     assert!(fs::read(place.image()).unwrap() == before, "a refusal wrote");
     let done = check(&place, &["--repair", "--accept-loss", "--json"]);

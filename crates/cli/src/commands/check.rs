@@ -103,7 +103,8 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     } else {
         print_repair(&args.image, &repair);
     }
-    if let Some(undo) = args.undo.as_ref().filter(|_| !repair.changes.is_empty() && !args.dry_run) {
+    // Else there is no such file.
+    if let Some(undo) = args.undo.as_ref().filter(|_| repair.after.is_some()) {
         let undo = undo.display();
         note!(
             "syncline: 'check --take-back {undo}' undoes this, but only until the image is mounted for writing"
