@@ -7,6 +7,7 @@ mod mount;
 mod record;
 mod report;
 
+use super::figures::namespace_of_processes;
 use crate::examples;
 use crate::failure::Outcome;
 use serde_json::json;
@@ -50,7 +51,12 @@ pub fn run(args: Args) -> Outcome {
 /// Makes a mount of the laboratory answer `stats`, and `umount`, which shall not look whether an image has become clean: there is
 /// none.
 fn register(mounted: &Mounted, fs: &Arc<Filesystem>) {
-    let daemon = json!({ "pid": std::process::id(), "version": env!("CARGO_PKG_VERSION") });
+    // No image: it serves memory.
+    let daemon = json!({
+        "pid": std::process::id(),
+        "pid_namespace": namespace_of_processes(),
+        "version": env!("CARGO_PKG_VERSION"),
+    });
     let control = mounted.session().control();
     let text = daemon.to_string();
     control.register("daemon", move || text.clone());
