@@ -210,11 +210,13 @@ fn umount_returns_when_all_is_written() {
             mount -t syncline "$1/image" "$1/mnt"
             dd if=/dev/zero of=mnt/file$round bs=64k count=64 status=none
             daemon=$(./program stats --json mnt | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*')
-            umount mnt
+            # The ways differ in how umount(8) looks for the helper.
+            if [ $round = 1 ]; then umount mnt; else umount "$1/mnt"; fi
             # It has let go of everything, whoever still has to reap it.
             if [ -e /proc/$daemon/stat ] && ! grep -q ') Z' /proc/$daemon/stat; then echo "the daemon is still there" >&2; exit 1; fi
             ./program info image | grep -q clean
         done
+        if grep -q "$1/mnt" /run/mount/utab; then exit 1; fi
         # Who is in the way gets the answer of umount(8).
         mount -t syncline "$1/image" "$1/mnt"
         exec 3>mnt/open

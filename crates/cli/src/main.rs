@@ -19,6 +19,7 @@ mod logging;
 mod metrics;
 mod permission;
 mod size;
+mod utab;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Outcome};

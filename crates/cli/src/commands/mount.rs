@@ -7,7 +7,7 @@ use super::image;
 use super::mount_options::MountChoices;
 use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::size;
+use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -145,6 +145,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(Made::take_away);
         if choices.store.read_only { failure.of_reading_only() } else { failure }
     })?;
+    let line = utab::Line::enter(&args.image, &args.directory);
     if args.daemon {
         detach_from_terminal(&log)?;
     }
@@ -153,6 +154,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     let (image, directory) = (args.image.display(), args.directory.display());
     tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
+    drop(line);
     tracing::info!(%image, "unmounted; writing everything back");
     systemd::tell("STOPPING=1");
     signals.close();
