@@ -116,6 +116,17 @@ fn the_same_program_with_its_fsyncs_passes() {
     skip_if!(no_fuse());
     skip_if!(no_python());
     let lab = Lab::new();
+    // Snapshots, of what is in use no more as well, are part of what it begins with.
+    let mount = lab.place.mount("before");
+    let snapshot = |name: &str| {
+        let words = ["snapshot".as_ref(), "create".as_ref(), mount.path.as_os_str(), name.as_ref()];
+        syncline(words).ok();
+    };
+    fs::write(mount.path.join("old"), vec![1; 100_000]).unwrap();
+    snapshot("with");
+    fs::remove_file(mount.path.join("old")).unwrap();
+    snapshot("without");
+    mount.unmount().ok();
     lab.record_python("saver.py", &["careful"]).ok();
     let found = lab.explore(&python("saver_check.py"), &[]).ok();
     assert!(found.out.contains(" 0 failing"), "{found:?}");

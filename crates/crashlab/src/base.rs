@@ -2,9 +2,9 @@
 
 use crate::CrashlabError;
 use std::sync::Arc;
-use syncline_device::{Background, Device, DeviceExt, MemoryDevice, WorkerOptions, block_on};
+use syncline_device::{Background, Device, DeviceExt, FlushTracker, MemoryDevice, WorkerOptions, block_on};
 use syncline_format::{BLOCK_BYTES, BlockRun};
-use syncline_store::{Store, StoreOptions, read_superblocks};
+use syncline_store::{Store, StoreOptions, kept_by_snapshots, read_superblocks};
 
 /// Most bytes in use of an image to start from: they are kept in memory, and in the recording.
 pub const BASE_BYTES_MAX: u64 = 1 << 30;
@@ -32,7 +32,8 @@ pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
     let mut runs = named_runs(&image)?;
     let copies = [0, 1].into_iter().flat_map(|slot| geometry.superblock_copies(slot));
     runs.extend(copies.map(|addr| BlockRun::new(addr, 1)));
-    runs.sort_unstable();
+    runs.extend(block_on(kept_by_snapshots(&FlushTracker::new(image.clone()), &superblock))?);
+    let runs = joined(runs);
     let used_bytes = runs.iter().map(|run| run.len_bytes()).sum();
     if used_bytes > BASE_BYTES_MAX {
         return Err(CrashlabError::TooLarge { used_bytes, max_bytes: BASE_BYTES_MAX });
@@ -47,6 +48,19 @@ pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
         block_on(device.write_at(run.offset_bytes(), vec![bytes.into_bytes()]))?;
     }
     Ok(Base { device, blocks, uuid: superblock.uuid })
+}
+
+/// The same blocks, ascending, each once: snapshots share most of theirs.
+fn joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
+    runs.sort_unstable();
+    runs.dedup_by(|next, run| {
+        let touches = next.start <= run.end();
+        if touches {
+            run.blocks = run.end().max(next.end()) - run.start;
+        }
+        touches
+    });
+    runs
 }
 
 /// What the space map calls used: tree, space map and file data. The log of a clean image is empty.
