@@ -13,6 +13,7 @@ mod limits;
 mod names;
 mod opens;
 mod options;
+mod pasted;
 mod paths;
 mod privileges;
 mod quotas;

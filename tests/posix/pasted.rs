@@ -1,0 +1,64 @@
+//! The lines of the README and of docs/USING.md, pasted one after the other as they stand.
+
+use crate::support::{Place, no_fuse, not_root, program, run, tool};
+use crate::skip_if;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// How lines begin that a test leaves alone: they build, want a terminal, measure for minutes, or name what only the reader knows.
+const LEFT_ALONE: [&str; 4] = ["cargo ", "syncline top ", "sudo ", "syncline crashlab mount "];
+
+/// The lines of all code blocks that name no language.
+fn lines(document: &str) -> Vec<&str> {
+    let mut fences = document.split("\n```");
+    fences.next();
+    let blocks = fences.step_by(2).filter_map(|block| block.strip_prefix('\n'));
+    blocks.flat_map(str::lines).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn the_lines_of_the_documents_run_as_they_stand() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(tool("sqlite3", &[OsStr::new("--version")]).is_none().then_some("sqlite3 is not installed"));
+    skip_if!((!Path::new("/usr/include/linux/fuse.h").exists()).then_some("there is no /usr/include/linux"));
+    let place = Place::new();
+    let script = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("my-program", "cd \"$SYNCLINE_CRASHLAB_DIR\" && echo one > file && sync file && echo written");
+    script("my-checker", "! grep -q written \"$SYNCLINE_CRASHLAB_ACKED\" || grep -q one file");
+    let programs = Path::new(program().get_program()).parent().unwrap().to_owned();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let _mounted = Leftover(&place);
+    let documents = [include_str!("../../README.md"), include_str!("../../docs/USING.md")];
+    let pasted: Vec<&str> = documents.iter().flat_map(|document| lines(document)).collect();
+    assert!(pasted.len() > 30, "{pasted:#?}");
+    for line in pasted {
+        if LEFT_ALONE.iter().any(|start| line.starts_with(start)) {
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).current_dir(place.path()).env("PATH", &path);
+        let answer = run(shell);
+        assert_eq!(answer.code, 0, "{line}\n{answer:?}");
+    }
+}
+
+/// Where the lines mount; it is unmounted when the test is over, whichever way.
+struct Leftover<'a>(&'a Place);
+
+impl Drop for Leftover<'_> {
+    fn drop(&mut self) {
+        let _ = run({
+            let mut umount = program();
+            umount.arg("umount").arg(self.0.path().join("mnt"));
+            umount
+        });
+    }
+}
