@@ -1,7 +1,7 @@
 //! The lines of the README and of docs/USING.md, pasted one after the other as they stand.
 
-use crate::support::{Place, no_fuse, not_root, program, run, tool};
 use crate::skip_if;
+use crate::support::{Place, no_fuse, not_root, program, run, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
