@@ -2,7 +2,7 @@
 //! and another repair ends it.
 
 use crate::common::damages::DAMAGES;
-use crate::common::survey::{survey, survey_for_reading};
+use crate::common::survey::{assert_kept, survey, survey_for_reading};
 use crate::common::{sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, block_on};
@@ -44,19 +44,13 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
                     format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
                 let image = images.at(position, seed);
                 let shown = survey_for_reading(image.clone());
-                for (inode, seen) in &mounted {
-                    let now = shown.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
-                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
-                }
+                assert_kept(&mounted, &shown, &what);
                 let again =
                     block_on(repair(image.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
                 let left = again.after.as_ref().map(|after| &after.findings);
                 assert_ne!(again.condition(), Condition::Damaged, "{what}: {left:#?}");
                 let after = survey(&image);
-                for (inode, seen) in &before {
-                    let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
-                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
-                }
+                assert_kept(&before, &after, &what);
             }
         }
     }
@@ -87,10 +81,7 @@ fn a_crash_at_any_write_of_a_taking_back_is_ended_by_another() {
                     format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
                 let image = images.at(position, seed);
                 let shown = survey_for_reading(image.clone());
-                for (inode, seen) in &mounted {
-                    let now = shown.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
-                    assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
-                }
+                assert_kept(&mounted, &shown, &what);
                 let again = block_on(take_back(image.clone(), &undo));
                 assert!(again.is_ok(), "{what}: {}", again.unwrap_err());
                 assert!(image.image() == damaged, "{what}");

@@ -1,7 +1,7 @@
 //! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
 
 use crate::common::damages::{open_read_only, take_snapshot};
-use crate::common::survey::{Survey, survey, survey_for_reading, survey_of};
+use crate::common::survey::{assert_kept, survey, survey_for_reading, survey_of};
 use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
@@ -282,13 +282,6 @@ fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_ba
         assert!(opened.is_ok(), "copy {copy} of slot {slot}: {:?}", opened.err());
         drop(opened);
         assert_eq!(survey(&copied), before, "copy {copy} of slot {slot}");
-    }
-}
-
-fn assert_kept(before: &Survey, after: &Survey, what: &str) {
-    for (inode, seen) in before {
-        let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
-        assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
     }
 }
 

@@ -80,3 +80,12 @@ fn contents(fs: &Filesystem, path: &Path, size: u64) -> Option<(u64, Vec<u8>)> {
     file.read_exact_at(&mut bytes, from).ok()?;
     Some((size, bytes))
 }
+
+/// All that could be read before can be read after it.
+#[track_caller]
+pub fn assert_kept(before: &Survey, after: &Survey, what: &str) {
+    for (inode, seen) in before {
+        let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {seen:?} is gone"));
+        assert_eq!((&now.contents, &now.xattrs), (&seen.contents, &seen.xattrs), "{what}");
+    }
+}

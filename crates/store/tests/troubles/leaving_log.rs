@@ -4,9 +4,11 @@ use crate::support::{
     Unruly, allocate, background, bench, give_up, image, key, name, open, place_elsewhere, put, quiet, write,
 };
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use syncline_device::block_on;
-use syncline_store::{Admission, StoreOptions, Transaction};
+use syncline_store::{Admission, Store, StoreError, StoreOptions, Transaction};
 
 /// The fsync that meets the sector waits until the log was left, and succeeds.
 fn sync_meets_a_bad_log(through: bool) {
@@ -68,25 +70,33 @@ fn data_that_found_no_room_in_the_log_is_placed_anew_too() {
     );
 }
 
-/// Data of one file is placed anew; somebody else, who has nothing to do with it, needs the room that a checkpoint makes.
-#[test]
-fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
-    let (_spawn, device, store) = bench(quiet());
-    let (begun, go) = place_elsewhere(&store);
-    // Blocks that are free after the next checkpoint.
-    let large = allocate(&store, 4096);
-    let op = name(&store, 99, large, &write(&store, large, 1));
+/// Syncs data that is being placed anew when this returns, beside blocks that are free after the next checkpoint.
+fn meet_a_bad_sector(
+    store: &Arc<Store>,
+    device: &Unruly,
+    begun: &mpsc::Receiver<()>,
+) -> JoinHandle<Result<(), StoreError>> {
+    let large = allocate(store, 4096);
+    let op = name(store, 99, large, &write(store, large, 1));
     block_on(store.sync(op)).unwrap();
-    give_up(&store, 99, large);
-    // The sector.
-    let run = allocate(&store, 1);
+    give_up(store, 99, large);
+    let run = allocate(store, 1);
     device.spoil(run.start..run.end());
-    let op = name(&store, 100, run, &write(&store, run, 1));
+    let op = name(store, 100, run, &write(store, run, 1));
     let syncing = {
         let store = store.clone();
         std::thread::spawn(move || block_on(store.sync(op)))
     };
     begun.recv().unwrap();
+    syncing
+}
+
+/// Data of one file is placed anew; somebody else, who has nothing to do with it, needs the room that a checkpoint makes.
+#[test]
+fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
+    let (_spawn, device, store) = bench(quiet());
+    let (begun, go) = place_elsewhere(&store);
+    let syncing = meet_a_bad_sector(&store, &device, &begun);
     let wanted = store.available_data_blocks() - 64;
     let other = {
         let store = store.clone();
@@ -106,20 +116,7 @@ fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
 fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {
     let (_spawn, device, store) = bench(quiet());
     let (begun, go) = place_elsewhere(&store);
-    // Blocks that are free after the next checkpoint.
-    let large = allocate(&store, 4096);
-    let op = name(&store, 99, large, &write(&store, large, 1));
-    block_on(store.sync(op)).unwrap();
-    give_up(&store, 99, large);
-    // The sector.
-    let run = allocate(&store, 1);
-    device.spoil(run.start..run.end());
-    let op = name(&store, 100, run, &write(&store, run, 1));
-    let syncing = {
-        let store = store.clone();
-        std::thread::spawn(move || block_on(store.sync(op)))
-    };
-    begun.recv().unwrap();
+    let syncing = meet_a_bad_sector(&store, &device, &begun);
     // All the others.
     let _full = store.reserve_again(store.space().free - 500);
     let other = {
