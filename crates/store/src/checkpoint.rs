@@ -99,7 +99,7 @@ impl Store {
         match self.checkpoint_keeping_log().await {
             // Whoever places data anew may come here for room, and must not wait for itself.
             Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
-                Box::pin(self.leave_log()).await.map_err(|_| StoreError::Device(error))
+                Box::pin(self.leave_log_after(error)).await
             }
             result => result,
         }
@@ -154,6 +154,7 @@ impl Store {
     async fn run_checkpoint_as(&self, state: &mut CheckpointState, sort: Sort) -> Result<(), StoreError> {
         self.health.writable()?;
         let started = Instant::now();
+        let leaves_log = sort.leaves_log;
         // In memory of its own: nearly every operation may have to wait for a checkpoint, and hardly one ever does.
         let mut result = Box::pin(self.freeze_and_write(state, sort.clone())).await;
         if matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
@@ -170,16 +171,9 @@ impl Store {
             Err(error) => {
                 self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::error!("checkpoint failed: {error}");
-                // Room can still be made.
-                if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
-                    let next = match error {
-                        StoreError::Device(_) => "mend the device and mount again to recover",
-                        _ => "run 'syncline check --repair'",
-                    };
-                    // Else those who wait for a checkpoint to make room would wait for ever (promise P5).
-                    self.turn_read_only(&format!(
-                        "checkpoints could not be written ({error}); unmount and {next}"
-                    ));
+                // A bad log is left by another checkpoint, whose failures count.
+                if leaves_log || !matches!(error, StoreError::Device(_)) || !self.has_hole() {
+                    self.note_checkpoint_failure(state, error);
                 }
             }
         }
@@ -188,6 +182,19 @@ impl Store {
         // What could not be sealed before may fit now.
         self.wake.notify(usize::MAX);
         result
+    }
+
+    /// Counts failures in a row; too many for too long make the filesystem read-only.
+    pub(crate) fn note_checkpoint_failure(&self, state: &mut CheckpointState, error: &StoreError) {
+        // Room can still be made.
+        if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
+            let next = match error {
+                StoreError::Device(_) => "mend the device and mount again to recover",
+                _ => "run 'syncline check --repair'",
+            };
+            // Else those who wait for a checkpoint to make room would wait for ever (promise P5).
+            self.turn_read_only(&format!("checkpoints could not be written ({error}); unmount and {next}"));
+        }
     }
 
     async fn freeze_and_write(&self, state: &mut CheckpointState, sort: Sort) -> Result<(), StoreError> {

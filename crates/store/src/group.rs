@@ -232,13 +232,12 @@ impl Store {
                 self.checkpoint_instead(&mut drive).await
             }
             Err(StoreError::Device(error)) if self.has_hole() => {
-                let result = self.leave_log().await;
+                let result = self.leave_log_after(error).await;
                 drive.checkpointed = Some(Instant::now());
                 (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
                 self.group.answered(group);
                 drop(lead);
-                // The first error tells more than what came of it.
-                result.map_err(|_| StoreError::Device(error))
+                result
             }
             // Somebody else has left the log meanwhile, and made all of this durable.
             Err(StoreError::Device(_))

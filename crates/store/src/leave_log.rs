@@ -22,6 +22,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use syncline_device::DeviceError;
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Key};
 use syncline_sync::atomic::Ordering;
@@ -114,7 +115,7 @@ impl Store {
     ) -> Result<Option<T>, StoreError> {
         match result {
             Err(StoreError::Device(error)) if self.has_hole() => {
-                self.leave_log().await.map_err(|_| StoreError::Device(error))?;
+                self.leave_log_after(error).await?;
                 Ok(None)
             }
             result => result.map(Some),
@@ -126,11 +127,24 @@ impl Store {
         self.leaving_log.load(Ordering::Acquire)
     }
 
+    /// Leaves the log for somebody who met `first`, which tells more than what comes of it: except that there is no room for another
+    /// log, for room can still be made.
+    pub(crate) async fn leave_log_after(&self, first: DeviceError) -> Result<(), StoreError> {
+        self.leave_log().await.map_err(|error| match error {
+            StoreError::NoSpace => error,
+            _ => first.into(),
+        })
+    }
+
     /// Makes everything durable without the log's batches that could not be written.
     pub(crate) async fn leave_log(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.leaving.lock().await;
-        self.relocate_lost_data().await?;
+        let relocated = self.relocate_lost_data().await;
         let mut state = self.checkpoint.lock().await;
+        if let Err(error) = relocated {
+            self.note_checkpoint_failure(&mut state, &error);
+            return Err(error);
+        }
         if !self.has_hole() {
             // Somebody else has left it, or written what had failed.
             return self.run_checkpoint(&mut state, false).await;

@@ -131,6 +131,23 @@ fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {
     assert!(later.is_ok() && other.is_ok(), "rename of another file: {other:?}; a moment later: {later:?}");
 }
 
+/// There is no room for another log just now. Room can be made, as long as the filesystem can be written to.
+#[test]
+fn a_bad_log_for_which_there_is_no_other_yet_does_not_turn_it_read_only() {
+    let (_spawn, device, store) = bench(StoreOptions { patience: Duration::from_millis(10), ..quiet() });
+    let segment = store.superblock().log.segment;
+    device.spoil(segment.start..segment.end());
+    let op = put(&store, 100, "value");
+    store.refuse_allocations(0, u64::MAX);
+    for _ in 0..5 {
+        assert!(block_on(store.sync(op)).is_err());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    store.refuse_allocations(0, 0);
+    let synced = block_on(store.sync(op));
+    assert!(synced.is_ok(), "there is room again: {synced:?}; {:?}", store.read_only_reason());
+}
+
 /// A snapshot is asked for while the log has a bad sector.
 #[test]
 fn a_snapshot_leaves_a_bad_log_too() {
