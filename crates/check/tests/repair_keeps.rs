@@ -1,12 +1,12 @@
 //! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
 
-use crate::common::damages::{open_read_only, take_snapshot};
+use crate::common::damages::{edit_quota, limit, open_read_only, take_snapshot};
 use crate::common::survey::{assert_kept, survey, survey_for_reading, survey_of};
 use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, format_device};
-use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Repair, RepairOptions, repair, take_back};
+use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Flaw, Repair, RepairOptions, repair, take_back};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
@@ -21,6 +21,18 @@ fn mended(device: &Arc<MemoryDevice>) -> Repair {
     let done = mend(device, &RepairOptions::default());
     assert_eq!(done.condition(), Condition::Repaired, "{:?} {:#?}", done.refused, done.after);
     done
+}
+
+/// What the first pass wrote, beside the image, is no part of it.
+#[test]
+fn a_repair_that_takes_two_passes_is_done() {
+    let (device, _) = sample();
+    limit(&device);
+    edit_quota(&device, |quota| quota.used_units += 1);
+    let before = survey(&device);
+    let done = mend(&device, &RepairOptions { flaw: Some(Flaw::QuotasLater), ..RepairOptions::default() });
+    assert_eq!(done.condition(), Condition::Repaired, "{:?} {:#?}", done.refused, done.after);
+    assert_kept(&before, &survey(&device), "two passes");
 }
 
 /// Keys are ordered by kind, and no kind has the number 0: such an item comes before the inode item.

@@ -176,7 +176,9 @@ struct Work {
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
     overlay: Arc<Overlay>,
-    /// What the image needs as it is, and each pass needs of the one before.
+    /// What the image needs as it is.
+    needed: Option<BlockSet>,
+    /// The same, and what each later pass needs of the one before.
     used: Option<BlockSet>,
     moved: Moved,
     /// Blocks of inner nodes that were put back.
@@ -191,7 +193,7 @@ impl Work {
         let (moved, put_back) = (Moved::new(), BTreeSet::new());
         let flaw = options.flaw;
         let accept_loss = options.accept_loss || flaw.is_some();
-        Self { device, spawn, overlay, used: None, moved, put_back, accept_loss, flaw }
+        Self { device, spawn, overlay, needed: None, used: None, moved, put_back, accept_loss, flaw }
     }
 
     fn over(&self) -> Arc<dyn Device> {
@@ -267,7 +269,9 @@ impl Work {
         objects::pass(&mut planner).await;
         names::resolve(&mut planner).await;
         parents::resolve(&mut planner).await;
-        quotas::resolve(&mut planner).await;
+        if self.flaw != Some(Flaw::QuotasLater) || self.needed.is_some() {
+            quotas::resolve(&mut planner).await;
+        }
         losses::tell(&mut planner).await;
         structure::counters(&store, &mut planner);
         let too_much = losses::too_much(&store, &salvaged, &planner).filter(|_| !self.accept_loss);
@@ -280,8 +284,12 @@ impl Work {
         if too_much.is_some() {
             return Ok(too_much);
         }
-        let used = apply::build(&store, &salvaged, &mut planner, anew, self.used.as_ref()).await?;
-        self.used = Some(used);
+        let so_far = self.used.as_ref().or(self.needed.as_ref());
+        let used = apply::build(&store, &salvaged, &mut planner, anew, so_far).await?;
+        match self.needed {
+            None => self.needed = Some(used),
+            Some(_) => self.used = Some(used),
+        }
         self.moved.extend(planner.moved);
         Ok(None)
     }
@@ -290,7 +298,7 @@ impl Work {
     async fn verify(&self) -> Result<(), Stopped> {
         let geometry = read_superblocks(&self.device).await?.superblock.geometry;
         let superblocks = switch::superblock_blocks(geometry);
-        let needed = |block: &u64| self.used.as_ref().is_some_and(|used| used.contains(*block));
+        let needed = |block: &u64| self.needed.as_ref().is_some_and(|needed| needed.contains(*block));
         let blocks = self.overlay.blocks();
         let may_be = |block: &u64| superblocks.contains(block) || self.put_back.contains(block);
         if let Some(block) = blocks.iter().find(|block| needed(block) && !may_be(block)) {

@@ -338,7 +338,7 @@ pub fn limit(device: &Arc<MemoryDevice>) {
     fs.close().unwrap();
 }
 
-fn edit_quota(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Quota)) {
+pub fn edit_quota(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Quota)) {
     plant(device, |store, transaction| {
         let (from, to) = (Key::new(0, Kind::Quota, 0), Key::new(0, Kind::Quota, u64::MAX));
         let chunk = block_on(store.scan(from, to, 2)).unwrap();
