@@ -82,8 +82,9 @@ pub const PARENT_POINTERS: &str = "parent-pointers";
 const NODE_SIZE: &str = "node-size=";
 /// Begins the path of another Syncline's program, which makes and mounts the image instead of this one.
 const PROGRAM: &str = "program=";
-/// Names the filesystem that keeps nothing.
+/// Names the filesystem that keeps nothing, and the one that flushes the device nevertheless.
 const NULL: &str = "null";
+const NULL_FLUSH: &str = "null-flush";
 
 /// One who is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,7 +94,36 @@ pub enum Contestant {
     /// A filesystem of the kernel.
     Peer(Peer),
     /// The filesystem that keeps nothing, behind Syncline's transports: see [`null`](crate::null).
-    Null,
+    Null(Null),
+}
+
+/// How the filesystem that keeps nothing is served.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Null {
+    /// What is written goes to the device, at no place in particular, and a sync flushes it.
+    pub flushes: bool,
+    /// How requests come, unless as to Syncline.
+    pub transport: Option<Transport>,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Over io_uring.
+    Uring,
+    /// Over /dev/fuse.
+    Classic,
+}
+
+impl Transport {
+    const ALL: [Self; 2] = [Self::Uring, Self::Classic];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Classic => "classic",
+        }
+    }
 }
 
 /// How Syncline is made and mounted.
@@ -119,6 +149,11 @@ impl Contestant {
     /// True for a filesystem of the kernel.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
+    }
+
+    /// True for who keeps on the device what is synced.
+    pub fn keeps(&self) -> bool {
+        !matches!(self, Self::Null(_))
     }
 
     /// True unless it is Syncline.
@@ -168,6 +203,30 @@ impl Variant {
     }
 }
 
+impl Null {
+    /// The options of its process, over this device.
+    pub fn options(self, device: &Path) -> Vec<OsString> {
+        let mut options = Vec::new();
+        if self.flushes {
+            options.extend(["--device".into(), device.into()]);
+        }
+        if let Some(transport) = self.transport {
+            options.extend(["--transport".into(), transport.name().into()]);
+        }
+        options
+    }
+}
+
+impl fmt::Display for Null {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.flushes { NULL_FLUSH } else { NULL };
+        match self.transport {
+            Some(transport) => f.pad(&format!("{name}/{}", transport.name())),
+            None => f.pad(name),
+        }
+    }
+}
+
 impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -175,7 +234,7 @@ impl fmt::Display for Contestant {
             Self::Syncline(Variant::Without(name)) => f.pad(&format!("syncline -{name}")),
             Self::Syncline(Variant::With(option)) => f.pad(&format!("syncline +{option}")),
             Self::Peer(peer) => f.pad(peer.name()),
-            Self::Null => f.pad(NULL),
+            Self::Null(null) => null.fmt(f),
         }
     }
 }
@@ -185,11 +244,13 @@ impl FromStr for Contestant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == NULL {
-            return Ok(Self::Null);
-        }
-        let found = Peer::ALL.into_iter().find(|peer| peer.name() == text).map(Self::Peer);
-        found.ok_or_else(|| format!("choose among {}, {NULL}", Peer::ALL.map(Peer::name).join(", ")))
+        let transports = std::iter::once(None).chain(Transport::ALL.map(Some));
+        let nulls = transports.flat_map(|transport| [false, true].map(|flushes| Null { flushes, transport }));
+        let mut all = Peer::ALL.into_iter().map(Self::Peer).chain(nulls.map(Self::Null));
+        let names = Peer::ALL.map(Peer::name).join(", ");
+        let why =
+            || format!("choose among {names}, {NULL}, {NULL_FLUSH}, and these two with /uring or /classic");
+        all.find(|one| one.to_string() == text).ok_or_else(why)
     }
 }
 
@@ -201,7 +262,7 @@ mod tests {
     fn contestants_have_names_and_an_order() {
         let options = ["direct_io=write", "node-size=64KiB", "program=/old/syncline"].map(str::to_owned);
         let ablations = ["flush-elide".to_owned(), PARENT_POINTERS.to_owned()];
-        let others = ["xfs", "ext4-fc", "null"].map(|name| name.parse().unwrap());
+        let others = ["xfs", "ext4-fc", "null", "null-flush/uring"].map(|name| name.parse().unwrap());
         let line_up = Contestant::line_up(&ablations, &options, &others);
         let names: Vec<String> = line_up.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -215,7 +276,8 @@ mod tests {
                 "syncline +program=/old/syncline",
                 "xfs",
                 "ext4-fc",
-                "null"
+                "null",
+                "null-flush/uring"
             ]
         );
         let arguments: Vec<_> = line_up
@@ -244,9 +306,17 @@ mod tests {
 
     #[test]
     fn others_are_read_by_name() {
-        for other in Peer::ALL.map(Contestant::Peer).into_iter().chain([Contestant::Null]) {
+        let nulls = [
+            Null::default(),
+            Null { flushes: true, transport: None },
+            Null { flushes: false, transport: Some(Transport::Uring) },
+            Null { flushes: true, transport: Some(Transport::Classic) },
+        ];
+        for other in Peer::ALL.map(Contestant::Peer).into_iter().chain(nulls.map(Contestant::Null)) {
             assert_eq!(other.to_string().parse(), Ok(other));
         }
+        let options = nulls[3].options(Path::new("/dev/loop7"));
+        assert_eq!(options, os(&["--device", "/dev/loop7", "--transport", "classic"]));
         assert!("ext3".parse::<Contestant>().unwrap_err().contains("ext4-fc"));
         assert!("syncline".parse::<Contestant>().is_err());
     }

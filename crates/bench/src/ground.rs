@@ -111,7 +111,7 @@ impl Ground {
     pub fn counts(&self, contestant: &Contestant) -> Source {
         match &self.loop_device {
             Some(device) => Source::of_device(&device.0),
-            None if *contestant == Contestant::Null => Source::Nowhere,
+            None if !contestant.keeps() => Source::Nowhere,
             None => Source::Daemon,
         }
     }
@@ -131,7 +131,7 @@ impl Ground {
             Contestant::Peer(peer) => {
                 command::succeed(&mut peer.mkfs(self.device(), files)?, None)?;
             }
-            Contestant::Null => {}
+            Contestant::Null(_) => {}
         }
         self.mount(contestant)
     }

@@ -6,6 +6,7 @@
 //! `syncline demo` shows as well.
 #![forbid(unsafe_code)]
 
+mod bootstrap;
 pub mod command;
 pub mod contestant;
 pub mod counts;

@@ -1,4 +1,5 @@
-//! Takes the contestants through the workloads, in turns (A B, B A, ...), on filesystems made anew each time.
+//! Takes the contestants through the workloads, in rounds, on filesystems made anew each time. The order is drawn anew for each round:
+//! who comes second finds the device and the caches as the first has left them.
 
 use crate::contestant::Contestant;
 use crate::counts::{Counts, Source, cpu_seconds};
@@ -8,6 +9,7 @@ use crate::outcome::{Column, Report, Row};
 use crate::workload::{Pace, Phase, Sample, Workload};
 use crate::{BenchError, Interrupt};
 use indicatif::{HumanDuration, ProgressBar};
+use rand::seq::SliceRandom;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,8 @@ const MAKE_SECONDS: f64 = 1.0;
 /// What a run of one phase was.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Run {
+    /// Who came first in this round has 0.
+    pub place: usize,
     /// What the load says.
     pub sample: Sample,
     /// What reached the device.
@@ -106,9 +110,10 @@ impl Plan<'_> {
     fn workload(&self, workload: &dyn Workload, clock: &mut Clock) -> Result<Vec<Row>, BenchError> {
         let mut rows = self.empty_rows(workload);
         for turn in 0..self.settings.runs {
-            for (index, contestant) in self.in_turn(workload, turn) {
+            for (place, (index, contestant)) in self.drawn(workload).into_iter().enumerate() {
                 self.show(clock, workload, turn, contestant);
-                let runs = self.once(contestant, workload).map_err(|error| about(error, contestant))?;
+                let runs =
+                    self.once(contestant, workload, place).map_err(|error| about(error, contestant))?;
                 for (row, run) in rows.iter_mut().zip(runs) {
                     row.columns[index].runs.push(run);
                 }
@@ -119,26 +124,24 @@ impl Plan<'_> {
         Ok(rows)
     }
 
-    /// In which order, with their columns. Back again at every second turn, so that nobody is always first.
-    fn in_turn(&self, workload: &dyn Workload, turn: usize) -> Vec<(usize, &Contestant)> {
+    /// An order for one round, with their columns.
+    fn drawn(&self, workload: &dyn Workload) -> Vec<(usize, &Contestant)> {
         let mut order: Vec<_> = self.contestants_of(workload).enumerate().collect();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
+        order.shuffle(&mut rand::rng());
         order
     }
 
     /// All, but for one that keeps nothing where that is needed: also to be mounted anew.
     fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
         let to_be_kept = workload.reads_back() || workload.phases().iter().any(|phase| phase.cold);
-        self.contestants.iter().filter(move |contestant| !to_be_kept || **contestant != Contestant::Null)
+        self.contestants.iter().filter(move |contestant| !to_be_kept || contestant.keeps())
     }
 
     fn empty_rows(&self, workload: &dyn Workload) -> Vec<Row> {
         let columns = |contestant: &Contestant| Column {
             name: contestant.to_string(),
             peer: contestant.is_other(),
-            keeps: *contestant != Contestant::Null,
+            keeps: contestant.keeps(),
             runs: Vec::with_capacity(self.settings.runs),
         };
         let row = |phase: Phase| Row {
@@ -157,7 +160,7 @@ impl Plan<'_> {
     fn show(&self, clock: &Clock, workload: &dyn Workload, turn: usize, contestant: &Contestant) {
         let variant = workload.variant();
         self.bar.set_message(format!(
-            "{} left: {} {variant}, turn {} of {}, {contestant}",
+            "{} left: {} {variant}, round {} of {}, {contestant}",
             HumanDuration(clock.left()),
             workload.suite(),
             turn + 1,
@@ -166,7 +169,12 @@ impl Plan<'_> {
     }
 
     /// One contestant, one workload, once.
-    fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
+    fn once(
+        &self,
+        contestant: &Contestant,
+        workload: &dyn Workload,
+        place: usize,
+    ) -> Result<Vec<Run>, BenchError> {
         let source = self.ground.counts(contestant);
         let mut mounted = self.ground.start(contestant, workload.files())?;
         let mut runs = Vec::new();
@@ -182,7 +190,8 @@ impl Plan<'_> {
                 mounted.end()?;
                 mounted = self.ground.mount(contestant)?;
             }
-            runs.push(self.run(index, workload, &mounted, &source)?);
+            let run = self.run(index, workload, &mounted, &source)?;
+            runs.push(Run { place, ..run });
         }
         mounted.end()?;
         Ok(runs)
@@ -203,7 +212,13 @@ impl Plan<'_> {
         let sample = workload.run(phase, directory, pace)?;
         let counts = source.read(directory)? - before;
         let daemon_counts = mounted.daemon_counts()?.zip(daemon_before).map(|(after, before)| after - before);
-        Ok(Run { sample, counts, daemon_counts, cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before })
+        Ok(Run {
+            place: 0,
+            sample,
+            counts,
+            daemon_counts,
+            cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before,
+        })
     }
 }
 

@@ -93,7 +93,9 @@ impl Mounted {
                 Self::syncline(program, source, directory, &options)
             }
             Contestant::Peer(peer) => Self::kernel(*peer, source, directory),
-            Contestant::Null => Self::null(program, directory, options),
+            Contestant::Null(null) => {
+                Self::null(program, directory, &[options, &null.options(source)].concat())
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What was measured: every run, and the medians and spreads that are shown.
 
+use crate::bootstrap::{Interval, ROUNDS_LEAST, ratio_interval};
 use crate::measure::Run;
 use crate::workload::Unit;
 use serde::Serialize;
@@ -72,6 +73,8 @@ pub struct Figures {
     pub value: Spread,
     /// Against the best peer, or Syncline where there is none; above 1 is better than that.
     pub ratio: Option<f64>,
+    /// Where that ratio lies with 95 % confidence, by a bootstrap over the rounds.
+    pub ratio_interval: Option<Interval>,
     /// Latency of half of the operations, in microseconds.
     pub p50_us: Option<f64>,
     /// Latency of 99 of 100, in microseconds.
@@ -130,6 +133,7 @@ impl Row {
         Some(Figures {
             value,
             ratio: self.ratio(value.median),
+            ratio_interval: self.ratio_interval(column),
             p50_us: median(&|run| microseconds(run.sample.p50_ns)),
             p99_us: median(&|run| microseconds(run.sample.p99_ns)),
             flushes_per_operation: each(|run| run.counts.flushes as f64),
@@ -146,6 +150,18 @@ impl Row {
         let yardstick = self.value(self.yardstick()?)?.median;
         let ratio = if self.unit.more_is_better() { value / yardstick } else { yardstick / value };
         ratio.is_finite().then_some(ratio)
+    }
+
+    /// Of the yardstick itself there is nothing to doubt.
+    fn ratio_interval(&self, column: &Column) -> Option<Interval> {
+        let yardstick = self.yardstick().filter(|yardstick| yardstick.name != column.name)?;
+        let values =
+            |column: &Column| column.runs.iter().map(|run| self.unit.value(&run.sample)).collect::<Vec<_>>();
+        let pairs = values(column).into_iter().zip(values(yardstick));
+        let better = self.unit.more_is_better();
+        let rounds: Vec<_> =
+            pairs.map(|(own, other)| if better { (own, other) } else { (other, own) }).collect();
+        ratio_interval(&rounds)
     }
 }
 
@@ -202,6 +218,33 @@ pub struct Conditions {
     pub notes: Vec<String>,
 }
 
+/// From this load average on, the figures may be the doing of others.
+const LOAD_MOST: f64 = 0.5;
+
+impl Conditions {
+    /// Why the figures are not to be trusted.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.load_average >= LOAD_MOST {
+            warnings.push(load_warning(self.load_average));
+        }
+        if self.runs < ROUNDS_LEAST {
+            warnings.push(format!(
+                "Warning: {}. Single runs differ by a third; take 3 and more (--runs).",
+                if self.runs == 1 { "one run".to_owned() } else { format!("{} runs", self.runs) }
+            ));
+        }
+        warnings
+    }
+}
+
+/// What is said of a machine on which others are at work.
+fn load_warning(load_average: f64) -> String {
+    format!(
+        "Warning: the load average was {load_average:.2} at the start. What others do is in the figures; measure on a quiet machine."
+    )
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -219,7 +262,7 @@ pub(crate) mod tests {
         };
         let counts = Counts { flushes: operations, writes: 3 * operations, write_bytes: operations * 8192 };
         let daemon_counts = Some(Counts { writes: 2 * operations, ..counts });
-        Run { sample, counts, daemon_counts, cpu_seconds: 0.001 }
+        Run { place: 0, sample, counts, daemon_counts, cpu_seconds: 0.001 }
     }
 
     /// Syncline against a slower and a faster peer.
@@ -284,6 +327,25 @@ pub(crate) mod tests {
         assert_eq!(row.yardstick().unwrap().name, "xfs");
         row.columns.drain(1..3);
         assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(0.25));
+    }
+
+    #[test]
+    fn a_ratio_says_how_sure_it_is() {
+        let mut row = row(Unit::PerSecond("fsyncs"));
+        assert_eq!(row.figures(&row.columns[0]).unwrap().ratio_interval, None, "the peers ran once");
+        row.columns[2].runs = vec![run(100), run(100), run(100)];
+        let interval = row.figures(&row.columns[0]).unwrap().ratio_interval.unwrap();
+        assert_eq!((interval.low, interval.high), (1.0, 3.0));
+        assert_eq!(row.figures(&row.columns[2]).unwrap().ratio_interval, None);
+    }
+
+    #[test]
+    fn what_makes_figures_doubtful_is_said() {
+        let quiet = Conditions { runs: 7, load_average: 0.1, ..Conditions::default() };
+        assert!(quiet.warnings().is_empty());
+        let busy = Conditions { runs: 1, load_average: 1.5, ..Conditions::default() };
+        let warnings = busy.warnings().join(" ");
+        assert!(warnings.contains("1.50") && warnings.contains("one run"), "{warnings}");
     }
 
     #[test]

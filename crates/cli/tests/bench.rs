@@ -135,6 +135,49 @@ fn the_null_filesystem_is_measured_beside_it() {
 }
 
 #[test]
+fn the_floor_of_a_sync_is_a_write_and_a_flush() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let json = place.path().join("figures.json");
+    let mut command = program();
+    command.args([
+        "bench",
+        "overwrite",
+        "--quick",
+        "--built-in",
+        "--runs",
+        "3",
+        "--seconds",
+        "0.3",
+        "--size",
+        "64MiB",
+    ]);
+    command.args(["--peers", "null-flush/classic", "--dir"]).arg(place.directory("work"));
+    let answer = run({
+        command.arg("--json").arg(&json);
+        command
+    })
+    .ok();
+    assert!(is_tidy(&place), "its process and its mount are gone as well");
+    assert!(answer.out.contains("95 %"), "{answer:?}");
+    let json: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let alone = &json["workloads"][0];
+    let [syncline, floor] = [0, 1].map(|index| &alone["contestants"][index]);
+    assert_eq!(floor["name"], "null-flush/classic");
+    let [low, high] = ["low", "high"].map(|end| syncline["ratio_interval"][end].as_f64().unwrap());
+    assert!(low > 0.0 && low <= high, "{syncline}");
+    for round in 0..3 {
+        let place = |contestant: &Value| contestant["runs"][round]["place"].as_u64().unwrap();
+        assert_eq!(place(syncline) + place(floor), 1, "one of them came first: {alone}");
+    }
+    if json["conditions"]["counted_by_daemon"] == false {
+        let each = |what: &str| floor[what].as_f64().unwrap();
+        assert!((0.9..1.1).contains(&each("flushes_per_operation")), "{floor}");
+        assert!((0.9..1.1).contains(&each("bytes_per_byte")), "{floor}");
+    }
+}
+
+#[test]
 fn the_null_filesystem_knows_names_and_sizes() {
     skip_if!(no_fuse());
     let place = Place::new();

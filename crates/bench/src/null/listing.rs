@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 pub fn readdir(session: &Session, request: &Request) -> Answer {
     list(session, request, size_of::<Dirent>(), |entry, bytes| {
-        let attr = session.fs().0.attr(entry.ino)?;
+        let attr = session.fs().tree.attr(entry.ino)?;
         bytes.extend_from_slice(dirent(entry, &attr).as_bytes());
         Ok(())
     })
@@ -18,9 +18,9 @@ pub fn readdirplus(session: &Session, request: &Request) -> Answer {
     list(session, request, size_of::<DirentPlus>(), |entry, bytes| {
         // "." and ".." lead nowhere new, and the kernel wants no inode with them.
         let (attr, inode) = if matches!(&*entry.name, b"." | b"..") {
-            (session.fs().0.attr(entry.ino)?, EntryOut::default())
+            (session.fs().tree.attr(entry.ino)?, EntryOut::default())
         } else {
-            let attr = session.fs().0.tell(entry.ino)?;
+            let attr = session.fs().tree.tell(entry.ino)?;
             (attr, entry_out(session, attr))
         };
         let dirent = dirent(entry, &attr);
@@ -44,7 +44,7 @@ fn list(
     let input: ReadIn = request.arguments().take()?;
     let room = input.size.min(session.negotiated().transfer_bytes_max) as usize;
     let count = room / (fixed_bytes + DIRENT_ALIGN);
-    let entries = session.fs().0.list(request.ino(), input.offset, count)?;
+    let entries = session.fs().tree.list(request.ino(), input.offset, count)?;
     let mut bytes = Vec::with_capacity(room.min(64 << 10));
     for entry in &entries {
         let end = bytes.len() + (fixed_bytes + entry.name.len()).next_multiple_of(DIRENT_ALIGN);

@@ -1,13 +1,16 @@
 //! The null filesystem: what a filesystem does beyond what FUSE makes it do, left out. It knows names, attributes and sizes; data is
-//! dropped, an fsync has nothing to wait for. Syncline's own transports serve it, so that the kernel, the requests and the threads are
+//! dropped, an fsync has nothing to wait for: unless there is a device, which then takes the data and is flushed. Syncline's own transports serve it, so that the kernel, the requests and the threads are
 //! the same, and what is between the two is Syncline's doing.
 
 mod listing;
+mod sink;
 mod tree;
 
 use listing::{readdir, readdirplus};
+use sink::Sink;
 use std::path::Path;
 use std::sync::Arc;
+use syncline_device::DeviceError;
 use syncline_fuse::abi::flags::setattr as valid;
 use syncline_fuse::abi::{
     Attr, AttrOut, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, GetXattrIn, GetXattrOut, MkDirIn, MkNodIn,
@@ -30,12 +33,20 @@ type Session = syncline_fuse::Session<Null>;
 type Answer = Result<Reply, Errno>;
 
 /// A filesystem that keeps nothing.
-pub struct Null(Tree);
+pub struct Null {
+    tree: Tree,
+    sink: Option<Sink>,
+}
 
 impl Null {
-    /// Mounts an empty one, as Syncline's images are mounted.
-    pub fn mount(path: &Path, options: &MountOptions) -> Result<Mounted<Self>, MountError> {
-        Session::mount(Arc::new(Self(Tree::new())), path, options)
+    /// An empty one. What is written goes to `device`, if there is one, whose contents are lost.
+    pub fn new(device: Option<&Path>) -> Result<Self, DeviceError> {
+        Ok(Self { tree: Tree::new(), sink: device.map(Sink::open).transpose()? })
+    }
+
+    /// Mounts it as Syncline's images are mounted.
+    pub fn mount(self, path: &Path, options: &MountOptions) -> Result<Mounted<Self>, MountError> {
+        Session::mount(Arc::new(self), path, options)
     }
 }
 
@@ -44,7 +55,13 @@ impl Serve for Null {
         let Some(opcode) = request.opcode() else {
             return Reply::error(libc::ENOSYS);
         };
-        answer(session, request, opcode).unwrap_or_else(|Errno(errno)| Reply::error(errno))
+        let answered = match (opcode, &session.fs().sink) {
+            (Opcode::FSync | Opcode::FSyncDir, Some(sink)) => {
+                sink.sync(request.ino()).await.map(|()| Reply::empty())
+            }
+            _ => answer(session, request, opcode),
+        };
+        answered.unwrap_or_else(|Errno(errno)| Reply::error(errno))
     }
 }
 
@@ -89,7 +106,7 @@ fn entry_out(session: &Session, attr: Attr) -> EntryOut {
 }
 
 fn lookup(session: &Session, request: &Request) -> Answer {
-    match session.fs().0.lookup(request.ino(), request.arguments().name()?) {
+    match session.fs().tree.lookup(request.ino(), request.arguments().name()?) {
         Ok(attr) => Ok(Reply::fixed(&entry_out(session, attr))),
         // "There is nothing of this name", to be cached.
         Err(Errno(libc::ENOENT)) => {
@@ -101,16 +118,22 @@ fn lookup(session: &Session, request: &Request) -> Answer {
 
 /// Nobody waits for an answer, also when the request makes no sense.
 fn forget(session: &Session, request: &Request, opcode: Opcode) -> Reply {
-    let tree = &session.fs().0;
+    let Null { tree, sink } = &**session.fs();
+    let forget = |ino, lookups| {
+        tree.forget(ino, lookups);
+        if let Some(sink) = sink {
+            sink.forget(ino);
+        }
+    };
     let mut arguments = request.arguments();
     if opcode == Opcode::Forget {
         let lookups = arguments.take::<ForgetIn>().map_or(0, |input| input.lookups);
-        tree.forget(request.ino(), lookups);
+        forget(request.ino(), lookups);
         return Reply::none();
     }
     let count = arguments.take::<BatchForgetIn>().map_or(0, |input| input.count);
     for one in (0..count).map_while(|_| arguments.take::<ForgetOne>().ok()) {
-        tree.forget(one.node, one.lookups);
+        forget(one.node, one.lookups);
     }
     Reply::none()
 }
@@ -118,7 +141,7 @@ fn forget(session: &Session, request: &Request, opcode: Opcode) -> Reply {
 fn make(session: &Session, request: &Request, name: &[u8], mode: u32, rdev: u32) -> Answer {
     let caller = request.caller();
     let new = New { mode, uid: caller.uid, gid: caller.gid, rdev };
-    Ok(Reply::fixed(&entry_out(session, session.fs().0.make(request.ino(), name, new)?)))
+    Ok(Reply::fixed(&entry_out(session, session.fs().tree.make(request.ino(), name, new)?)))
 }
 
 fn mknod(session: &Session, request: &Request) -> Answer {
@@ -141,22 +164,22 @@ fn mkdir(session: &Session, request: &Request) -> Answer {
 }
 
 fn unlink(session: &Session, request: &Request) -> Answer {
-    session.fs().0.unlink(request.ino(), request.arguments().name()?)?;
+    session.fs().tree.unlink(request.ino(), request.arguments().name()?)?;
     Ok(Reply::empty())
 }
 
 fn rmdir(session: &Session, request: &Request) -> Answer {
-    session.fs().0.rmdir(request.ino(), request.arguments().name()?)?;
+    session.fs().tree.rmdir(request.ino(), request.arguments().name()?)?;
     Ok(Reply::empty())
 }
 
 fn getattr(session: &Session, request: &Request) -> Answer {
-    Ok(attr_out(session, session.fs().0.attr(request.ino())?))
+    Ok(attr_out(session, session.fs().tree.attr(request.ino())?))
 }
 
 fn setattr(session: &Session, request: &Request) -> Answer {
     let input: SetAttrIn = request.arguments().take()?;
-    Ok(attr_out(session, session.fs().0.change(request.ino(), |attr| change(attr, &input))?))
+    Ok(attr_out(session, session.fs().tree.change(request.ino(), |attr| change(attr, &input))?))
 }
 
 /// Changes what is marked as valid.
@@ -209,20 +232,23 @@ fn statfs() -> Reply {
 /// As if nothing but holes had ever been written.
 fn read(session: &Session, request: &Request) -> Answer {
     let input: ReadIn = request.arguments().take()?;
-    let left = session.fs().0.attr(request.ino())?.size.saturating_sub(input.offset);
+    let left = session.fs().tree.attr(request.ino())?.size.saturating_sub(input.offset);
     let len = left.min(input.size.into()).min(READ_BYTES_MAX as u64) as usize;
     Ok(Reply::data(vec![bytes::Bytes::from_static(&ZEROS[..len])]))
 }
 
-/// The data ends here; the size is kept.
+/// The data ends here or in the sink; the size is kept.
 fn write(session: &Session, request: &Request) -> Answer {
     let input: WriteIn = request.arguments().take()?;
     let end = input.offset.checked_add(input.size.into()).filter(|end| *end <= i64::MAX as u64);
     let end = end.ok_or(Errno(libc::EFBIG))?;
-    session.fs().0.change(request.ino(), |attr| {
+    session.fs().tree.change(request.ino(), |attr| {
         attr.size = attr.size.max(end);
         touch(attr);
     })?;
+    if let Some(sink) = &session.fs().sink {
+        sink.write(request.ino(), request.payload());
+    }
     Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }))
 }
 

@@ -1,6 +1,6 @@
 //! A page that stands alone: tables and charts, no script, nothing to be loaded.
 
-use super::numbers::{count, number, optional};
+use super::numbers::{count, interval, number, optional};
 use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE, chart, table::writes};
 use crate::BenchError;
 use crate::outcome::{Conditions, Report, Row};
@@ -45,8 +45,8 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
 fn conditions(page: &mut String, conditions: &Conditions) {
     let _ = writeln!(
         page,
-        "<p>Syncline {} on Linux {}, {} × {}, {} of {} MiB. {} of everything, in turns; {} s of each timed load. \
-         Values are medians; the thin line in a bar goes from the least to the greatest run. Load average at the start: {}.</p>",
+        "<p>Syncline {} on Linux {}, {} × {}, {} of {} MiB. {} of everything, in rounds whose order is drawn; {} s of each timed load. \
+         Values are medians, the 95&#8239;% those of a bootstrap over the rounds; the thin line in a bar goes from the least to the greatest run. Load average at the start: {}.</p>",
         escape(&conditions.version),
         escape(&conditions.kernel),
         conditions.cpus,
@@ -60,6 +60,9 @@ fn conditions(page: &mut String, conditions: &Conditions) {
     let counted = if conditions.counted_by_daemon { DAEMON_NOTE } else { WRITES_NOTE };
     for note in [counted, CPU_NOTE].into_iter().chain(conditions.notes.iter().map(String::as_str)) {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
+    }
+    for warning in conditions.warnings() {
+        let _ = writeln!(page, "<p><b>{}</b></p>", escape(&warning));
     }
 }
 
@@ -85,7 +88,7 @@ fn row_table(page: &mut String, row: &Row) {
     let against = row.yardstick().map_or("", |column| column.name.as_str());
     let _ = write!(
         page,
-        "<table><caption>{}</caption><tr><th></th><th>{}</th><th>min..max</th><th>×&#8239;{}</th><th>p50 µs</th>\
+        "<table><caption>{}</caption><tr><th></th><th>{}</th><th>min..max</th><th>×&#8239;{}</th><th>95&#8239;%</th><th>p50 µs</th>\
          <th>p99 µs</th><th>flushes</th><th>writes</th><th>bytes/byte</th><th>CPU µs</th></tr>",
         escape(&row.name()),
         escape(&row.unit.text()),
@@ -95,7 +98,7 @@ fn row_table(page: &mut String, row: &Row) {
         let Some(figures) = row.figures(column) else { continue };
         let _ = write!(
             page,
-            "<tr{}><td>{}</td><td>{}</td><td>{}..{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+            "<tr{}><td>{}</td><td>{}</td><td>{}..{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
              <td>{}</td><td>{}</td></tr>",
             if column.peer { "" } else { " class=\"ours\"" },
             escape(&column.name),
@@ -103,6 +106,7 @@ fn row_table(page: &mut String, row: &Row) {
             number(figures.value.min),
             number(figures.value.max),
             figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
+            interval(figures.ratio_interval),
             optional(figures.p50_us),
             optional(figures.p99_us),
             count(figures.flushes_per_operation),

@@ -12,6 +12,7 @@ pub fn json(report: &Report) -> Value {
     json!({
         "version": VERSION,
         "conditions": report.conditions,
+        "warnings": report.conditions.warnings(),
         "workloads": report.rows.iter().map(row).collect::<Vec<_>>(),
         "micro": report.micro,
         "failures": report.failures,

@@ -1,5 +1,7 @@
 //! Numbers for people.
 
+use crate::bootstrap::Interval;
+
 /// Three or four digits that matter.
 pub fn number(value: f64) -> String {
     match value.abs() {
@@ -10,7 +12,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The same, or a dash.
+/// From the one to the other, or a dash.
+pub fn interval(interval: Option<Interval>) -> String {
+    interval.map_or_else(|| "–".into(), |Interval { low, high }| format!("{low:.2}..{high:.2}"))
+}
+
+/// Such a number, or a dash.
 pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), number)
 }

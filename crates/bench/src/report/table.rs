@@ -1,6 +1,6 @@
 //! A table for the terminal.
 
-use super::numbers::{count, number, optional};
+use super::numbers::{count, interval, number, optional};
 use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE};
 use crate::outcome::{Figures, MicroResult, Report, Row};
 use std::fmt::Write;
@@ -19,8 +19,8 @@ pub fn table(report: &Report) -> String {
         let _ = writeln!(text, "{counted}\n{CPU_NOTE}");
     }
     micro(&mut text, &report.micro);
-    for note in &report.conditions.notes {
-        let _ = writeln!(text, "{note}");
+    for line in report.conditions.notes.iter().chain(&report.conditions.warnings()) {
+        let _ = writeln!(text, "{line}");
     }
     text
 }
@@ -32,11 +32,12 @@ fn workload(text: &mut String, row: &Row) {
     let against = row.yardstick().map_or("", |column| column.name.as_str());
     let _ = writeln!(
         text,
-        "  {:NAME_WIDTH$} {:>10} {:>17} {:>9} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
+        "  {:NAME_WIDTH$} {:>10} {:>17} {:>9} {:>11} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
         "",
         row.unit.text(),
         "min..max",
         format!("×{against}"),
+        "95 %",
         "p50 µs",
         "p99 µs",
         "flushes",
@@ -55,9 +56,10 @@ fn workload(text: &mut String, row: &Row) {
 fn cells(figures: &Figures) -> String {
     let spread = format!("{}..{}", number(figures.value.min), number(figures.value.max));
     format!(
-        "{:>10} {spread:>17} {:>9} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
+        "{:>10} {spread:>17} {:>9} {:>11} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
         number(figures.value.median),
         figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
+        interval(figures.ratio_interval),
         optional(figures.p50_us),
         optional(figures.p99_us),
         count(figures.flushes_per_operation),
@@ -107,7 +109,10 @@ mod tests {
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(
             words,
-            ["syncline", "200", "100..300", "2.00", "1.00", "5.00", "1.00", "3.00", "(2.00)", "2.00", "5.00"]
+            [
+                "syncline", "200", "100..300", "2.00", "–", "1.00", "5.00", "1.00", "3.00", "(2.00)", "2.00",
+                "5.00"
+            ]
         );
     }
 }

@@ -44,7 +44,7 @@ Workloads:
   all        all of these
 
 fio, fs_mark and sqlite3 make the load where they are installed (sqlite3 has to be). Every run makes the filesystem anew on
-the same device, and contestants take turns. Peers but null, and counts of the block layer, need root. null takes
+the same device, in rounds whose order is drawn. Peers but null and null-flush, and counts of the block layer, need root. These two take
 no part where what was stored is needed again: in sqlite, cold reads, and k1 with an attribute.";
 
 /// Arguments of `bench`.
@@ -54,7 +54,8 @@ pub struct Args {
     /// What to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
-    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs, and null, which keeps nothing and shows what FUSE itself costs
+    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs; null, which keeps nothing and shows what FUSE itself costs; null-flush,
+    /// which writes and flushes as well: the floor of a sync. Both with /uring or /classic for one transport
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     peers: Vec<Contestant>,
     /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
@@ -169,7 +170,7 @@ pub fn run(mut args: Args) -> Outcome {
     let mut report = Report::default();
     let suites = args.suites();
     if !suites.is_empty() {
-        report = measure(&args, &suites, &interrupt, &bar)?;
+        report = measure(&args, &suites, load_average, &interrupt, &bar)?;
     }
     report.conditions = Conditions { load_average, ..conditions(&args, report.conditions) };
     if args.names(Choice::Micro) {
@@ -227,6 +228,7 @@ fn show(args: &Args, report: &Report) -> Result<(), Failure> {
 fn measure(
     args: &Args,
     suites: &[Suite],
+    load_average: f64,
     interrupt: &Interrupt,
     bar: &ProgressBar,
 ) -> Result<Report, Failure> {
@@ -251,6 +253,10 @@ fn measure(
     let plan =
         Plan { ground: &ground, contestants: &contestants, workloads: &workloads, settings, interrupt, bar };
     plan.rehearse()?;
+    // Now is the time to make it quiet and begin again.
+    for warning in (Conditions { load_average, runs: args.runs(), ..Conditions::default() }).warnings() {
+        bar.suspend(|| note!("syncline: {warning}"));
+    }
     let mut report = plan.measure()?;
     report.conditions.device_bytes = ground.bytes();
     report.conditions.counted_by_daemon = ground.why_no_loop_device().is_some();
@@ -312,7 +318,7 @@ fn progress() -> ProgressBar {
 mod tests {
     use super::*;
     use clap::Parser;
-    use syncline_bench::contestant::Peer;
+    use syncline_bench::contestant::{Null, Peer};
 
     #[derive(Parser)]
     struct Line {
@@ -341,7 +347,11 @@ mod tests {
         assert_eq!(args.size_bytes().unwrap(), SIZE_BYTES_QUICK);
         assert_eq!(
             args.peers,
-            [Contestant::Peer(Peer::Xfs), Contestant::Peer(Peer::Ext4FastCommit), Contestant::Null]
+            [
+                Contestant::Peer(Peer::Xfs),
+                Contestant::Peer(Peer::Ext4FastCommit),
+                Contestant::Null(Null::default())
+            ]
         );
     }
 

@@ -20,8 +20,11 @@ pub struct Args {
     /// Empty directory to mount it at
     directory: PathBuf,
     /// How requests come from the kernel, as for `mount`
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    #[arg(long, value_name = "WAY", default_value = "auto", overrides_with = "transport")]
     transport: String,
+    /// Image or device that takes what is written, at no place in particular, and is flushed at each sync: its contents are lost
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -29,7 +32,8 @@ pub fn run(args: &Args) -> Outcome {
     // A session of its own, as a daemon has it: what interrupts the measurement lets it end first.
     rustix::process::setsid()?;
     let choices = MountChoices::parse(&[format!("transport={}", args.transport)])?;
-    let mounted = Null::mount(&args.directory, &choices.kernel(Path::new("null")))?;
+    let mounted =
+        Null::new(args.device.as_deref())?.mount(&args.directory, &choices.kernel(Path::new("null")))?;
     let unmounter = mounted.unmounter();
     thread::spawn(move || {
         // An end of any sort is one.

@@ -1,0 +1,164 @@
+//! A device that takes what is written, at no place in particular, and is flushed at each sync: the least that a sync can cost.
+
+use super::tree::Errno;
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_device::{
+    AlignedBuf, BLOCK_BYTES, DeviceError, FileDevice, FlushTracker, OpenOptions, Ticket, WriteHandle,
+};
+
+/// Files are in as many tables, by their number.
+const SHARDS: usize = 64;
+/// As many writes of a file may be under way before it is looked which have ended.
+const LOOK_EVERY: usize = 64;
+
+/// What was written of a file and not synced.
+#[derive(Default)]
+struct Unsynced {
+    under_way: Vec<WriteHandle>,
+    /// Of those that have ended.
+    newest: Option<Ticket>,
+}
+
+/// Takes data, and makes it durable.
+pub struct Sink {
+    tracker: Arc<FlushTracker>,
+    size_bytes: u64,
+    next: AtomicU64,
+    files: [Mutex<HashMap<u64, Unsynced, FixedState>>; SHARDS],
+}
+
+impl Sink {
+    /// Over an image or a block device, whose contents are lost.
+    pub fn open(path: &Path) -> Result<Self, DeviceError> {
+        let device = FileDevice::open(path, OpenOptions::default())?;
+        let size_bytes = syncline_device::Device::size_bytes(&*device);
+        let files = std::array::from_fn(|_| Mutex::default());
+        Ok(Self { tracker: FlushTracker::new(device), size_bytes, next: AtomicU64::new(0), files })
+    }
+
+    /// Begins to write what a file was given.
+    pub fn write(&self, ino: u64, data: Bytes) {
+        let handle = self.start(data);
+        let mut files = self.shard(ino).lock();
+        let file = files.entry(ino).or_default();
+        file.under_way.push(handle);
+        if file.under_way.len() >= LOOK_EVERY {
+            file.let_go_of_ended();
+        }
+    }
+
+    /// Makes durable what was written of a file; of one that only has a name, a block for that.
+    pub async fn sync(&self, ino: u64) -> Result<(), Errno> {
+        let unsynced = self.shard(ino).lock().remove(&ino);
+        let unsynced = unsynced.unwrap_or_else(|| {
+            let block = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
+            Unsynced { under_way: vec![self.start(block)], newest: None }
+        });
+        self.tracker.submit();
+        let mut newest = unsynced.newest;
+        for write in unsynced.under_way {
+            newest = newest.max(Some(write.wait().await.map_err(|error| failed(&error))?));
+        }
+        if let Some(ticket) = newest {
+            self.tracker.make_durable(ticket).await.map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The file has gone.
+    pub fn forget(&self, ino: u64) {
+        self.shard(ino).lock().remove(&ino);
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Unsynced, FixedState>> {
+        &self.files[ino as usize % SHARDS]
+    }
+
+    fn start(&self, data: Bytes) -> WriteHandle {
+        let len = data.len().next_multiple_of(BLOCK_BYTES);
+        let aligned = data.len() == len && data.as_ptr().addr().is_multiple_of(BLOCK_BYTES);
+        let data = if aligned { data } else { copied(&data, len) };
+        self.tracker.write(self.place(len as u64), vec![data])
+    }
+
+    /// One after the other, and from the beginning again at the end.
+    fn place(&self, len: u64) -> u64 {
+        let at = self.next.fetch_add(len, Ordering::Relaxed) % self.size_bytes;
+        if at + len <= self.size_bytes { at } else { 0 }
+    }
+}
+
+impl Unsynced {
+    fn let_go_of_ended(&mut self) {
+        let newest = &mut self.newest;
+        self.under_way.retain(|write| match write.outcome() {
+            Some(Ok(ticket)) => {
+                *newest = (*newest).max(Some(ticket));
+                false
+            }
+            // An error is for the sync.
+            _ => true,
+        });
+    }
+}
+
+fn copied(data: &[u8], len: usize) -> Bytes {
+    let mut padded = data.to_vec();
+    padded.resize(len, 0);
+    AlignedBuf::copy_from(&padded).into_bytes()
+}
+
+fn failed(error: &DeviceError) -> Errno {
+    Errno(error.io_error().and_then(|error| error.raw_os_error()).unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_device::block_on;
+
+    fn sink(folder: &Path) -> Sink {
+        let path = folder.join("image");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        Sink::open(&path).unwrap()
+    }
+
+    #[test]
+    fn a_sync_is_a_write_and_a_flush() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = sink(folder.path());
+        sink.write(7, Bytes::from(vec![1; 5000]));
+        block_on(sink.sync(7)).unwrap();
+        let counters = sink.tracker.counters();
+        assert_eq!((counters.writes, counters.write_bytes, counters.flushes_issued), (1, 8192, 1));
+        // Nothing but a name.
+        block_on(sink.sync(8)).unwrap();
+        let counters = sink.tracker.counters();
+        assert_eq!((counters.writes, counters.write_bytes, counters.flushes_issued), (2, 12288, 2));
+    }
+
+    #[test]
+    fn what_nobody_syncs_goes_round_and_takes_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = sink(folder.path());
+        for _ in 0..600 {
+            sink.write(7, Bytes::from(vec![1; 4096]));
+            sink.tracker.submit();
+        }
+        let left = || {
+            let mut files = sink.shard(7).lock();
+            let file = files.get_mut(&7).unwrap();
+            file.let_go_of_ended();
+            file.under_way.len()
+        };
+        while left() > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
