@@ -431,6 +431,8 @@ enum Happening {
     EndWrite { place: usize, fails: bool },
     MakeDurable { place: usize },
     EndFlush { fails: bool },
+    StartThrough,
+    EndThrough { fails: bool },
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -439,6 +441,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(place, fails)| Happening::EndWrite { place, fails }),
         3 => any::<usize>().prop_map(|place| Happening::MakeDurable { place }),
         2 => prop::bool::weighted(0.3).prop_map(|fails| Happening::EndFlush { fails }),
+        1 => Just(Happening::StartThrough),
+        2 => prop::bool::weighted(0.3).prop_map(|fails| Happening::EndThrough { fails }),
     ]
 }
 
@@ -452,8 +456,37 @@ struct Model {
     persistent: Vec<u64>,
     on_its_way: Vec<(u64, WriteHandle)>,
     flush_covers: Vec<u64>,
+    /// A write-through on its way, and what lay in the cache when it was submitted.
+    through: Option<(u64, WriteHandle, Vec<u64>)>,
     completed: Vec<(u64, Ticket)>,
     dropped: Vec<u64>,
+}
+
+impl Model {
+    /// A flush, or the one behind a write, fails.
+    fn drop_all(&mut self) {
+        self.dropped.append(&mut self.cached);
+        self.dropped.extend(self.on_its_way.iter().map(|(number, _)| *number));
+    }
+
+    /// One that covers these succeeds.
+    fn persist(&mut self, covers: Vec<u64>) {
+        self.cached.retain(|number| !covers.contains(number));
+        self.persistent.extend(covers);
+    }
+
+    /// Ends the write-through on its way.
+    fn end_through(&mut self, bench: &Bench, fails: bool) {
+        let Some((number, handle, covers)) = self.through.take() else { return };
+        if fails {
+            self.drop_all();
+            return bench.end_through(Err(broken(Operation::Write)));
+        }
+        self.persist(covers);
+        self.persistent.push(number);
+        bench.end_through(Ok(()));
+        self.completed.push((number, handle.outcome().expect("it has ended").expect("it succeeded")));
+    }
 }
 
 proptest! {
@@ -492,20 +525,31 @@ proptest! {
                 }
                 Happening::EndFlush { fails } if flying_before > 0 => {
                     if fails {
-                        model.dropped.append(&mut model.cached);
-                        model.dropped.extend(model.on_its_way.iter().map(|(number, _)| *number));
+                        model.drop_all();
                         bench.end_flush(Err(broken(Operation::Flush)));
                     } else {
                         let covers = std::mem::take(&mut model.flush_covers);
-                        model.cached.retain(|number| !covers.contains(number));
-                        model.persistent.extend(covers);
+                        model.persist(covers);
                         bench.end_flush(Ok(()));
                     }
                 }
+                Happening::StartThrough => {
+                    let (handle, durability) = bench.start_through();
+                    match durability {
+                        Some(durability) => {
+                            model.through = Some((next_write, handle, model.cached.clone()));
+                            waiting.push((next_write, durability));
+                        }
+                        None => model.on_its_way.push((next_write, handle)),
+                    }
+                    next_write += 1;
+                }
+                Happening::EndThrough { fails } => model.end_through(&bench, fails),
                 _ => {}
             }
             let submitted = (flying_before == 0 || matches!(happening, Happening::EndFlush { .. }))
                 && bench.flushes_in_flight() > 0;
+            prop_assert!(bench.flushes_in_flight() == 0 || model.through.is_none());
             if submitted {
                 model.flush_covers = model.cached.clone();
             }
@@ -516,6 +560,7 @@ proptest! {
                 }
             }
         }
+        model.end_through(&bench, false);
         while bench.flushes_in_flight() > 0 {
             model.persistent.extend(model.cached.iter());
             bench.end_flush(Ok(()));
