@@ -183,7 +183,8 @@ const HELPERS: &str = r#"
     mkdir upper work mnt
     mount -t tmpfs none work && mkdir work/u work/w
     mount -t overlay none -o "lowerdir=$(readlink -f /sbin),upperdir=work/u,workdir=work/w" "$(readlink -f /sbin)" || exit 77
-    cp program /sbin/mount.syncline
+    # An installed one may be a symbolic link that leads out of here: it is not to be written through.
+    cp --remove-destination program /sbin/mount.syncline
     for name in mount.fuse.syncline umount.fuse.syncline; do ln -sf mount.syncline /sbin/$name; done
 "#;
 
