@@ -230,6 +230,41 @@ fn umount_returns_when_all_is_written() {
     );
 }
 
+/// A line in mount(8)'s table tells umount(8) of the helper. Others look for theirs there.
+#[test]
+fn the_table_of_mount_keeps_what_others_look_for() {
+    run_with_helpers(
+        r#"
+        mount -t tmpfs none /run/mount
+        line() { grep "TARGET=$PWD/mnt " /run/mount/utab || true; }
+        mount -t syncline image mnt -o _netdev
+        line | grep _netdev | grep -q x-syncline || { echo "options are missing: $(line)" >&2; exit 1; }
+        umount "$PWD/mnt"
+        test -z "$(line)"
+        # A name like that is a tag for mount(8).
+        mv image LABEL=image
+        ./program mount LABEL=image mnt
+        line | grep -q "SRC=$PWD/LABEL=image " || { echo "no line for LABEL=image" >&2; exit 1; }
+        ./program umount mnt
+        test -z "$(line)"
+        # Whoever has something there in another mount namespace has a line in the same table.
+        mkfifo go mounted
+        timeout 60 unshare --mount sh -c '
+            read word <go; mount -t tmpfs -o x-theirs none mnt; echo >mounted; read word <go
+        ' >other 2>&1 &
+        ./program mount LABEL=image mnt
+        echo >go; read word <mounted
+        line | grep -q x-theirs
+        # (umount(8) would take the last line, whosesoever it is.)
+        daemon=$(./program stats --json mnt | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*')
+        kill $daemon
+        while [ -e /proc/$daemon/stat ] && ! grep -q ') Z' /proc/$daemon/stat; do sleep 0.05; done
+        echo >go; wait
+        line | grep -q x-theirs || { echo "the line of others is gone: $(line)" >&2; exit 1; }
+    "#,
+    );
+}
+
 #[test]
 fn mount_and_fstab_know_the_type() {
     run_with_helpers(

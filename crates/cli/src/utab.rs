@@ -5,6 +5,8 @@
 //! write that file, under a lock of their own, and "fake" calls of them do nothing else.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +15,13 @@ use syncline_fuse::{FILESYSTEM_TYPE, mounts};
 /// Where umount(8) looks for the helper. Without it there is nobody to leave the work to.
 const HELPER: &str = "/sbin/umount.fuse.syncline";
 
-/// How long that may take: others may hold the file's lock.
+/// The file.
+const TABLE: &str = "/run/mount/utab";
+
+/// The option that marks a line of ours.
+const MARK: &str = "x-syncline";
+
+/// How long a call may take: others may hold the file's lock.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The line of a mount; it goes when this is dropped.
@@ -23,25 +31,56 @@ pub struct Line {
 
 impl Line {
     /// Enters a mount that root has made. Nothing but what umount(8) waits for depends on it.
-    pub fn enter(image: &Path, directory: &Path) -> Option<Self> {
+    ///
+    /// Where mount(8) has started this, it finds the line and writes none of its own, so the line has what it would keep of the options.
+    /// (It does not hand on those that begin with `x-`.)
+    pub fn enter(image: &Path, directory: &Path, options: &[String]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new(HELPER).exists() {
             return None;
         }
-        let directory = directory.canonicalize().ok()?;
-        let of_type = ["-f", "-t", FILESYSTEM_TYPE, "-o", "x-syncline"].map(OsStr::new);
+        // A full path is never taken for an option, or for a tag such as LABEL=.
+        let (image, directory) = (std::path::absolute(image).ok()?, directory.canonicalize().ok()?);
+        let kept = options.iter().map(|option| option.trim()).filter(|option| is_kept(option));
+        let options = std::iter::once(MARK).chain(kept).collect::<Vec<_>>().join(",");
+        let of_type = ["-f", "-t", FILESYSTEM_TYPE, "-o", &options].map(OsStr::new);
         let places = [image.as_os_str(), directory.as_os_str()];
         fake("mount", of_type.into_iter().chain(places)).then_some(Self { directory })
     }
 }
 
+/// True for an option that mount(8) keeps in its table: the kernel does not, and other programs look for it.
+fn is_kept(option: &str) -> bool {
+    option == "_netdev" || option.starts_with("x-") || option.starts_with("comment=")
+}
+
 impl Drop for Line {
     fn drop(&mut self) {
         let same = |directory: &Path| directory == self.directory;
-        // Whoever has mounted there since has a line, too, and it is the same one.
-        if mounts().is_ok_and(|mounts| !mounts.iter().any(|entry| same(&entry.mount_point))) {
+        // Whoever has mounted there since has a line, too.
+        let free = mounts().is_ok_and(|mounts| !mounts.iter().any(|entry| same(&entry.mount_point)));
+        if free && fs::read(TABLE).is_ok_and(|table| last_is_ours(&table, &self.directory)) {
             fake("umount", [OsStr::new("--fake"), self.directory.as_os_str()]);
         }
     }
+}
+
+/// True if the last line of a directory, which is the one that umount(8) takes away, is ours. It may be that of a mount in another mount
+/// namespace, for all of which there is one table.
+fn last_is_ours(table: &[u8], directory: &Path) -> bool {
+    let target = [b"TARGET=".to_vec(), escaped(directory)].concat();
+    let fields = |line: &'_ [u8]| line.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let last = table.split(|byte| *byte == b'\n').map(fields).rfind(|line| line.contains(&target));
+    let options = last.into_iter().flatten().find_map(|field| Some(field.strip_prefix(b"OPTS=")?.to_vec()));
+    options.unwrap_or_default().split(|byte| *byte == b',').any(|option| option == MARK.as_bytes())
+}
+
+/// A path as the table has it.
+fn escaped(path: &Path) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        _ => vec![*byte],
+    };
+    path.as_os_str().as_bytes().iter().flat_map(escape).collect()
 }
 
 /// Has a program change its table only. It looks at no path: it would wait for whoever serves what lies there.
@@ -64,5 +103,29 @@ fn fake<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> bo
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_line_of_ours_is_taken_away() {
+        let ours = "SRC=/image TARGET=/a\\040b ROOT=/ OPTS=x-mine,x-syncline\n";
+        let theirs = "SRC=/dev/sdb TARGET=/a\\040b ROOT=/ OPTS=user=joe\n";
+        let elsewhere = "SRC=/dev/sdc TARGET=/a ROOT=/ OPTS=x-syncline-not\n";
+        let is_ours = |lines: &[&str]| last_is_ours(lines.concat().as_bytes(), Path::new("/a b"));
+        assert!(is_ours(&[theirs, ours, elsewhere]));
+        assert!(!is_ours(&[ours, theirs]));
+        assert!(!is_ours(&[elsewhere]) && !is_ours(&[]));
+        assert!(!last_is_ours(elsewhere.as_bytes(), Path::new("/a")));
+    }
+
+    #[test]
+    fn what_mount_keeps_of_the_options_is_kept() {
+        let kept = ["_netdev", "x-systemd.requires=a", "comment=b"];
+        let others = ["ro", "X-mount.mkdir", "nofail", "user", ""];
+        assert!(kept.into_iter().all(is_kept) && !others.into_iter().any(is_kept));
     }
 }

@@ -145,7 +145,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(Made::take_away);
         if choices.store.read_only { failure.of_reading_only() } else { failure }
     })?;
-    let line = utab::Line::enter(&args.image, &args.directory);
+    let line = utab::Line::enter(&args.image, &args.directory, &args.options);
     if args.daemon {
         detach_from_terminal(&log)?;
     }
