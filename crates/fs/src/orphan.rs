@@ -37,7 +37,7 @@ pub(crate) struct OrphanQueue {
 #[derive(Default)]
 struct Waiting {
     inos: VecDeque<Ino>,
-    /// Those for whose removal there was no room.
+    /// Those for whose removal there was no room, or that the device failed to read or write.
     refused: Vec<Ino>,
     /// A task is at work, or about to be.
     running: bool,
@@ -119,7 +119,7 @@ impl Filesystem {
         }
     }
 
-    /// Tries again to remove what there was no room for.
+    /// Tries again to remove what could not be removed.
     pub(crate) fn retry_orphans(&self) {
         let refused = std::mem::take(&mut self.orphans.waiting.lock().refused);
         self.enqueue_orphans(refused);
@@ -144,6 +144,11 @@ impl Filesystem {
                 }
                 // With a snapshot, which keeps what it has, its removal takes room.
                 Err(FsError::Store(StoreError::NoSpace)) => self.orphans.waiting.lock().refused.push(ino),
+                // A device that fails for a while is no end: who asks for room, or how much there is, has it tried again.
+                Err(FsError::Store(StoreError::Device(error))) => {
+                    tracing::warn!(ino, %error, "an inode without names could not be removed yet");
+                    self.orphans.waiting.lock().refused.push(ino);
+                }
                 Err(error) => tracing::warn!(ino, %error, "an inode without names could not be removed"),
             }
         }

@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 
-/// A device whose writes can be made to fail, or to wait.
+/// A device whose writes can be made to fail or to wait, and whose reads to fail.
 pub(super) struct Moody {
     below: Arc<MemoryDevice>,
     pub(super) fail: AtomicBool,
+    fail_reads: AtomicBool,
     hold: AtomicBool,
     held: Mutex<Vec<Held>>,
 }
@@ -44,6 +45,9 @@ impl Device for Moody {
         self.below.size_bytes()
     }
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        if self.fail_reads.load(Ordering::SeqCst) {
+            return done(Err(DeviceError::Abandoned { operation: Operation::Read }));
+        }
         self.below.read(offset, buf, done);
     }
     fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
@@ -72,11 +76,38 @@ pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
     let wrapper = Arc::new(Moody {
         below: device.clone(),
         fail: AtomicBool::new(false),
+        fail_reads: AtomicBool::new(false),
         hold: AtomicBool::new(false),
         held: Mutex::default(),
     });
     let mount = Mount::open_through(wrapper.clone(), device, spawn, options);
     (wrapper, mount)
+}
+
+/// Its extents are in leaves that nobody has read yet.
+#[test]
+fn what_could_not_be_removed_while_the_device_failed_is_removed_later() {
+    let (device, mount) = moody(options());
+    let ino = mount.create("file");
+    for block in 0..3000 {
+        mount.write(ino, block * 8192, &[7; 4096]);
+    }
+    mount.fsync_placed(ino);
+    let Mount { fs, device: below, spawn, options } = mount;
+    block_on(fs.close()).unwrap();
+    block_on(fs.store().close()).unwrap();
+    drop(fs);
+    let mount = Mount::open_through(device.clone(), below, spawn, options);
+    let ino = mount.find("file");
+    device.fail_reads.store(true, Ordering::SeqCst);
+    mount.unlink("file");
+    mount.fs.forget(ino, 1);
+    block_on(mount.fs.wait_for_orphans());
+    assert_eq!(mount.fs.counters().orphans_removed, 0, "its extents can't be read");
+    device.fail_reads.store(false, Ordering::SeqCst);
+    mount.fs.statfs();
+    block_on(mount.fs.wait_for_orphans());
+    assert_eq!(mount.fs.counters().orphans_removed, 1);
 }
 
 #[test]
