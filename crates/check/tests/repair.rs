@@ -371,6 +371,11 @@ fn what_attributes_count_for_is_mended() {
             assert_eq!(found, kinds);
             let done = run(device.clone(), false);
             assert_eq!(done.condition(), Condition::Repaired, "{:#?}", done.after);
+            let named = done
+                .changes
+                .iter()
+                .any(|change| change.text == "/tree/file: lost the extended attribute \"user.long\"");
+            assert_eq!(named, edit == 2, "who lost something is named: {:#?}", done.changes);
             let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
             let lost = if edit == 2 { (60_000_u64 + 9).div_ceil(512) * 512 } else { 0 };
             assert_eq!(fs.quota("tree").unwrap().used_bytes, used - lost);

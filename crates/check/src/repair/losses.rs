@@ -17,6 +17,7 @@ const DEPTH_MAX: usize = 64;
 
 /// Something that an inode has lost.
 pub(crate) struct Loss {
+    pub(crate) kind: FindingKind,
     pub(crate) inode: u64,
     pub(crate) what: String,
 }
@@ -32,12 +33,12 @@ pub(crate) async fn tell(planner: &mut Planner) {
         // Where it was says more than where it went.
         named.entry(entry.inode).or_insert(index);
     }
-    for Loss { inode, what } in losses {
+    for Loss { kind, inode, what } in losses {
         let text = match path(planner, &named, inode).await {
             Some(path) => format!("{path}: {what}"),
             None => format!("what has no name any more: {what}"),
         };
-        planner.object(FindingKind::NodeDamaged, inode, text);
+        planner.object(kind, inode, text);
     }
 }
 

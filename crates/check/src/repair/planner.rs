@@ -202,8 +202,13 @@ impl Planner {
 
     /// Notes what an inode has lost with a tree node.
     pub(crate) fn lose(&mut self, inode: u64, what: String) {
+        self.lose_by(FindingKind::NodeDamaged, inode, what);
+    }
+
+    /// Notes what an inode has lost by this damage.
+    pub(crate) fn lose_by(&mut self, kind: FindingKind, inode: u64, what: String) {
         if self.losses.len() < FINDINGS_MAX {
-            self.losses.push(Loss { inode, what });
+            self.losses.push(Loss { kind, inode, what });
         } else {
             self.changes_dropped += 1;
         }

@@ -139,6 +139,8 @@ impl Xattrs {
                     self.units = self.units.saturating_sub(planner.units_of(&gone));
                     self.list_bytes -= name.len() as u64 + 1;
                     let why = format!("extended attribute {:?}: its value is not whole", printable(&name));
+                    let what = format!("lost the extended attribute {:?}", printable(&name));
+                    planner.lose_by(FindingKind::ChunkMissing, object, what);
                     planner.remove(FindingKind::ChunkMissing, key, why);
                 }
             }
