@@ -9,6 +9,7 @@ mod devices;
 mod disk;
 mod escapes;
 mod failing;
+mod file_sizes;
 mod hints;
 mod idle;
 mod images;

@@ -15,6 +15,7 @@ mod helper;
 mod known;
 mod live;
 mod log_limit;
+mod log_thread;
 mod logging;
 mod metrics;
 mod permission;
@@ -26,6 +27,7 @@ use failure::{Failure, Outcome};
 use helper::{Asked, Role};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// What one thread allocates another one often frees: requests, batches, buffers. The C library's allocator took 5% of a busy
 /// mount's CPU time for that.
@@ -236,7 +238,16 @@ fn main() -> ExitCode {
         }
     };
     logging::start(cli.logging);
-    run(cli.command).unwrap_or_else(failed)
+    outlive_limits();
+    let ended = run(cli.command).unwrap_or_else(failed);
+    logging::end();
+    ended
+}
+
+/// A write past a limit on the size of files (`ulimit -f`) is an error like others, and not the end of the process.
+fn outlive_limits() {
+    // A handler that does nothing new: programs that are started have the default again. It fails for signals that can't be caught.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
 /// Says what is wrong with the command line, or shows the help that was asked for.

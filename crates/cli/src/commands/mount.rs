@@ -11,7 +11,7 @@ use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -129,6 +129,10 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     }
     // It has told why on standard error, which is ours.
     let status = daemon.wait()?;
+    if let Some(signal) = status.signal() {
+        let text = format!("the daemon was ended by signal {signal} before the mount was usable");
+        return Err(Failure::new(text).next("'umount' takes away what may be left of the mount"));
+    }
     Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
