@@ -2,7 +2,9 @@
 //! `-v` and `SYNCLINE_LOG` show more, from the start.
 
 use crate::log_limit::Limited;
+use crate::log_thread::LogThread;
 use clap::{ArgAction, ValueEnum};
+use std::io;
 use std::sync::OnceLock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -15,6 +17,7 @@ const FORMAT: &str = "SYNCLINE_LOG_FORMAT";
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 static CHOSEN: OnceLock<Choices> = OnceLock::new();
+static THREAD: OnceLock<LogThread> = OnceLock::new();
 
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -66,7 +69,7 @@ impl Choices {
 pub fn start(choices: Choices) {
     let levels = choices.levels().and_then(|levels| EnvFilter::try_new(levels).ok());
     let (filter, handle) = reload::Layer::new(levels.unwrap_or_else(|| EnvFilter::new("off")));
-    let lines = fmt::layer().with_writer(crate::printed::stderr).with_ansi(false);
+    let lines = fmt::layer().with_writer(writer).with_ansi(false);
     let lines = match choices.format() {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
@@ -76,14 +79,30 @@ pub fn start(choices: Choices) {
     let _ = CHOSEN.set(choices);
 }
 
-/// From now on warnings and errors are logged, unless something else was chosen.
+/// Where a line goes: to standard error, and of a daemon by a thread of its own.
+fn writer() -> Box<dyn io::Write> {
+    match THREAD.get() {
+        Some(thread) => Box::new(thread.writer()),
+        None => Box::new(crate::printed::stderr()),
+    }
+}
+
+/// From now on warnings and errors are logged, unless something else was chosen. Nobody who serves waits for whoever reads the log.
 pub fn serve() {
+    THREAD.get_or_init(LogThread::start);
     let chosen = CHOSEN.get().and_then(Choices::levels);
     if chosen.is_none()
         && let Some(handle) = FILTER.get()
     {
         // Fails only after the subscriber is gone.
         let _ = handle.reload(EnvFilter::new("warn"));
+    }
+}
+
+/// The program is about to end: what was logged is written, if somebody reads it.
+pub fn end() {
+    if let Some(thread) = THREAD.get() {
+        thread.end();
     }
 }
 

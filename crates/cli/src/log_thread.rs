@@ -1,0 +1,107 @@
+//! The thread that writes a daemon's log lines. Those who serve requests must not wait for whoever reads the log: a pipe that nobody
+//! reads would otherwise stop the filesystem. What finds no room in the queue is left out, and counted.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, OnceLock};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+
+/// Lines that wait at most.
+const LINES_MAX: usize = 4096;
+
+/// A thread, and the way to it.
+pub struct LogThread {
+    queue: NonBlocking,
+    /// Writes what waits when it is dropped, unless that takes longer than a second.
+    guard: Mutex<Option<WorkerGuard>>,
+}
+
+impl LogThread {
+    /// Begins to write to standard error.
+    pub fn start() -> Self {
+        Self::over(crate::printed::stderr())
+    }
+
+    fn over(output: impl Write + Send + 'static) -> Self {
+        let left_out = Arc::new(OnceLock::new());
+        let output = Told { output, left_out: left_out.clone(), told: 0 };
+        let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
+        let (queue, guard) = builder.thread_name("syncline-log").finish(output);
+        let _ = left_out.set(queue.error_counter());
+        Self { queue, guard: Mutex::new(Some(guard)) }
+    }
+
+    /// For one line.
+    pub fn writer(&self) -> NonBlocking {
+        self.queue.clone()
+    }
+
+    /// Writes what waits.
+    pub fn end(&self) {
+        // Whoever panicked here has left nothing half done.
+        drop(self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take());
+    }
+}
+
+/// Says how many lines were left out, before the next one.
+struct Told<W> {
+    output: W,
+    left_out: Arc<OnceLock<ErrorCounter>>,
+    told: usize,
+}
+
+impl<W: Write> Write for Told<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let left_out = self.left_out.get().map_or(0, ErrorCounter::dropped_lines);
+        if left_out > self.told {
+            writeln!(self.output, "{} lines were left out: nobody read the log", left_out - self.told)?;
+            self.told = left_out;
+        }
+        self.output.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_pipe_that_nobody_reads_stops_nobody() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let thread = LogThread::over(writer);
+        let begun = Instant::now();
+        for number in 0..20_000 {
+            writeln!(
+                thread.writer(),
+                "line {number} of many that together are more than a pipe and a queue hold"
+            )
+            .unwrap();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let reading = std::thread::spawn(move || {
+            let mut text = String::new();
+            reader.read_to_string(&mut text).map(|_| text)
+        });
+        // As soon as somebody reads it goes on, and says what is missing.
+        let left_out = || thread.queue.error_counter().dropped_lines();
+        loop {
+            let before = left_out();
+            writeln!(thread.writer(), "the last line").unwrap();
+            if left_out() == before {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        thread.end();
+        drop(thread);
+        let text = reading.join().unwrap().unwrap();
+        assert!(text.starts_with("line 0 of"), "{text:.200}");
+        assert!(text.contains("lines were left out: nobody read the log"), "{} bytes", text.len());
+        assert!(text.ends_with("the last line\n"));
+    }
+}
