@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::skip_if;
 use crate::support::{
-    Answer, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, wait,
+    Answer, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool, wait,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::ffi::OsStr;
@@ -57,6 +57,25 @@ fn an_image_that_is_not_there_any_more_is_told_of() {
     fs::rename(&moved, place.image()).unwrap();
     fs::copy(other.image(), &moved).unwrap();
     mount.unmount().fails(5, &["it is unmounted", "another image"]);
+    place.check_clean();
+}
+
+/// As one that 'mount -o loop' made: the kernel takes it away when nobody has it any more.
+#[test]
+fn a_loop_device_that_goes_with_its_mount_is_looked_at_first() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let Some(disk) = Loop::new(&place.image()) else {
+        eprintln!("skipped: no loop device");
+        return;
+    };
+    let mount = Mount::new(&disk.device, &place.directory("mount"), &[]);
+    write_synced(&mount);
+    tool("losetup", &[OsStr::new("--detach"), disk.device.as_ref()]).unwrap();
+    // Its number may be somebody else's later.
+    std::mem::forget(disk);
+    mount.unmount().ok();
     place.check_clean();
 }
 

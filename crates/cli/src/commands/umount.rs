@@ -5,6 +5,8 @@ use super::figures::{IDENTITY, namespace_of_processes};
 use crate::failure::{Cause, Failure, Outcome};
 use serde_json::Value;
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -93,6 +95,10 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     // One that was mounted read-only is as it was.
     let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
     let written = written.map(|image| image_of(&daemon, image));
+    // A loop device that ends with its last user ('mount -o loop') has to be there when its image is looked at.
+    let is_device =
+        |image: &&Path| image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let _kept = written.as_deref().filter(is_device).and_then(|image| File::open(image).ok());
     unmount(&directory, left().max(LEAST_PATIENCE))?;
     // A number of another namespace of processes is that of somebody else here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
@@ -254,7 +260,8 @@ fn wait_for_release(
             Err(Unread::Failed(failure)) => return Ok(Released::Unread(failure)),
         };
         // A process that can be seen is not the one that is gone.
-        if waiting == Waiting::ForAnAnswer && matches!(*holder, Holder::Process { .. }) {
+        let other = matches!(*holder, Holder::Process { pid, .. } if pid != std::process::id());
+        if waiting == Waiting::ForAnAnswer && other {
             return Ok(Released::ToOthers);
         }
         if waiting == Waiting::ForTheDaemon {
