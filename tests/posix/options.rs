@@ -145,7 +145,20 @@ fn mount_calls_the_program_by_another_name() {
         let written = fs::write(directory.join("file"), "y");
         assert_eq!(errno(written), refused.then_some(30), "{options}");
     }
+    // What is answered before it is durable is not called synchronous.
+    for option in ["sync", "dirsync"] {
+        let mut remount = named(&place, "mount.syncline");
+        remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{option}")]);
+        run(remount).fails(32, &["can't become", &format!("unmount it, and mount it with -o {option}")]);
+    }
     Mount::of(&directory).unmount().ok();
+    let synchronous = Mount::new(&place.image(), &directory, &["-o", "sync"]);
+    for option in ["sync", "dirsync"] {
+        let mut remount = named(&place, "mount.syncline");
+        remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{option}")]);
+        assert_eq!(run(remount).code, 0, "{option}");
+    }
+    synchronous.unmount().ok();
     // What was opened read-only can't be called writable.
     let read_only = Mount::new(&place.image(), &directory, &["-o", "ro"]);
     let mut remount = named(&place, "mount.syncline");

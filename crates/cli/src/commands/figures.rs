@@ -26,6 +26,7 @@ pub fn register(
     fs: &Arc<Filesystem>,
     scrub: &Arc<Scrub>,
     image: &Path,
+    durability: &str,
     report: RecoveryReport,
 ) {
     let control = session.control();
@@ -37,6 +38,7 @@ pub fn register(
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "transport": session.transport(),
+        "durability": durability,
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();

@@ -91,6 +91,11 @@ pub fn remount(directory: &Path, options: &[String]) -> Outcome {
             let text = format!("{}: its daemon can't write: {reason}", directory.display());
             return Err(Failure::new(text).next("unmount it, and mount it with -o rw"));
         }
+        if !choices.is_promised_by(stats["daemon"]["durability"].as_str().unwrap_or_default()) {
+            let (directory, asked) = (directory.display(), choices.durability());
+            let text = format!("{directory}: a mount can't become one with -o {asked}");
+            return Err(Failure::new(text).next(format!("unmount it, and mount it with -o {asked}")));
+        }
     }
     syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel)?;
     Ok(ExitCode::SUCCESS)
@@ -243,7 +248,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;
     let signals = signals::unmount(caught, prepared.unmounter(), &fs)?;
     let scrub = Scrub::new(fs.store(), spawn);
-    super::figures::register(prepared.session(), &fs, &scrub, &image, report);
+    super::figures::register(prepared.session(), &fs, &scrub, &image, choices.durability(), report);
     if let Opened::Whole(recovered) = opened {
         block_on(recovered.begin()).map_err(about)?;
     }

@@ -13,6 +13,9 @@ const RECEIPTS_MAX: usize = 1 << 20;
 /// What is said of an option that nobody knows.
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
+/// What `Synchronous` is called as an option, in its order.
+const DURABILITIES: [&str; 3] = ["async", "dirsync", "sync"];
+
 /// What the kernel tells of any FUSE mount.
 const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
@@ -164,6 +167,17 @@ impl MountChoices {
             _ => return Err(UNKNOWN.into()),
         }
         Ok(())
+    }
+
+    /// Which changes are durable before they are answered, by the option that asks for it.
+    pub fn durability(&self) -> &'static str {
+        DURABILITIES[self.synchronous as usize]
+    }
+
+    /// True if a daemon that was started with another durability promises as much.
+    pub fn is_promised_by(&self, durability: &str) -> bool {
+        let has = DURABILITIES.iter().position(|name| *name == durability);
+        self.synchronous as usize <= has.unwrap_or(0)
     }
 
     /// The options for the FUSE session.
