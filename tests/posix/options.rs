@@ -130,8 +130,11 @@ fn mount_calls_the_program_by_another_name() {
     let place = Place::with_image("32MiB");
     let directory = place.directory("mount");
     let mut mount = named(&place, "mount.syncline");
-    mount.arg(place.image()).arg(&directory).args(["-n", "-o", "rw,nodev,nosuid,noexec,x-systemd.automount"]);
+    let log = place.path().join("log");
+    let options = format!("rw,nodev,nosuid,noexec,x-systemd.automount,log={}", log.display());
+    mount.arg(place.image()).arg(&directory).args(["-n", "-o", &options]);
     assert_eq!(run(mount).code, 0);
+    assert!(log.exists());
     let flags = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = flags.lines().find(|line| line.contains(&*directory.to_string_lossy())).unwrap().to_owned();
     assert!(["nosuid", "nodev", "noexec"].iter().all(|flag| line.contains(flag)), "{line}");

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other, no_allow_other, noatime, nodiratime, relatime, strictatime,
-    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
+    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -49,7 +49,7 @@ pub struct Args {
     /// How requests come from the kernel: the same as -o transport
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
-    /// Where the daemon's messages go once the mount is usable. Default: nowhere
+    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default: nowhere
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The daemon's end of a mount in the background
@@ -75,6 +75,7 @@ pub fn run(mut args: Args) -> Outcome {
     if let Some(name) = &args.snapshot {
         choices.set_snapshot(name).map_err(|text| Failure::usage(format!("--snapshot {name}: {text}")))?;
     }
+    args.log = args.log.or_else(|| choices.log.take());
     if args.foreground || args.daemon {
         return serve(&args, &choices);
     }

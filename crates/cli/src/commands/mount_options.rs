@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::size;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use syncline_fs::AccessTime;
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
@@ -31,6 +31,8 @@ pub struct MountChoices {
     pub snapshot: Option<String>,
     /// Give what becomes free of an image file back to its host.
     pub punch_holes: bool,
+    /// Where the daemon's messages go.
+    pub log: Option<PathBuf>,
     no_suid: bool,
     no_devices: bool,
     no_execution: bool,
@@ -137,6 +139,8 @@ impl MountChoices {
                     _ => return Err("choose never, synced, write or always".into()),
                 }
             }
+            "log" if value.is_empty() => return Err("give the name of a file".into()),
+            "log" => self.log = Some(value.into()),
             "check_opens" => self.check_opens = true,
             "nocheck_opens" => self.check_opens = false,
             "receipts" => {
