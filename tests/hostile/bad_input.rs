@@ -2,7 +2,7 @@
 //! them. Whatever is refused leaves everything as it was.
 //!
 //! In the place where the commands run: `image`, unmounted; `used`, mounted at `mount`; `short`, cut off; `text` and `junk`, no
-//! images; `empty` and `full`, directories; nothing called `missing`.
+//! images; `ext4`, an image of another filesystem; `empty` and `full`, directories; nothing called `missing`.
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, Tmpfs, as_nobody, no_fuse, not_root, run, syncline};
@@ -81,6 +81,9 @@ const REFUSED: &str = "
     8  | check junk                                | junk; not a Syncline image; restore it from a backup
     8  | check --repair junk                       | junk; not a Syncline image; restore it from a backup
     5  | mount junk empty                          | junk; not a Syncline image; mkfs
+    5  | info ext4                                 | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
+    5  | mount ext4 empty                          | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
+    5  | resize ext4 1GiB                          | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
     5  | trim junk                                 | junk; not a Syncline image; mkfs
     5  | crashlab list junk                        | junk is no recording; crashlab record
 
@@ -248,6 +251,9 @@ fn place() -> Place {
     fs::write(path("text"), "hello\n").unwrap();
     fs::write(path("zero"), "").unwrap();
     fs::write(path("junk"), [0xa5, 0x17, 0x3c].repeat(6 << 20)).unwrap();
+    let mut ext4 = vec![0; 20 << 20];
+    ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(path("ext4"), ext4).unwrap();
     place.directory("empty");
     fs::write(place.directory("full").join("file"), "here").unwrap();
     let names = place.directory("names");

@@ -1,5 +1,6 @@
 //! Why a command failed: one line that names the cause and the next step, and an exit code.
 
+use crate::commands::image::known_contents;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -84,8 +85,13 @@ impl Failure {
         }
     }
 
-    /// The same, said of a path that the text does not name.
+    /// The same, said of a path that the text does not name. Nobody is told to make a filesystem where there is another one.
     pub fn about(self, path: &Path) -> Self {
+        let nothing_found = self.code == Cause::NotAnImage as u8 && self.text.contains("no superblock found");
+        if let Some(what) = nothing_found.then(|| known_contents(path)).flatten() {
+            let text = format!("{}: not a Syncline image: it holds {what}", path.display());
+            return self.with_text(text).next("name another image, or mount it as what it is");
+        }
         let path = path.display().to_string();
         let text = if self.text.contains(&path) { self.text } else { format!("{path}: {}", self.text) };
         Self { text, ..self }
