@@ -101,6 +101,8 @@ fn an_owner_is_not_told_to_be_the_owner() {
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
     run(as_nobody(call(&["info", "closed/image"], place.path())))
         .fails(9, &["Permission denied", "directory above it may not be entered"]);
+    run(as_nobody(call(&["mount", "image", "closed/mount"], place.path())))
+        .fails(6, &["closed/mount", "Permission denied", "that you may enter", "as root"]);
 }
 
 #[test]

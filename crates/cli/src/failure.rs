@@ -349,7 +349,9 @@ impl From<MountError> for Failure {
             | MountError::NotPermitted { .. } => Cause::Fuse,
             _ => Cause::Other,
         };
-        Self::of(cause, error)
+        let barred = matches!(&error, MountError::MountPoint { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
+        let failure = Self::of(cause, error);
+        if barred { failure.next("name a directory that you may enter, or mount as root") } else { failure }
     }
 }
 
