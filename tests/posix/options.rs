@@ -1,6 +1,6 @@
 //! Options of a mount, and the names under which mount(8) and fsck(8) call the program.
 
-use crate::support::{ALONE, Mount, Place, no_fuse, not_root, run, tool};
+use crate::support::{ALONE, Mount, Place, no_fuse, not_root, run, syncline, tool};
 use crate::{Ground, errno, skip_if};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -42,6 +42,9 @@ fn a_read_only_mount_writes_nothing() {
             mount.unmount().ok();
         }
         let before = bytes_of(&place.image());
+        // What a crash left is no error, and is told.
+        let checked = syncline(["check".as_ref(), place.image().as_os_str()]).ok();
+        assert_eq!(checked.out.contains("it was not unmounted"), crashed, "{checked:?}");
         let mount = Mount::new(&place.image(), &place.directory("read only"), &["-o", "ro"]);
         let path = mount.path.join("file");
         assert_eq!(fs::read(&path).unwrap(), b"contents");

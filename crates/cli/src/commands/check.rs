@@ -193,6 +193,10 @@ fn print_summary(image: &Path, report: &Report) {
     );
     if report.is_clean() {
         say!("{image}: clean ({read})");
+        if !report.clean_unmount {
+            let batches = report.batches_replayed;
+            say!("{image}: it was not unmounted: the next mount replays its log, {batches} batches");
+        }
         return;
     }
     let errors = report.findings.len() as u64 + report.findings_dropped;
