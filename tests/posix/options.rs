@@ -53,6 +53,8 @@ fn a_read_only_mount_writes_nothing() {
         assert_eq!(errno(fs::write(mount.path.join("new"), "")), Some(30));
         assert_eq!(errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))), Some(30));
         File::open(&path).unwrap().sync_all().unwrap();
+        syncline(["snapshot".as_ref(), "create".as_ref(), mount.path.as_os_str(), "name".as_ref()])
+            .fails(9, &["Read-only file system", "mount it for writing"]);
         mount.unmount().ok();
         assert!(bytes_of(&place.image()) == before, "crashed: {crashed}");
     }

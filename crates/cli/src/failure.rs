@@ -374,6 +374,10 @@ impl From<ControlError> for Failure {
             ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
                 Self::of(Cause::MountPoint, error).next(next)
             }
+            ControlError::Failed { ref source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                Self::of(Cause::Permission, error)
+                    .next("mount it for writing; if it was, 'syncline stats' says why it turned read-only")
+            }
             ControlError::Unknown { .. } => {
                 Self::new(error).next("unmount, and mount again with this version of the program")
             }
