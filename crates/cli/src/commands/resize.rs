@@ -80,7 +80,8 @@ pub fn run(args: Args) -> Outcome {
     if wanted < present {
         let asked = if let Target::Bytes(bytes) = args.size { bytes } else { wanted };
         shrink(&args.image, asked, present)?;
-        return tell(&args, present, wanted);
+        let now = if args.size == Target::Min { shrink_further(&args.image, wanted)? } else { wanted };
+        return tell(&args, present, now);
     }
     grow(&args.image, wanted, device)?;
     tell(&args, present, wanted)
@@ -187,6 +188,18 @@ fn recover(path: &Path) -> Result<(), Failure> {
     match opened.map_err(|failure| failure.about(path))? {
         Some(fs) => close(&fs).map_err(|failure| failure.about(path)),
         None => Ok(()),
+    }
+}
+
+/// A smaller filesystem needs less for itself: goes on as long as that makes it smaller still.
+fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
+    loop {
+        let wanted = least(path)?.min(present);
+        if present - wanted < Geometry::TAIL_BLOCKS * BLOCK {
+            return Ok(present);
+        }
+        shrink(path, wanted, present)?;
+        present = wanted;
     }
 }
 
