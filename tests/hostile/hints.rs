@@ -207,6 +207,13 @@ fn metrics_of_nothing_say_so() {
 }
 
 #[test]
+fn a_bench_of_nothing_that_there_is_names_what_there_is() {
+    let place = Place::new();
+    let answer = run(call(&["bench", "nothing"], place.path()));
+    assert!(answer.code == 2 && answer.err.contains("sqlite, read, micro and all"), "{answer:?}");
+}
+
+#[test]
 fn a_bench_without_its_peers_leaves_no_report() {
     let place = Place::new();
     let mut command = call(&["bench", "micro", "--peers", "btrfs", "--report", "bench.html"], place.path());

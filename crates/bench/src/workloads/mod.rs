@@ -92,7 +92,11 @@ impl FromStr for Suite {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|suite| suite.name() == text).ok_or_else(|| "no such workload".to_owned())
+        let named = Self::ALL.into_iter().find(|suite| suite.name() == text);
+        named.ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|suite| suite.name()).collect();
+            format!("no such workload; choose among {}, micro and all", names.join(", "))
+        })
     }
 }
 
