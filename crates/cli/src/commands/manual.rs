@@ -197,6 +197,24 @@ mod tests {
         }
     }
 
+    /// Requests are lines of their own, and take what follows on their line without the spaces between.
+    #[test]
+    fn requests_and_text_are_on_lines_of_their_own() {
+        for (name, text) in pages() {
+            for line in text.lines() {
+                assert!(![". .B", ". .I"].iter().any(|request| line.contains(request)), "{name}: {line}");
+                let alternating = [".BR ", ".RB ", ".IR ", ".RI ", ".BI ", ".IB "];
+                if let Some(words) = alternating.iter().find_map(|request| line.strip_prefix(request)) {
+                    // What is quoted has its own spaces.
+                    let bare: String = words.split('"').step_by(2).collect();
+                    let ends = |word: &str| word.ends_with([';', ',']) || word.ends_with(").");
+                    let run_together = bare.split(' ').rev().skip(1).any(ends);
+                    assert!(!run_together, "{name}: {line}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn every_command_is_described() {
         let mut definition = crate::definition();
