@@ -141,7 +141,8 @@ Examples:
   syncline uuid disk.img                         show it; also of a mount
   syncline uuid copy.img random                  set a new one, as copies of an image should have
   syncline uuid disk.img 6ba7b810-9dad-11d1-80b4-00c04fd430c8
-Syncline itself does not mind two images with one UUID; what finds filesystems by UUID (udev, fstab) may then find either.";
+Syncline itself does not mind two images with one UUID. UUID= and LABEL= in fstab find no Syncline filesystem, since blkid(8) does \
+not know it: name the image, or a link of the disk in /dev/disk/by-id.";
 
 pub const RESIZE: &str = "\
 Examples:
