@@ -23,7 +23,7 @@ pub(crate) struct Life<C> {
     /// It may be gone from here on.
     unwanted: Option<usize>,
     /// It is gone from here on.
-    gone: Option<usize>,
+    pub(crate) gone: Option<usize>,
 }
 
 impl<C> Default for Snapshots<C> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::AlignedBuf;
 use syncline_format::{BlockRun, Key};
-use syncline_store::{Admission, DataWrite, Store, StoreError, Transaction};
+use syncline_store::{Admission, Admitted, DataWrite, Store, StoreError, Transaction};
 
 /// Runs the tasks to their ends, or to the first failure.
 pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHistory>) -> Result<(), String> {
@@ -299,8 +299,23 @@ impl Task {
         Key { object, kind: EXTENT, offset: self.rng.random_range(0..offsets) }
     }
 
+    /// Room to remove something. Snapshots may keep what is removed, so that there may be none left for that beside them: deleting them
+    /// makes some.
+    async fn room_to_remove(&mut self) -> Result<Admitted, StoreError> {
+        loop {
+            let beside_snapshots = self.store.keeps_replaced();
+            match self.store.admit(Admission::Shrink).await {
+                Err(StoreError::NoSpace) if beside_snapshots => {
+                    self.delete_any_snapshot().await?;
+                    self.world.nap(200).await;
+                }
+                answer => return finds_room(answer),
+            }
+        }
+    }
+
     async fn remove_data(&mut self) -> Done {
-        let _room = finds_room(self.store.admit(Admission::Shrink).await)?;
+        let _room = self.room_to_remove().await?;
         let (mut transaction, mut changes) = (Transaction::new(), Vec::new());
         for _ in 0..self.rng.random_range(1..4) {
             let key = self.random_extent_key();
@@ -335,12 +350,33 @@ impl Task {
     }
 
     async fn delete_snapshot(&mut self) -> Done {
+        match self.history.snapshots.any(self.rng.random_range(0..8)) {
+            Some(name) => self.delete_named(&name).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn delete_named(&self, name: &str) -> Done {
         let (known, log) = (&self.history.snapshots, &self.world.log);
-        let Some(name) = known.any(self.rng.random_range(0..8)) else { return Ok(()) };
-        known.unwanted(&name, log.position());
-        finds_room(self.store.delete_snapshot(&name).await)?;
-        known.gone(&name, log.position());
+        known.unwanted(name, log.position());
+        let deleted = finds_room(self.store.delete_snapshot(name).await);
+        if matches!(deleted, Err(StoreError::Snapshot(_))) {
+            // Somebody else was quicker, or it was lost.
+            self.world.nap(200).await;
+            let gone = known.get(name).is_some_and(|life| life.gone.is_some());
+            return if gone { Ok(()) } else { deleted };
+        }
+        deleted?;
+        known.gone(name, log.position());
         Ok(())
+    }
+
+    /// Deletes one that is there, known or left by a power cut.
+    async fn delete_any_snapshot(&self) -> Done {
+        match self.store.snapshots().await.pop() {
+            Some(there) => self.delete_named(&there.name).await,
+            None => Ok(()),
+        }
     }
 
     async fn sync(&mut self) -> Done {
