@@ -100,7 +100,7 @@ mod tests {
         thread.end();
         drop(thread);
         let text = reading.join().unwrap().unwrap();
-        assert!(text.starts_with("line 0 of"), "{text:.200}");
+        assert!(text.contains("line 0 of"), "{text:.200}");
         assert!(text.contains("lines were left out: nobody read the log"), "{} bytes", text.len());
         assert!(text.ends_with("the last line\n"));
     }
