@@ -55,10 +55,12 @@ struct Leftover<'a>(&'a Place);
 
 impl Drop for Leftover<'_> {
     fn drop(&mut self) {
-        let _ = run({
-            let mut umount = program();
-            umount.arg("umount").arg(self.0.path().join("mnt"));
-            umount
-        });
+        let mount_point = self.0.path().join("mnt");
+        let mut umount = program();
+        umount.arg("umount").arg(&mount_point);
+        if run(umount).code != 0 {
+            // Or the folder would be removed through the mount.
+            let _ = Command::new("umount").arg("-l").arg(&mount_point).output();
+        }
     }
 }

@@ -112,10 +112,9 @@ impl Plan<'_> {
         for turn in 0..self.settings.runs {
             for (place, (index, contestant)) in self.drawn(workload).into_iter().enumerate() {
                 self.show(clock, workload, turn, contestant);
-                let runs =
-                    self.once(contestant, workload, place).map_err(|error| about(error, contestant))?;
+                let runs = self.once(contestant, workload).map_err(|error| about(error, contestant))?;
                 for (row, run) in rows.iter_mut().zip(runs) {
-                    row.columns[index].runs.push(run);
+                    row.columns[index].runs.push(Run { place, ..run });
                 }
                 clock.done += workload.expected_seconds(self.settings.duration) + MAKE_SECONDS;
                 self.bar.set_position(clock.done as u64);
@@ -169,12 +168,7 @@ impl Plan<'_> {
     }
 
     /// One contestant, one workload, once.
-    fn once(
-        &self,
-        contestant: &Contestant,
-        workload: &dyn Workload,
-        place: usize,
-    ) -> Result<Vec<Run>, BenchError> {
+    fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
         let source = self.ground.counts(contestant);
         let mut mounted = self.ground.start(contestant, workload.files())?;
         let mut runs = Vec::new();
@@ -190,8 +184,7 @@ impl Plan<'_> {
                 mounted.end()?;
                 mounted = self.ground.mount(contestant)?;
             }
-            let run = self.run(index, workload, &mounted, &source)?;
-            runs.push(Run { place, ..run });
+            runs.push(self.run(index, workload, &mounted, &source)?);
         }
         mounted.end()?;
         Ok(runs)

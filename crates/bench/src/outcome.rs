@@ -224,25 +224,19 @@ const LOAD_MOST: f64 = 0.5;
 impl Conditions {
     /// Why the figures are not to be trusted.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.load_average >= LOAD_MOST {
-            warnings.push(load_warning(self.load_average));
-        }
-        if self.runs < ROUNDS_LEAST {
-            warnings.push(format!(
-                "Warning: {}. Single runs differ by a third; take 3 and more (--runs).",
-                if self.runs == 1 { "one run".to_owned() } else { format!("{} runs", self.runs) }
-            ));
-        }
-        warnings
+        warnings(self.load_average, self.runs)
     }
 }
 
-/// What is said of a machine on which others are at work.
-fn load_warning(load_average: f64) -> String {
-    format!(
+/// Why figures of so many runs are not to be trusted, on a machine with this load average when they began.
+pub fn warnings(load_average: f64, runs: usize) -> Vec<String> {
+    let load = format!(
         "Warning: the load average was {load_average:.2} at the start. What others do is in the figures; measure on a quiet machine."
-    )
+    );
+    let few =
+        format!("Warning: too few runs ({runs}). Single runs differ by a third; take 3 and more (--runs).");
+    let all = [(load_average >= LOAD_MOST, load), (runs < ROUNDS_LEAST, few)];
+    all.into_iter().filter_map(|(holds, text)| holds.then_some(text)).collect()
 }
 
 #[cfg(test)]
@@ -345,7 +339,7 @@ pub(crate) mod tests {
         assert!(quiet.warnings().is_empty());
         let busy = Conditions { runs: 1, load_average: 1.5, ..Conditions::default() };
         let warnings = busy.warnings().join(" ");
-        assert!(warnings.contains("1.50") && warnings.contains("one run"), "{warnings}");
+        assert!(warnings.contains("1.50") && warnings.contains("too few runs (1)"), "{warnings}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Place, as_nobody, no_fuse, not_root, program, run, tool};
+use support::{Answer, Place, as_nobody, no_fuse, not_root, program, run, tool};
 
 /// K5 with the built-in load, on a small image in `place`.
 fn tiny(place: &Place, options: &[&str]) -> Command {
@@ -100,29 +100,23 @@ fn another_program_is_measured_beside_it() {
     assert!(second["value"]["median"].as_f64().unwrap() > 0.0, "{second}");
 }
 
+/// Measures a small image with built-in loads, beside somebody of a process of its own; what is said and the figures.
+fn beside(place: &Place, words: &[&str]) -> (Answer, Value) {
+    let json = place.path().join("figures.json");
+    let mut command = program();
+    command.arg("bench").args(words).args(["--quick", "--built-in", "--size", "64MiB", "--dir"]);
+    command.arg(place.directory("work")).arg("--json").arg(&json);
+    let answer = run(command).ok();
+    assert!(is_tidy(place), "its process and its mount are gone as well");
+    (answer, serde_json::from_slice(&fs::read(json).unwrap()).unwrap())
+}
+
 #[test]
 fn the_null_filesystem_is_measured_beside_it() {
     skip_if!(no_fuse());
     let place = Place::new();
-    let json = place.path().join("figures.json");
-    let mut command = program();
-    command.args([
-        "bench",
-        "k4",
-        "--quick",
-        "--built-in",
-        "--runs",
-        "2",
-        "--size",
-        "64MiB",
-        "--peers",
-        "null",
-    ]);
-    command.args(["--transport", "classic", "--dir"]).arg(place.directory("work")).arg("--json").arg(&json);
-    let answer = run(command).ok();
-    assert!(is_tidy(&place), "its process and its mount are gone as well");
+    let (answer, json) = beside(&place, &["k4", "--runs", "2", "--peers", "null", "--transport", "classic"]);
     assert!(answer.out.contains("×null"), "{answer:?}");
-    let json: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     for (workload, phase) in json["workloads"].as_array().unwrap().iter().zip(["create", "remove"]) {
         assert_eq!((&workload["phase"], &workload["compared_with"]), (&phase.into(), &"null".into()));
         let [syncline, null] = [0, 1].map(|index| &workload["contestants"][index]);
@@ -138,29 +132,9 @@ fn the_null_filesystem_is_measured_beside_it() {
 fn the_floor_of_a_sync_is_a_write_and_a_flush() {
     skip_if!(no_fuse());
     let place = Place::new();
-    let json = place.path().join("figures.json");
-    let mut command = program();
-    command.args([
-        "bench",
-        "overwrite",
-        "--quick",
-        "--built-in",
-        "--runs",
-        "3",
-        "--seconds",
-        "0.3",
-        "--size",
-        "64MiB",
-    ]);
-    command.args(["--peers", "null-flush/classic", "--dir"]).arg(place.directory("work"));
-    let answer = run({
-        command.arg("--json").arg(&json);
-        command
-    })
-    .ok();
-    assert!(is_tidy(&place), "its process and its mount are gone as well");
+    let words = ["overwrite", "--runs", "3", "--seconds", "0.3", "--peers", "null-flush/classic"];
+    let (answer, json) = beside(&place, &words);
     assert!(answer.out.contains("95 %"), "{answer:?}");
-    let json: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     let alone = &json["workloads"][0];
     let [syncline, floor] = [0, 1].map(|index| &alone["contestants"][index]);
     assert_eq!(floor["name"], "null-flush/classic");

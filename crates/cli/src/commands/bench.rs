@@ -14,7 +14,7 @@ use syncline_bench::contestant::Contestant;
 use syncline_bench::fio::Fio;
 use syncline_bench::ground::Ground;
 use syncline_bench::measure::{Plan, Settings};
-use syncline_bench::outcome::{Conditions, Report};
+use syncline_bench::outcome::{Conditions, Report, warnings};
 use syncline_bench::workload::Workload;
 use syncline_bench::workloads::{Scale, Suite};
 use syncline_bench::{BenchError, Interrupt, command, machine, micro, report};
@@ -254,7 +254,7 @@ fn measure(
         Plan { ground: &ground, contestants: &contestants, workloads: &workloads, settings, interrupt, bar };
     plan.rehearse()?;
     // Now is the time to make it quiet and begin again.
-    for warning in (Conditions { load_average, runs: args.runs(), ..Conditions::default() }).warnings() {
+    for warning in warnings(load_average, args.runs()) {
         bar.suspend(|| note!("syncline: {warning}"));
     }
     let mut report = plan.measure()?;
