@@ -37,8 +37,10 @@ pub(crate) struct OrphanQueue {
 #[derive(Default)]
 struct Waiting {
     inos: VecDeque<Ino>,
-    /// Those for whose removal there was no room, or that the device failed to read or write.
+    /// Those for whose removal there was no room.
     refused: Vec<Ino>,
+    /// Those that the device failed to read or write.
+    failed: Vec<Ino>,
     /// A task is at work, or about to be.
     running: bool,
     /// The task waits for a lease that somebody holds.
@@ -123,6 +125,13 @@ impl Filesystem {
     pub(crate) fn retry_orphans(&self) {
         let refused = std::mem::take(&mut self.orphans.waiting.lock().refused);
         self.enqueue_orphans(refused);
+        self.retry_failed_orphans();
+    }
+
+    /// The same for those alone that met a device's error, which costs nobody else a wait for room.
+    pub(crate) fn retry_failed_orphans(&self) {
+        let failed = std::mem::take(&mut self.orphans.waiting.lock().failed);
+        self.enqueue_orphans(failed);
     }
 
     async fn remove_orphans(&self) {
@@ -147,7 +156,7 @@ impl Filesystem {
                 // A device that fails for a while is no end: who asks for room, or how much there is, has it tried again.
                 Err(FsError::Store(StoreError::Device(error))) => {
                     tracing::warn!(ino, %error, "an inode without names could not be removed yet");
-                    self.orphans.waiting.lock().refused.push(ino);
+                    self.orphans.waiting.lock().failed.push(ino);
                 }
                 Err(error) => tracing::warn!(ino, %error, "an inode without names could not be removed"),
             }

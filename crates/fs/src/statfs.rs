@@ -10,7 +10,7 @@ impl Filesystem {
     /// Blocks and objects, used and free. Dirty data in memory counts as free, but not as available; what is
     /// preallocated as used.
     pub fn statfs(&self) -> Statfs {
-        self.retry_orphans();
+        self.retry_failed_orphans();
         let geometry = self.store.geometry();
         let space = self.store.space();
         // What was freed can be had again after the next checkpoint.
