@@ -2,7 +2,9 @@
 //!
 //! A violation prints the command that repeats its workload. `all_of_them` is the whole search; the environment says how
 //! much of it: `SYNCLINE_WORLDS_SECONDS` (no workload begins later), `SYNCLINE_WORLDS_SHARD` (`0/4`: the first of four
-//! parts), `SYNCLINE_WORLDS_THREE` (workloads of three operations), `SYNCLINE_WORLDS_THREADS`, `SYNCLINE_WORLDS_SEED`. With `SYNCLINE_WORLDS_CANARY` a rule is broken.
+//! parts), `SYNCLINE_WORLDS_PAIRS_FROM` (pairs that an earlier run of the same seed has searched, to be left out),
+//! `SYNCLINE_WORLDS_THREE` (workloads of three operations), `SYNCLINE_WORLDS_THREADS`, `SYNCLINE_WORLDS_SEED`. With
+//! `SYNCLINE_WORLDS_CANARY` a rule is broken.
 
 use rand::SeedableRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -120,6 +122,7 @@ fn all_of_them() {
     let deadline = seconds.map(|seconds| Instant::now() + seconds);
     let (base, seen, all) = (Base::make().unwrap(), Seen::default(), Enumeration::default());
     let broad = seeded(Plan::BROAD);
+    let pairs_from = variable("SYNCLINE_WORLDS_PAIRS_FROM").unwrap_or(0);
     let three = three_operations(broad.seed, variable("SYNCLINE_WORLDS_THREE").unwrap_or(20_000));
     let mut total = Summary::default();
     for (name, plan, workloads) in [
@@ -130,6 +133,9 @@ fn all_of_them() {
         let mut mine = shard_of(workloads);
         // What there is no time for is missing evenly.
         mine.shuffle(&mut ChaCha8Rng::seed_from_u64(plan.seed));
+        if name == "two operations" {
+            mine.drain(..pairs_from.min(mine.len()));
+        }
         let search = Search {
             base: &base,
             plan,
