@@ -135,8 +135,14 @@ impl Filesystem {
         // No directory moves while this is held: what lies above and below stays there.
         let _rename = self.rename_lease.lock().await;
         for usage in self.quotas() {
-            let root = self.directory(usage.root).await?;
-            if self.is_within(&root, dir.ino).await? {
+            let root = match self.directory(usage.root).await {
+                // Removed meanwhile, and its quota with it.
+                Err(FsError::Stale) => continue,
+                root => root?,
+            };
+            let within = self.is_within(&root, dir.ino).await;
+            // One that is removed and still in use lies nowhere, and what was above it may have gone.
+            if crate::directory::require_alive(&root).is_ok() && within? {
                 return Err(FsError::QuotaNested);
             }
         }

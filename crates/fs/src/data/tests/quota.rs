@@ -433,6 +433,31 @@ fn limited(pair: &mut Pair, step: &Step) {
     }
 }
 
+/// Its quota stays until nobody refers to it any more. Meanwhile it is in the way of no other.
+#[test]
+fn a_removed_directory_with_a_quota_hinders_no_other() {
+    let mount = Mount::new();
+    let above = mount.mkdir_in(ROOT, "above");
+    let removed = mount.mkdir_in(above, "removed");
+    mount.set_quota(removed, 1 << 20, 0);
+    // Whoever made it still refers to it.
+    block_on(mount.fs.rmdir(above, b"removed")).unwrap();
+    assert_eq!(mount.fs.quotas().len(), 1, "its quota is still there");
+    // Nothing with a quota lies below it.
+    mount.set_quota(above, 1 << 20, 0);
+    block_on(mount.fs.remove_quota(above)).unwrap();
+    // What it lay in goes, too.
+    block_on(mount.fs.rmdir(ROOT, b"above")).unwrap();
+    mount.fs.forget(above, u64::MAX);
+    block_on(mount.fs.wait_for_orphans());
+    let other = mount.mkdir_in(ROOT, "other");
+    mount.set_quota(other, 1 << 20, 0);
+    mount.fs.forget(removed, 1);
+    block_on(mount.fs.wait_for_orphans());
+    assert_eq!(mount.fs.quotas().len(), 1);
+    mount.check_quotas();
+}
+
 proptest! {
     /// Every operation there is, on files that count: the item says what a count finds, always.
     #[test]
