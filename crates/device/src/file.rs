@@ -183,6 +183,7 @@ impl Device for FileDevice {
         // Allocating and writing may take minutes, and a thread that serves requests has no time for it. If there can be no
         // thread, the answer is that the operation was abandoned.
         let work = move || done(size.enlarge(&file, size_bytes));
+        reactor::thread_ahead();
         if let Err(error) = std::thread::Builder::new().name("enlarge".to_owned()).spawn(work) {
             tracing::error!("the image can't be made longer: no thread ({error})");
         }

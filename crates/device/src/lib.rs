@@ -10,6 +10,7 @@
 //! that a request is served on one CPU without a hand-over; other threads' I/O goes to a ring of its own, and where
 //! io_uring is barred to a small pool of threads.
 
+mod aside;
 mod buffer;
 mod descriptors;
 mod device;

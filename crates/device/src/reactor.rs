@@ -1,6 +1,7 @@
 //! What a worker's thread waits with: a ring, or poll(2) and the thread pool. And the way to it from the outside: a
 //! device operation goes to the ring of the thread that starts it, or to a shared one.
 
+use crate::aside::Aside;
 use crate::descriptors::Descriptors;
 use crate::mailbox::Mailbox;
 use crate::request::{Finished, Request, shielded};
@@ -8,7 +9,7 @@ use crate::ring::{self, Event, RawDone, Ring};
 use crate::worker::{Current, Worker, WorkerOptions};
 use crate::{oneshot, pool};
 use io_uring::squeue;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
@@ -22,6 +23,10 @@ pub(crate) struct Reactor {
     at_pool: Cell<usize>,
     /// The mailbox takes nothing more.
     closed: Cell<bool>,
+    /// Whom the entries queued in this turn answer.
+    answers: Cell<Answers>,
+    /// From the first answer on, where workers may stand aside.
+    aside: OnceCell<Option<Aside>>,
     /// Kept for its memory.
     completed: RefCell<Vec<(u64, i32)>>,
 }
@@ -29,6 +34,15 @@ pub(crate) struct Reactor {
 enum Backend {
     Ring(Box<RefCell<Ring>>),
     Poll(RefCell<Descriptors>),
+}
+
+/// Callers whom a turn answers.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Answers {
+    #[default]
+    Nobody,
+    One,
+    Several,
 }
 
 impl Reactor {
@@ -52,6 +66,8 @@ impl Reactor {
             backend,
             at_pool: Cell::new(0),
             closed: Cell::new(false),
+            answers: Cell::default(),
+            aside: OnceCell::new(),
             completed: RefCell::default(),
         })
     }
@@ -62,6 +78,7 @@ impl Reactor {
 
     /// Starts a device operation.
     pub(crate) fn start(&self, request: Request, ring_allowed: bool) {
+        self.return_to_post();
         match &self.backend {
             Backend::Ring(ring) if ring_allowed && !request.needs_blocking_thread() => {
                 ring.borrow_mut().start(request);
@@ -105,6 +122,29 @@ impl Reactor {
         }
     }
 
+    /// Stands aside no longer: a device operation or a thread is about to be started.
+    fn return_to_post(&self) {
+        if let Some(Some(aside)) = self.aside.get() {
+            aside.return_to_post();
+        }
+    }
+
+    /// An entry queued in this turn answers a caller, who is `alone` if this worker has no other.
+    pub(crate) fn answers(&self, alone: bool) {
+        let nobody_yet = self.answers.get() == Answers::Nobody;
+        self.answers.set(if nobody_yet && alone { Answers::One } else { Answers::Several });
+    }
+
+    /// Before answers go out: has the one caller go on on this CPU, if there is one.
+    fn place_callers(&self) {
+        let answers = self.answers.take();
+        if answers != Answers::Nobody
+            && let Some(aside) = self.aside.get_or_init(Aside::new)
+        {
+            aside.answering(answers == Answers::One);
+        }
+    }
+
     pub(crate) fn cancel(&self, id: u64) {
         match &self.backend {
             Backend::Ring(ring) => ring.borrow_mut().cancel(id),
@@ -141,6 +181,7 @@ impl Reactor {
 
     fn turn_ring(&self, ring: &RefCell<Ring>, wait: Option<Option<Duration>>) -> io::Result<()> {
         let mut completed = self.completed.take();
+        self.place_callers();
         {
             let mut ring = ring.borrow_mut();
             let entered = ring.enter(wait);
@@ -156,7 +197,12 @@ impl Reactor {
                 Event::Finished(finished) => finished.deliver(),
                 Event::Elsewhere(request) => self.start_at_pool(request),
                 Event::Ready(sender, result) => shielded(|| sender.send(result)),
-                Event::Raw(done, result) => shielded(|| done(result)),
+                Event::Raw(done, result) => {
+                    if let Some(Some(aside)) = self.aside.get() {
+                        aside.asked();
+                    }
+                    shielded(|| done(result));
+                }
                 Event::Woken => {
                     self.mailbox.clear_event();
                     ring.borrow_mut().watch_event(self.mailbox.event_fd());
@@ -232,6 +278,15 @@ pub(crate) fn start(request: Request, ring_allowed: bool) {
         None => request,
     };
     pool::start(request, None);
+}
+
+/// Call before a thread is started: it would have the policy of a worker that stands aside for good.
+pub(crate) fn thread_ahead() {
+    Current::with(|current| {
+        if let Some(current) = current {
+            current.reactor.return_to_post();
+        }
+    });
 }
 
 /// Submits what this thread's worker has queued, if it has a ring.

@@ -240,6 +240,12 @@ impl CurrentWorker {
         self.with(|current| current.reactor.has_ring())
     }
 
+    /// Says that an entry submitted in this turn answers a thread that asked on this CPU, and whether it is `alone`:
+    /// the only one that this worker serves now. The worker of one caller who asks again and again has it run here.
+    pub fn answers(self, alone: bool) {
+        self.with(|current| current.reactor.answers(alone));
+    }
+
     /// Submits an entry of the caller's own making to this worker's ring, at the end of the executor's turn. Its user
     /// data is overwritten. `done` gets the raw result on this thread; it may submit again. Without a ring `done` is
     /// given back. When the worker is dropped, entries still on their way are cancelled and then waited for.

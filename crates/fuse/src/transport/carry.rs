@@ -33,6 +33,11 @@ impl Load {
         self.until(|load| load.requests.get() < REQUESTS_MAX && load.bytes.get() < BYTES_MAX).await;
     }
 
+    /// Requests under way. One that is being answered counts.
+    pub fn requests(&self) -> usize {
+        self.requests.get()
+    }
+
     /// Waits until nothing is under way.
     pub async fn idle(&self) {
         self.until(|load| load.requests.get() == 0).await;

@@ -150,7 +150,7 @@ impl<F: Serve> Seat<F> {
             let _ = ready.send(Ok(()));
             return go.recv().map_or(Ok(()), |()| worker.run(classic::serve(connection, session)));
         };
-        let queues = match worker.run(Queues::register(connection, session, &shares)) {
+        let queues = match worker.run(Queues::register(connection, session, &shares, cpu.is_some())) {
             Ok(queues) => queues,
             Err(error) => return failed(MountError::rings(error)),
         };

@@ -58,6 +58,36 @@ fn callers_on_every_cpu_are_served() {
     mount.unmount();
 }
 
+/// How often the scheduler has moved this thread to another CPU.
+fn migrations() -> Option<u64> {
+    let figures = fs::read_to_string("/proc/thread-self/sched").ok()?;
+    figures
+        .lines()
+        .find_map(|line| line.strip_prefix("se.nr_migrations")?.rsplit(':').next()?.trim().parse().ok())
+}
+
+/// The worker stands aside for it. Without that each second answer moves the caller to the other, idle CPU, where a CPU
+/// is idle.
+#[test]
+fn one_caller_stays_on_its_cpu() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let Some(before) = migrations() else {
+        eprintln!("skipped: this kernel does not tell how often a thread moved");
+        return;
+    };
+    let asked_before = mount.requests("Lookup") + mount.requests("MkNod") + mount.requests("GetAttr");
+    for index in 0..4000 {
+        File::create(mount.path().join(format!("file{index}"))).unwrap();
+    }
+    let moved = migrations().unwrap() - before;
+    let asked = mount.requests("Lookup") + mount.requests("MkNod") + mount.requests("GetAttr") - asked_before;
+    assert!(asked >= 8000, "{asked}");
+    println!("moved {moved} times in {asked} requests");
+    // Other programs may need the CPU.
+    assert!(moved * 12 < asked, "moved {moved} times in {asked} requests");
+    mount.unmount();
+}
+
 #[test]
 fn more_requests_than_entries_wait_their_turn() {
     let Some(mount) = TestMount::or_skip() else { return };
