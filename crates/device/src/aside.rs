@@ -5,16 +5,19 @@
 //! to another worker: 10 to 60 µs a request on a virtual machine. But a CPU counts as idle while only threads of policy
 //! SCHED_IDLE want it. A worker of that policy wakes its callers where it is, and runs when they wait.
 //!
-//! Such a thread waits for everybody else. If a program computes on its CPU, those who wait for the worker would wait
-//! long; and where all CPUs have callers of their own, no caller goes elsewhere, and what works in the background would
-//! come first. So a worker takes the policy only while one caller asks it again and again, and a guard gives it back its
-//! own when all workers are busy, or when it has not been seen for two or three milliseconds. If all were busy, or it
-//! wanted to run by then, it stays at its post for a while. It returns by itself before it starts a device operation.
-//! The guard sleeps while nobody stands aside.
+//! Such a thread waits for everybody else, also for a program of nice value 19. So a worker takes the policy only while
+//! one caller asks it again and again, and looks how long it has to wait for its CPU: if that is longer than a caller
+//! takes to fall asleep, it returns, and stays at its post for a while, longer each time. It returns as well before it
+//! starts a device operation. A guard returns those who can't do so themselves: who was not seen for two or three
+//! milliseconds, and everybody while all workers are busy, when no caller goes elsewhere and what works in the
+//! background would come first. The guard sleeps while nobody stands aside.
 
+use crate::threads::{allow_cpus, allowed_cpus_of};
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, Thread};
@@ -28,8 +31,15 @@ const TICKS_QUIET: u32 = 16;
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Requests of one caller, one after another and without the device, before the worker stands aside.
 const REQUESTS_MIN: u32 = 16;
-/// How long a worker that should not have stood aside stays at its post. What that costs is a thirtieth at most.
-const REST: Duration = Duration::from_millis(100);
+/// Requests after which a worker that stands aside looks how long it had to wait.
+const REQUESTS_JUDGED: u32 = 32;
+/// How long it may wait for its CPU for each of them. A caller that has asked takes about 5 µs until it sleeps.
+const WAIT_MAX: Duration = Duration::from_micros(10);
+/// How long a worker that should not have stood aside stays at its post, the first time. Each further time it is twice as
+/// long.
+const REST_MIN: Duration = Duration::from_millis(100);
+/// And at most.
+const REST_MAX: Duration = Duration::from_secs(10);
 
 /// The worker has its own policy.
 const AT_POST: u8 = 0;
@@ -42,21 +52,33 @@ const ASIDE: u8 = 2;
 pub(crate) struct Aside {
     seat: Arc<Seat>,
     guard: &'static Guard,
+    /// How long this thread ran and waited, in nanoseconds, in the kernel's words.
+    figures: File,
     last_answer: Cell<Instant>,
     /// Requests of one caller so far, one after another.
     requests: Cell<u32>,
+    /// The present stay, or one that the guard has ended and that is not judged yet.
+    stay: Cell<Option<Stay>>,
     /// It stays at its post until then.
     rests_until: Cell<Instant>,
+    rest: Cell<Duration>,
+}
+
+/// Standing aside, since it began or was last judged.
+#[derive(Clone, Copy)]
+struct Stay {
+    requests: u32,
+    waited_before: Duration,
 }
 
 /// What the guard knows of a worker.
 struct Seat {
     thread: libc::pid_t,
+    /// The CPU that it is bound to.
+    cpu: usize,
     state: AtomicU8,
     /// The guard's time when the worker last answered.
     seen: AtomicU64,
-    /// It wanted to run when the guard last looked, and had not been seen for long. (It may have run at that moment.)
-    suspect: AtomicBool,
     /// It serves a caller.
     busy: AtomicBool,
     /// It stays at its post for a while, says the guard.
@@ -79,20 +101,29 @@ struct Watch {
 }
 
 impl Aside {
-    /// For the thread that calls. `None` where its policy is not the ordinary one, or could not be taken back.
-    pub(crate) fn new() -> Option<Self> {
+    /// For the thread that calls, which is bound to `cpu`. `None` where its policy could not be taken back, or where the
+    /// kernel does not tell how long it waits.
+    pub(crate) fn new(cpu: usize) -> Option<Self> {
         static GUARD: OnceLock<Option<Guard>> = OnceLock::new();
-        let start = || {
-            let started = Guard::start();
-            started.inspect_err(|error| tracing::debug!(%error, "workers don't stand aside")).ok()
-        };
-        Some(Self::guarded_by(GUARD.get_or_init(start).as_ref()?))
+        let refused = |error: &io::Error| tracing::debug!(%error, "workers don't stand aside");
+        let guard = GUARD.get_or_init(|| Guard::start().inspect_err(refused).ok()).as_ref()?;
+        Self::guarded_by(guard, cpu).inspect_err(refused).ok()
     }
 
-    fn guarded_by(guard: &'static Guard) -> Self {
+    fn guarded_by(guard: &'static Guard, cpu: usize) -> io::Result<Self> {
+        let figures = File::open("/proc/thread-self/schedstat")?;
+        waited(&figures)?;
         let now = Instant::now();
-        let (last_answer, requests, rests_until) = (Cell::new(now), Cell::new(0), Cell::new(now));
-        Self { seat: guard.watch.seat(), guard, last_answer, requests, rests_until }
+        Ok(Self {
+            seat: guard.watch.seat(cpu),
+            guard,
+            figures,
+            last_answer: Cell::new(now),
+            requests: Cell::new(0),
+            stay: Cell::new(None),
+            rests_until: Cell::new(now),
+            rest: Cell::new(REST_MIN),
+        })
     }
 
     /// Somebody has asked the worker for something.
@@ -104,19 +135,22 @@ impl Aside {
     pub(crate) fn answering(&self, one: bool) {
         let now = Instant::now();
         let soon = now - self.last_answer.replace(now) < PAUSE_MAX;
-        if self.seat.rests.load(Ordering::Relaxed) && self.seat.rests.swap(false, Ordering::Relaxed) {
-            self.rests_until.set(now + REST);
-        }
         self.seat.busy.store(!one, Ordering::Relaxed);
         self.requests.set(if one && soon { self.requests.get().saturating_add(1) } else { 0 });
         let stands_aside = self.seat.state.load(Ordering::SeqCst) == ASIDE;
-        if stands_aside && !one {
-            self.come_back();
-        } else if stands_aside || (self.requests.get() >= REQUESTS_MIN && now >= self.rests_until.get()) {
-            self.seat.seen.store(self.guard.watch.now.load(Ordering::SeqCst), Ordering::SeqCst);
-            if !stands_aside {
-                self.stand_aside();
+        if let Some(stay) = self.stay.get() {
+            let stay = Stay { requests: stay.requests + 1, ..stay };
+            self.stay.set(stands_aside.then_some(stay));
+            if !stands_aside || !soon || stay.requests >= REQUESTS_JUDGED {
+                self.judge(stay, now);
             }
+        }
+        if !one {
+            self.return_to_post();
+        } else if self.seat.state.load(Ordering::SeqCst) == ASIDE {
+            self.seat.seen.store(self.guard.watch.now.load(Ordering::SeqCst), Ordering::SeqCst);
+        } else if self.requests.get() >= REQUESTS_MIN && now >= self.rests_until.get() {
+            self.stand_aside();
         }
     }
 
@@ -125,11 +159,37 @@ impl Aside {
     pub(crate) fn return_to_post(&self) {
         self.requests.set(0);
         if self.seat.state.load(Ordering::SeqCst) == ASIDE {
+            self.stay.set(None);
             self.come_back();
         }
     }
 
+    /// Looks whether it has had to wait for its CPU; if so, it comes back, and rests.
+    fn judge(&self, stay: Stay, now: Instant) {
+        let waited = waited(&self.figures).unwrap_or(Duration::MAX);
+        let crowded = self.seat.rests.swap(false, Ordering::Relaxed);
+        if !crowded
+            && waited.saturating_sub(stay.waited_before) <= WAIT_MAX * stay.requests.max(REQUESTS_JUDGED)
+        {
+            self.rest.set(REST_MIN);
+            let next = Stay { requests: 0, waited_before: waited };
+            self.stay.set(self.stay.get().map(|_| next));
+            return;
+        }
+        self.return_to_post();
+        self.rests_until.set(now + self.rest.get());
+        self.rest.set((2 * self.rest.get()).min(REST_MAX));
+    }
+
     fn stand_aside(&self) {
+        // Somebody may have given this thread a policy of its own.
+        let has_ours = is_ordinary(0);
+        let Some(waited_before) = waited(&self.figures).ok().filter(|_| has_ours) else {
+            self.rests_until.set(self.last_answer.get() + REST_MAX);
+            return;
+        };
+        self.stay.set(Some(Stay { requests: 0, waited_before }));
+        self.seat.seen.store(self.guard.watch.now.load(Ordering::SeqCst), Ordering::SeqCst);
         // From here on the guard looks: this thread may not run again for long once it has the policy.
         self.seat.state.store(GOING, Ordering::SeqCst);
         self.guard.wake();
@@ -159,7 +219,15 @@ impl Guard {
         thread().spawn(try_policies)?.join().map_err(|_| io::Error::other("a panic"))??;
         let watch = Arc::<Watch>::default();
         let watching = watch.clone();
-        Ok(Self { watch, thread: thread().spawn(move || watching.run())?.thread().clone() })
+        let guarding = move || {
+            // A worker started it, and is bound to a CPU; the process's first thread is not.
+            let first = std::process::id() as libc::pid_t;
+            if let Err(error) = allowed_cpus_of(first).and_then(|cpus| allow_cpus(&cpus)) {
+                tracing::debug!(%error, "the guard of the workers stays on one CPU");
+            }
+            watching.run();
+        };
+        Ok(Self { watch, thread: thread().spawn(guarding)?.thread().clone() })
     }
 
     /// Has it look from now on. Whoever stands aside says so before this looks whether the guard sleeps, and the guard
@@ -173,17 +241,12 @@ impl Guard {
 
 impl Watch {
     /// A seat for the thread that calls.
-    fn seat(&self) -> Arc<Seat> {
+    fn seat(&self, cpu: usize) -> Arc<Seat> {
         // SAFETY: takes and returns no memory.
         let thread = unsafe { libc::gettid() };
-        let seat = Arc::new(Seat {
-            thread,
-            state: AtomicU8::new(AT_POST),
-            seen: AtomicU64::new(0),
-            suspect: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
-        });
+        let (state, seen) = (AtomicU8::new(AT_POST), AtomicU64::new(0));
+        let (busy, rests) = (AtomicBool::new(false), AtomicBool::new(false));
+        let seat = Arc::new(Seat { thread, cpu, state, seen, busy, rests });
         let mut seats = self.seats.lock();
         seats.retain(|seat| seat.strong_count() > 0);
         seats.push(Arc::downgrade(&seat));
@@ -212,15 +275,14 @@ impl Watch {
     fn look(&self) -> bool {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         let seats: Vec<_> = self.seats.lock().iter().filter_map(Weak::upgrade).collect();
-        let crowded = seats.len() > 1 && seats.iter().all(|seat| seat.busy.load(Ordering::Relaxed));
+        // A CPU may have workers of several mounts.
+        let is_busy = |cpu| seats.iter().any(|seat| seat.cpu == cpu && seat.busy.load(Ordering::Relaxed));
+        let cpus_differ = seats.windows(2).any(|two| two[0].cpu != two[1].cpu);
+        let crowded = cpus_differ && seats.iter().all(|seat| is_busy(seat.cpu));
         let aside = seats.iter().filter(|seat| seat.state.load(Ordering::SeqCst) != AT_POST);
         aside.fold(false, |_, seat| {
-            let missed = seat.seen.load(Ordering::SeqCst) + 1 < now;
-            let wants_to_run = missed && wants_to_run(seat.thread);
-            let starved = wants_to_run && seat.suspect.load(Ordering::Relaxed);
-            seat.suspect.store(wants_to_run, Ordering::Relaxed);
-            if crowded || starved || (missed && !wants_to_run) {
-                seat.rests.store(crowded || starved, Ordering::Relaxed);
+            if crowded || seat.seen.load(Ordering::SeqCst) + 1 < now {
+                seat.rests.fetch_or(crowded, Ordering::Relaxed);
                 seat.bring_back();
             }
             true
@@ -237,21 +299,28 @@ impl Seat {
     }
 }
 
-/// True if a thread of this process runs, or would if it were let.
-fn wants_to_run(thread: libc::pid_t) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    // The name stands in parentheses, and may contain some.
-    stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
+/// How long a thread has waited for a CPU so far: the second of its figures.
+fn waited(figures: &File) -> io::Result<Duration> {
+    let mut text = [0; 96];
+    let len = figures.read_at(&mut text, 0)?;
+    let text = std::str::from_utf8(&text[..len]).map_err(io::Error::other)?;
+    let waited = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    waited.map(Duration::from_nanos).ok_or_else(|| io::Error::other("schedstat says something else"))
 }
 
 /// Takes the policy of one who stands aside, and the ordinary one again.
 fn try_policies() -> io::Result<()> {
-    // SAFETY: takes no memory; zero stands for this thread.
-    if unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } != libc::c_long::from(libc::SCHED_OTHER) {
+    if !is_ordinary(0) {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "this process has a policy of its own"));
     }
     set_policy(0, libc::SCHED_IDLE)?;
     set_policy(0, libc::SCHED_OTHER)
+}
+
+/// True if a thread (0: this one) has the policy that threads have by themselves.
+fn is_ordinary(thread: libc::pid_t) -> bool {
+    // SAFETY: takes no memory.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) == libc::c_long::from(libc::SCHED_OTHER) }
 }
 
 /// Gives a thread (0: this one) another policy; its nice value stays. (The C library's call is not there on musl.)
@@ -269,7 +338,6 @@ fn set_policy(thread: libc::pid_t, policy: libc::c_int) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::threads::{allowed_cpus, pin_to_cpu};
-    use std::sync::mpsc;
 
     /// One that nobody else's workers use. `None` where nobody may stand aside.
     fn guard() -> Option<&'static Guard> {
@@ -293,14 +361,13 @@ mod tests {
 
     /// Answers one caller again and again, until the worker stands aside.
     fn answer_one(aside: &Aside) {
-        for _ in 0..1000 {
+        // On a busy machine it may have had to wait, and rest.
+        let begun = Instant::now();
+        while !stands_aside(aside) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not stand aside");
             aside.asked();
             aside.answering(true);
-            if stands_aside(aside) {
-                return;
-            }
         }
-        panic!("it did not stand aside");
     }
 
     fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -314,7 +381,7 @@ mod tests {
     #[test]
     fn a_worker_stands_aside_for_one_caller_and_for_no_device() {
         let Some(guard) = guard() else { return };
-        let aside = Aside::guarded_by(guard);
+        let aside = Aside::guarded_by(guard, 0).unwrap();
         aside.answering(true);
         assert!(!stands_aside(&aside), "once is not again and again");
         answer_one(&aside);
@@ -334,55 +401,88 @@ mod tests {
     #[test]
     fn whose_caller_is_gone_returns_and_may_stand_aside_again() {
         let Some(guard) = guard() else { return };
-        let aside = Aside::guarded_by(guard);
+        let aside = Aside::guarded_by(guard, 0).unwrap();
         for _ in 0..3 {
             answer_one(&aside);
-            // Asleep all the time, and so missed but not kept from running.
             thread::sleep(Duration::from_millis(50));
             eventually("it returns", || !stands_aside(&aside));
-            assert!(!aside.seat.rests.load(Ordering::Relaxed));
         }
         eventually("the guard sleeps", || guard.watch.asleep.load(Ordering::SeqCst));
     }
 
     #[test]
-    fn who_is_kept_from_running_returns_and_rests() {
+    fn the_guard_is_bound_to_no_cpu() {
+        let cpus = allowed_cpus().unwrap();
+        thread::spawn(move || {
+            pin_to_cpu(cpus[0]).unwrap();
+            let Some(guard) = guard() else { return };
+            let names = |stat: String| stat.contains("(syncline-guard)");
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+            let guards: Vec<libc::pid_t> = tasks
+                .filter(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(names))
+                .filter_map(|task| task.file_name().to_str()?.parse().ok())
+                .collect();
+            eventually("all guards may run on every CPU", || {
+                guards.iter().all(|&guard| allowed_cpus_of(guard).map_or(true, |allowed| allowed == cpus))
+            });
+            drop(Aside::guarded_by(guard, 0));
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// Somebody computes on its CPU: soon, and each time for longer, it does not stand aside. Also when that one is nice.
+    #[test]
+    fn who_has_to_wait_returns_and_rests() {
         let Some(guard) = guard() else { return };
-        let cpu = allowed_cpus().unwrap()[0];
-        let (send, receive) = mpsc::channel();
-        let over = Arc::new(AtomicBool::new(false));
-        let at_end = over.clone();
-        let worker = thread::spawn(move || {
-            pin_to_cpu(cpu).unwrap();
-            let aside = Aside::guarded_by(guard);
-            answer_one(&aside);
-            send.send(()).unwrap();
-            // It wants to run all the time; what it waits for says that it could not.
-            while !aside.seat.rests.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-            at_end.store(true, Ordering::Relaxed);
-            for _ in 0..3 * REQUESTS_MIN {
-                aside.answering(true);
-            }
-            assert!(!stands_aside(&aside), "it stays at its post for a while");
-        });
-        receive.recv().unwrap();
-        // Somebody computes on its CPU.
-        let computing = thread::spawn(move || {
-            pin_to_cpu(cpu).unwrap();
-            while !over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        worker.join().unwrap();
-        computing.join().unwrap();
+        let cpu = *allowed_cpus().unwrap().last().unwrap();
+        for nice in [0, 19] {
+            let over = Arc::new(AtomicBool::new(false));
+            let at_end = over.clone();
+            let computing = thread::spawn(move || {
+                pin_to_cpu(cpu).unwrap();
+                // SAFETY: takes no memory; zero stands for this thread.
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let worker = thread::spawn(move || {
+                pin_to_cpu(cpu).unwrap();
+                let aside = Aside::guarded_by(guard, cpu).unwrap();
+                let begun = Instant::now();
+                while aside.rest.get() < 4 * REST_MIN && begun.elapsed() < Duration::from_secs(20) {
+                    // A caller asks again at once, and the worker waits for its CPU.
+                    aside.asked();
+                    aside.answering(true);
+                    thread::sleep(Duration::from_micros(50));
+                }
+                at_end.store(true, Ordering::Relaxed);
+                aside.rest.get()
+            });
+            let rest = worker.join().unwrap();
+            computing.join().unwrap();
+            assert!(rest >= 4 * REST_MIN, "nice {nice}: {rest:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_somebody_gave_it_stays() {
+        let Some(guard) = guard() else { return };
+        let aside = Aside::guarded_by(guard, 0).unwrap();
+        set_policy(0, libc::SCHED_BATCH).unwrap();
+        for _ in 0..3 * REQUESTS_MIN {
+            aside.answering(true);
+        }
+        drop(aside);
+        assert_eq!(policy(0), libc::SCHED_BATCH.into());
+        set_policy(0, libc::SCHED_OTHER).unwrap();
     }
 
     #[test]
     fn where_all_are_busy_nobody_stands_aside() {
         let Some(guard) = guard() else { return };
-        let (aside, other) = (Aside::guarded_by(guard), guard.watch.seat());
+        let (aside, other) = (Aside::guarded_by(guard, 0).unwrap(), guard.watch.seat(1));
         answer_one(&aside);
         other.busy.store(true, Ordering::Relaxed);
         eventually("it returns and rests", || {

@@ -41,7 +41,10 @@ enum Backend {
 enum Answers {
     #[default]
     Nobody,
-    One,
+    /// The only one that the worker has, who asked on this CPU.
+    One {
+        cpu: usize,
+    },
     Several,
 }
 
@@ -88,6 +91,7 @@ impl Reactor {
     }
 
     fn start_at_pool(&self, request: Request) {
+        self.return_to_post();
         if self.closed.get() {
             return pool::start(request, None);
         }
@@ -129,19 +133,26 @@ impl Reactor {
         }
     }
 
-    /// An entry queued in this turn answers a caller, who is `alone` if this worker has no other.
-    pub(crate) fn answers(&self, alone: bool) {
-        let nobody_yet = self.answers.get() == Answers::Nobody;
-        self.answers.set(if nobody_yet && alone { Answers::One } else { Answers::Several });
+    /// An entry queued in this turn answers a caller. With `cpu` it is one who asked there, which is where this thread is
+    /// bound to, and the only one that this worker has.
+    pub(crate) fn answers(&self, cpu: Option<usize>) {
+        self.answers.set(match (self.answers.get(), cpu) {
+            (Answers::Nobody, Some(cpu)) => Answers::One { cpu },
+            _ => Answers::Several,
+        });
     }
 
     /// Before answers go out: has the one caller go on on this CPU, if there is one.
     fn place_callers(&self) {
-        let answers = self.answers.take();
-        if answers != Answers::Nobody
-            && let Some(aside) = self.aside.get_or_init(Aside::new)
-        {
-            aside.answering(answers == Answers::One);
+        let (one, aside) = match self.answers.take() {
+            Answers::Nobody => return,
+            Answers::One { cpu } => {
+                (self.in_flight() == 0, self.aside.get_or_init(|| Aside::new(cpu)).as_ref())
+            }
+            Answers::Several => (false, self.aside.get().and_then(Option::as_ref)),
+        };
+        if let Some(aside) = aside {
+            aside.answering(one);
         }
     }
 

@@ -13,13 +13,20 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// Binds this thread to one CPU.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
+    allow_cpus(&[cpu])
+}
+
+/// Has this thread run on these CPUs only.
+pub(crate) fn allow_cpus(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: a cpu_set_t of all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number was checked to lie inside the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in cpus {
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the number was checked to lie inside the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: the kernel reads the set; zero stands for this thread.
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
         0 => Ok(()),
@@ -29,10 +36,15 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 
 /// The CPUs that this thread may run on, in ascending order.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    allowed_cpus_of(0)
+}
+
+/// Those that a thread may run on.
+pub(crate) fn allowed_cpus_of(thread: libc::pid_t) -> io::Result<Vec<usize>> {
     // SAFETY: a cpu_set_t of all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the set; zero stands for this thread.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+    // SAFETY: the kernel fills the set.
+    if unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the numbers lie inside the set.

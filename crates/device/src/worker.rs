@@ -240,10 +240,10 @@ impl CurrentWorker {
         self.with(|current| current.reactor.has_ring())
     }
 
-    /// Says that an entry submitted in this turn answers a thread that asked on this CPU, and whether it is `alone`:
-    /// the only one that this worker serves now. The worker of one caller who asks again and again has it run here.
-    pub fn answers(self, alone: bool) {
-        self.with(|current| current.reactor.answers(alone));
+    /// Says that an entry submitted in this turn answers a caller. With `cpu` it asked there, which is where this thread is
+    /// bound to, and is the only one that this worker has: one who asks again and again is made to stay there.
+    pub fn answers(self, cpu: Option<usize>) {
+        self.with(|current| current.reactor.answers(cpu));
     }
 
     /// Submits an entry of the caller's own making to this worker's ring, at the end of the executor's turn. Its user

@@ -142,15 +142,15 @@ impl<F: Serve> Seat<F> {
             let _ = ready.send(Err(error.clone()));
             Err(error)
         };
-        let worker = match prepare(cpu) {
-            Ok(worker) => worker,
+        let (worker, cpu) = match prepare(cpu) {
+            Ok(prepared) => prepared,
             Err(error) => return failed(MountError::workers(error)),
         };
         let Way::Uring { shares, reads_device } = way else {
             let _ = ready.send(Ok(()));
             return go.recv().map_or(Ok(()), |()| worker.run(classic::serve(connection, session)));
         };
-        let queues = match worker.run(Queues::register(connection, session, &shares, cpu.is_some())) {
+        let queues = match worker.run(Queues::register(connection, session, &shares, cpu)) {
             Ok(queues) => queues,
             Err(error) => return failed(MountError::rings(error)),
         };
@@ -169,12 +169,15 @@ impl<F: Serve> Seat<F> {
     }
 }
 
-fn prepare(cpu: Option<usize>) -> io::Result<Worker> {
-    if let Some(cpu) = cpu {
-        // A CPU that was taken from us since we asked costs speed, nothing else.
-        if let Err(error) = pin_to_cpu(cpu) {
+/// A worker on this thread, and the CPU that the thread is bound to.
+fn prepare(cpu: Option<usize>) -> io::Result<(Worker, Option<usize>)> {
+    let bound = cpu.filter(|&cpu| match pin_to_cpu(cpu) {
+        Ok(()) => true,
+        Err(error) => {
+            // A CPU that was taken from us since we asked costs speed, nothing else.
             tracing::warn!(cpu, %error, "a thread could not be bound to its CPU");
+            false
         }
-    }
-    Worker::new(WorkerOptions::default())
+    });
+    Ok((Worker::new(WorkerOptions::default())?, bound))
 }

@@ -41,6 +41,11 @@ impl Entry {
         Ok(Box::new(Self { memory, pieces: [headers, payload], queue }))
     }
 
+    /// The CPU on which those ask whose requests it carries.
+    pub fn cpu(&self) -> usize {
+        self.queue.into()
+    }
+
     /// The command that offers it to the kernel. It names memory of this entry, which must stay where it is.
     pub fn register(&self, fuse: RawFd) -> squeue::Entry128 {
         let pieces_at = self.pieces.as_ptr().addr() as u64;

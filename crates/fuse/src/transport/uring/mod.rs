@@ -34,8 +34,8 @@ pub struct Queues<F> {
     connection: Rc<Connection>,
     session: Arc<Session<F>>,
     load: Rc<Load>,
-    /// The worker stays on the CPU of its queues.
-    pinned: bool,
+    /// The CPU that the worker is bound to.
+    cpu: Option<usize>,
     /// Entries that the kernel will still use.
     live: Cell<usize>,
     /// Why one was lost, if one was.
@@ -51,7 +51,7 @@ impl<F: Serve> Queues<F> {
         connection: Connection,
         session: Arc<Session<F>>,
         shares: &[Share],
-        pinned: bool,
+        cpu: Option<usize>,
     ) -> io::Result<Rc<Self>> {
         if !Worker::current().has_ring() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this process may not use io_uring"));
@@ -60,7 +60,7 @@ impl<F: Serve> Queues<F> {
             connection: Rc::new(connection),
             session,
             load: Rc::default(),
-            pinned,
+            cpu,
             live: Cell::new(0),
             lost: Cell::new(None),
             closed: Cell::new(false),
@@ -165,9 +165,8 @@ impl<F: Serve> Live<F> {
         self.queues.connection.notify(reply);
         let fuse = self.queues.connection.descriptor();
         let command = self.entry.answer(unique, reply, fuse);
-        if self.queues.pinned {
-            Worker::current().answers(self.queues.load.requests() == 1);
-        }
+        let cpu = self.queues.cpu.filter(|&cpu| cpu == self.entry.cpu() && self.queues.load.requests() == 1);
+        Worker::current().answers(cpu);
         self.submit(command);
     }
 
