@@ -145,6 +145,10 @@ impl Filesystem {
             if crate::directory::require_alive(&root).is_ok() && within? {
                 return Err(FsError::QuotaNested);
             }
+            // What lies below one counts in it, unless that was interrupted while it was being set.
+            if usage.being_set && self.is_within(dir, usage.root).await? {
+                return Err(FsError::QuotaNested);
+            }
         }
         let number = self.store.new_object();
         // Before any item says so: older programs refuse the image, and no crash lets the number be drawn again.

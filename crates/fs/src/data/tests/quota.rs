@@ -433,6 +433,20 @@ fn limited(pair: &mut Pair, step: &Step) {
     }
 }
 
+/// Not all that is below it counts in it yet.
+#[test]
+fn an_interrupted_quota_has_none_below_it() {
+    let mount = Mount::new();
+    let above = mount.mkdir_in(ROOT, "above");
+    let below = mount.mkdir_in(mount.mkdir_in(above, "between"), "below");
+    let dir = block_on(mount.fs.directory(above)).unwrap();
+    block_on(mount.fs.make_quota(&dir, limits(1 << 20, 0))).unwrap();
+    let nested = block_on(mount.fs.set_quota(below, limits(1 << 20, 0)));
+    assert!(matches!(nested, Err(FsError::QuotaNested)), "{nested:?}");
+    mount.set_quota(above, 1 << 20, 0);
+    mount.check_quotas();
+}
+
 /// Its quota stays until nobody refers to it any more. Meanwhile it is in the way of no other.
 #[test]
 fn a_removed_directory_with_a_quota_hinders_no_other() {
