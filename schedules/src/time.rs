@@ -42,6 +42,12 @@ impl Time {
         time
     }
 
+    /// The end of a life, which nobody decides about any more: whoever can go on does, until all wait. A task that is taken away
+    /// in the middle of something takes locks along that the destructors of others need.
+    pub async fn settle(self: &Arc<Self>) {
+        sleep(self, Duration::from_millis(1)).await;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -48,6 +48,7 @@ pub fn live_as(control: &Arc<Control>, change: impl FnOnce(Setup) -> Setup) {
         }
         control.quiet(true);
         judge::judge(control, &laboratory, &history, &mut rng).await;
+        time.settle().await;
         control.mix(u64::from(laboratory.recording.digest()));
     });
 }

@@ -11,6 +11,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use syncline_device::Spawn;
 use syncline_schedules::{Control, Spawner, Time};
+use syncline_sync::block_on;
 
 /// Moments of promises at which the power is cut.
 const CUTS: usize = 1;
@@ -20,7 +21,8 @@ const LONG_STEPS: u64 = 10;
 
 /// Lives one life, as the seed says and then as `changed`.
 pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
-    let spawn: Arc<dyn Spawn> = Arc::new(Spawner(Time::start()));
+    let time = Time::start();
+    let spawn: Arc<dyn Spawn> = Arc::new(Spawner(time.clone()));
     let mut random = StdRng::seed_from_u64(control.seed());
     let setup = changed(few_hands(control.seed(), &mut random));
     let world = Arc::new(World::new(setup, spawn));
@@ -47,6 +49,7 @@ pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
     }
     control.quiet(true);
     judge(control, &world, &mut random);
+    block_on(time.settle());
     control.mix(u64::from(world.mount.recording.digest()));
 }
 
