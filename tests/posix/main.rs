@@ -25,7 +25,6 @@ mod snapshots;
 mod sync_many;
 mod synced;
 mod tmpfile;
-mod transport;
 mod trim;
 mod unprivileged;
 

@@ -234,10 +234,11 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts an image.
+    /// Mounts an image. The machine's switch for FUSE over io_uring stays as it is.
     #[track_caller]
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
-        let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref()];
+        let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
+        let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref(), leave[0], leave[1]];
         syncline(arguments.into_iter().chain(options.iter().map(OsStr::new))).ok();
         let mut mount = Self { path: directory.to_owned(), daemon: None };
         mount.daemon = Some(mount.pid());

@@ -1,14 +1,16 @@
-//! How requests come from the kernel, as a user chooses it.
+//! How requests come from the kernel, as a user chooses it. A program of its own: beside other tests that mount, the
+//! machine's switch would not stay as it is set here.
 
+#[path = "../support/mod.rs"]
+mod support;
 #[path = "../../crates/fuse/tests/support/switch.rs"]
 mod switch;
 
-use crate::skip_if;
-use crate::support::{self, Mount, Place, eventually, no_fuse, not_root, program, syncline};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use support::{Mount, Place, eventually, no_fuse, not_root, program, syncline};
 use switch::Switch;
 use syncline_device::{Worker, WorkerOptions};
 
@@ -75,14 +77,43 @@ fn what_is_not_switched_on_is_an_error_only_if_asked_for() {
     {
         let _switch = Switch::set(false).unwrap();
         let image = place.image();
-        let words = [Path::new("mount"), &image, &directory, Path::new("--transport"), Path::new("uring")];
-        let answer = syncline(words);
+        let words = ["--transport", "uring", "-o", "uring_switch=leave"].map(Path::new);
+        let answer = syncline([Path::new("mount"), &image, &directory].into_iter().chain(words));
         answer.fails(7, &["switched off", &format!("echo Y > {SWITCH}"), "--transport classic"]);
     }
     assert!(fs::read_dir(&directory).unwrap().next().is_none(), "nothing is mounted there");
     let mounted = mount(&place, "mount", false, &["--transport", "auto"]);
     assert_eq!(transport(&mounted), "classic");
     mounted.unmount().ok();
+    place.check_clean();
+}
+
+#[test]
+fn a_mount_by_root_switches_it_on_and_says_so_once() {
+    skip_if!(no_uring());
+    let place = Place::with_image("32MiB");
+    let (image, directory) = (place.image(), place.directory("mount"));
+    let state = || fs::read_to_string(SWITCH).unwrap().trim().to_owned();
+    let switch = Switch::set(false).unwrap();
+    let mount = |options: &'static [&str]| {
+        let words = options.iter().copied().map(Path::new);
+        let answer = syncline([Path::new("mount"), &image, &directory].into_iter().chain(words)).ok();
+        (answer.err, Mount::of(&directory))
+    };
+    // Who asks for another way leaves it alone.
+    for options in [&["--transport", "classic"][..], &["-o", "uring_switch=leave"]] {
+        let (said, mounted) = mount(options);
+        assert_eq!((transport(&mounted), state(), said), ("classic".into(), "N".into(), "".into()));
+        mounted.unmount().ok();
+    }
+    let (said, mounted) = mount(&[]);
+    assert_eq!((transport(&mounted), state()), ("uring".into(), "Y".into()));
+    assert!(said.contains("switched off") && said.contains("uring_switch=leave"), "{said}");
+    mounted.unmount().ok();
+    let (said, mounted) = mount(&[]);
+    assert_eq!((transport(&mounted), said), ("uring".into(), "".into()));
+    mounted.unmount().ok();
+    drop(switch);
     place.check_clean();
 }
 

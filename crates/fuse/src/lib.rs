@@ -22,6 +22,7 @@ mod session;
 #[path = "../tests/support/filesystem.rs"]
 mod test_filesystem;
 mod transport;
+mod uring_switch;
 
 pub use counters::RequestCounters;
 pub use error::MountError;
@@ -35,3 +36,4 @@ pub use reply::Reply;
 pub use request::{Arguments, Malformed, Request};
 pub use serve::Serve;
 pub use session::{Mounted, Prepared, Session, Unmounter};
+pub use uring_switch::switch_uring_on;

@@ -10,6 +10,7 @@ use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, 
 use crate::page_cache::PageCache;
 use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, handshake};
+use crate::uring_switch::why_not_offered;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,16 +183,6 @@ impl<F: Serve> Session<F> {
 
     pub(crate) fn direct_io(&self) -> DirectIo {
         self.direct_io
-    }
-}
-
-/// Why the kernel does not offer FUSE over io_uring, and what to do about it.
-fn why_not_offered() -> String {
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-    match std::fs::read_to_string(SWITCH) {
-        Ok(state) if state.trim() == "Y" => "the kernel does not offer it".into(),
-        Ok(_) => format!("it is switched off; switch it on with `echo Y > {SWITCH}` as root"),
-        Err(_) => "this kernel does not know it; use Linux 6.14 or newer".into(),
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, short)]
     foreground: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other, no_allow_other, noatime, nodiratime, relatime, strictatime,
-    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME, transport=auto|uring|classic, accept-damaged-log
+    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME, transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -246,6 +246,13 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     let fs = loaded.fs().clone();
     // Before anybody can see the mount, and so wish to end it.
     let caught = signals::catch()?;
+    // A mount that will be refused changes nothing of the machine.
+    syncline_fuse::require_mountable(&args.directory)?;
+    if choices.switches_uring_on() && syncline_fuse::switch_uring_on() && !crate::logging::is_quiet() {
+        note!(
+            "FUSE over io_uring was switched off on this machine, and is on from now on; -o uring_switch=leave leaves it as it is"
+        );
+    }
     let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;
     let signals = signals::unmount(caught, prepared.unmounter(), &fs)?;
     let scrub = Scrub::new(fs.store(), spawn);

@@ -43,6 +43,8 @@ pub struct MountChoices {
     check_opens: bool,
     synchronous: Synchronous,
     transport: Transport,
+    /// Do not switch FUSE over io_uring on.
+    leaves_uring_switch: bool,
 }
 
 impl MountChoices {
@@ -161,6 +163,13 @@ impl MountChoices {
                     _ => return Err("choose auto, uring or classic".into()),
                 }
             }
+            "uring_switch" => {
+                self.leaves_uring_switch = match value {
+                    "set" => false,
+                    "leave" => true,
+                    _ => return Err("choose set or leave".into()),
+                }
+            }
             // Words of mount(8) and fstab(5) that say what is the case anyway.
             "defaults" | "user" | "nouser" | "users" | "nofail" | "auto" | "noauto" | "_netdev"
             | "sloppy" | "remount" | "silent" | "loud" | "group" | "owner" => {}
@@ -182,6 +191,11 @@ impl MountChoices {
     pub fn is_promised_by(&self, durability: &str) -> bool {
         let has = DURABILITIES.iter().position(|name| *name == durability);
         self.synchronous as usize <= has.unwrap_or(0)
+    }
+
+    /// True if FUSE over io_uring is to be switched on where it is off.
+    pub fn switches_uring_on(&self) -> bool {
+        self.transport != Transport::Classic && !self.leaves_uring_switch
     }
 
     /// The options for the FUSE session.
