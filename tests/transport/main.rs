@@ -58,8 +58,8 @@ fn a_mount_over_io_uring_keeps_what_was_synced_through_a_crash() {
     assert!(stats["requests"]["FSync"].as_u64() >= Some(50), "{stats}");
     mounted.kill();
     drop(mounted);
-    // What one transport wrote the other reads.
-    let mounted = mount(&place, "again", true, &["-o", "transport=classic"]);
+    // What one transport wrote the other reads. (Of both words that of -o counts.)
+    let mounted = mount(&place, "again", true, &["-o", "transport=classic", "--transport", "uring"]);
     assert_eq!(transport(&mounted), "classic");
     for index in 0..50 {
         let read = fs::read(mounted.path.join("directory").join(format!("{index}"))).unwrap();

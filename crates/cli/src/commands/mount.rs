@@ -46,7 +46,7 @@ pub struct Args {
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
     #[arg(long, value_name = "NAME", conflicts_with = "create")]
     snapshot: Option<String>,
-    /// How requests come from the kernel: the same as -o transport
+    /// How requests come from the kernel: the same as -o transport, which counts if both are given
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
     /// Where the daemon's messages go once the mount is usable: the same as -o log. Default: nowhere
@@ -69,8 +69,8 @@ impl Args {
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
-    // Among the options it reaches the daemon as well.
-    args.options.extend(args.transport.take().map(|way| format!("transport={way}")));
+    // Among the options it reaches the daemon as well. It comes first: 'bench' has one for all contestants, and -o for one of them.
+    args.options.splice(0..0, args.transport.take().map(|way| format!("transport={way}")));
     let mut choices = MountChoices::parse(&args.options)?;
     if let Some(name) = &args.snapshot {
         choices.set_snapshot(name).map_err(|text| Failure::usage(format!("--snapshot {name}: {text}")))?;
