@@ -63,6 +63,28 @@ fn limits_hold_are_shown_and_give_back_what_is_removed() {
 }
 
 #[test]
+fn a_quota_that_was_set_outlives_a_crash() {
+    skip_if!(no_fuse());
+    let mut ground = Ground::new();
+    let home = ground.path("home");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("file"), vec![1; 10_000]).unwrap();
+    quota(&[&"set", &home, &"--bytes", &"4MiB"]).ok();
+    let mut mount = ground.mount.take().unwrap();
+    let directory = mount.path.clone();
+    mount.kill();
+    drop(mount);
+    ground.mount = Some(support::Mount::new(&ground.place.image(), &directory, &[]));
+    let after = usage(&home);
+    assert_eq!(
+        (&after["limits"]["bytes"], &after["being_set"]),
+        (&(4 << 20).into(), &false.into()),
+        "{after}"
+    );
+    ground.end();
+}
+
+#[test]
 fn trees_have_borders_and_mv_copies_over_them() {
     skip_if!(no_fuse());
     let ground = Ground::new();

@@ -106,10 +106,15 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
         assert_eq!((transport(&mounted), state(), said), ("classic".into(), "N".into(), "".into()));
         mounted.unmount().ok();
     }
-    let (said, mounted) = mount(&[]);
-    assert_eq!((transport(&mounted), state()), ("uring".into(), "Y".into()));
-    assert!(said.contains("switched off") && said.contains("uring_switch=leave"), "{said}");
-    mounted.unmount().ok();
+    for (options, words) in [(&[][..], 3), (&["-q"][..], 0)] {
+        fs::write(SWITCH, "N").unwrap();
+        let (said, mounted) = mount(options);
+        assert_eq!((transport(&mounted), state()), ("uring".into(), "Y".into()));
+        let told =
+            ["switched off", "uring_switch=leave", "echo N"].iter().filter(|word| said.contains(**word));
+        assert_eq!(told.count(), words, "{said}");
+        mounted.unmount().ok();
+    }
     let (said, mounted) = mount(&[]);
     assert_eq!((transport(&mounted), said), ("uring".into(), "".into()));
     mounted.unmount().ok();

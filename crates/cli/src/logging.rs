@@ -106,9 +106,9 @@ pub fn end() {
     }
 }
 
-/// Nobody wants to see progress.
+/// Nobody wants to see progress, says the command line, or that of the command that started this daemon.
 pub fn is_quiet() -> bool {
-    CHOSEN.get().is_some_and(|choices| choices.quiet)
+    CHOSEN.get().and_then(Choices::levels).as_deref() == Some("error")
 }
 
 /// What a daemon has to find in its environment to log as was chosen.

@@ -36,4 +36,4 @@ pub use reply::Reply;
 pub use request::{Arguments, Malformed, Request};
 pub use serve::Serve;
 pub use session::{Mounted, Prepared, Session, Unmounter};
-pub use uring_switch::switch_uring_on;
+pub use uring_switch::{URING_SWITCH, switch_uring_on};

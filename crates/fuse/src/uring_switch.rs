@@ -4,23 +4,24 @@
 use std::fs;
 use syncline_device::{Worker, WorkerOptions};
 
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// Where it is; "Y" or "N".
+pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Switches FUSE over io_uring on where the machine has it switched off, for all filesystems that are mounted from then on
 /// and ask for it. True if that was possible, and of use to this process.
 pub fn switch_uring_on() -> bool {
     // Where FUSE is a module, this loads it, and with it the switch.
     drop(fs::File::open("/dev/fuse"));
-    let is_off = fs::read_to_string(SWITCH).is_ok_and(|state| state.trim() != "Y");
+    let is_off = fs::read_to_string(URING_SWITCH).is_ok_and(|state| state.trim() != "Y");
     let has_ring = || Worker::new(WorkerOptions::default()).is_ok_and(|worker| worker.has_ring());
-    is_off && has_ring() && fs::write(SWITCH, "Y").is_ok()
+    is_off && has_ring() && fs::write(URING_SWITCH, "Y").is_ok()
 }
 
 /// Why the kernel does not offer FUSE over io_uring, and what to do about it.
 pub fn why_not_offered() -> String {
-    match fs::read_to_string(SWITCH) {
+    match fs::read_to_string(URING_SWITCH) {
         Ok(state) if state.trim() == "Y" => "the kernel does not offer it".into(),
-        Ok(_) => format!("it is switched off; switch it on with `echo Y > {SWITCH}` as root"),
+        Ok(_) => format!("it is switched off; switch it on with `echo Y > {URING_SWITCH}` as root"),
         Err(_) => "this kernel does not know it; use Linux 6.14 or newer".into(),
     }
 }

@@ -61,7 +61,8 @@ impl Args {
     /// Mounting a snapshot.
     pub(super) fn of_snapshot(image: PathBuf, name: &str, directory: PathBuf) -> Self {
         let snapshot = Some(name.to_owned());
-        let options = Vec::new();
+        // Who looks at a snapshot changes nothing of the machine.
+        let options = vec!["uring_switch=leave".to_owned()];
         let (create, transport, log) = (None, None, None);
         Self { image, directory, create, snapshot, foreground: false, options, transport, log, daemon: false }
     }
@@ -250,7 +251,9 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     syncline_fuse::require_mountable(&args.directory)?;
     if choices.switches_uring_on() && syncline_fuse::switch_uring_on() && !crate::logging::is_quiet() {
         note!(
-            "FUSE over io_uring was switched off on this machine, and is on from now on; -o uring_switch=leave leaves it as it is"
+            "FUSE over io_uring was switched off on this machine, and is on from now on; \
+             -o uring_switch=leave would have left it, and 'echo N > {}' switches it off again",
+            syncline_fuse::URING_SWITCH
         );
     }
     let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;

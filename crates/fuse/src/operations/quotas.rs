@@ -19,6 +19,8 @@ pub(super) async fn set(session: &Session, ino: u64, rest: &[u8]) -> Result<(), 
     let choose = |asked, before| if asked == LIMIT_STAYS { before } else { asked };
     let limits = QuotaLimits { bytes: choose(bytes, before.bytes), inodes: choose(inodes, before.inodes) };
     session.fs().set_quota(ino, limits).await?;
+    // A limit that was promised holds after a crash, too.
+    session.fs().fsync(ino, false).await?;
     Ok(())
 }
 
