@@ -147,6 +147,9 @@ fn layout(len_bytes: usize) -> Layout {
 mod tests {
     use super::*;
 
+    /// Held by each test that looks at the common stock: one of them fills it.
+    static STOCK_IS_MINE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn doubles_of_a_block_are_kept_up_to_a_megabyte() {
         let classes = [4 << 10, 8 << 10, 64 << 10, 1 << 20].map(class_of);
@@ -156,6 +159,7 @@ mod tests {
 
     #[test]
     fn what_one_thread_drops_another_uses_again() {
+        let _alone = STOCK_IS_MINE.lock();
         // A size that no other test of this crate uses.
         const LEN: usize = 512 << 10;
         let start = allocate(LEN);
@@ -170,6 +174,7 @@ mod tests {
 
     #[test]
     fn the_common_stock_is_bounded() {
+        let _alone = STOCK_IS_MINE.lock();
         const LEN: usize = 256 << 10;
         let many: Vec<_> = (0..COMMON_BYTES_MAX / LEN + 8).map(|_| allocate(LEN)).collect();
         // SAFETY: allocated just now, and given back once each.
