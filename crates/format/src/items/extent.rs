@@ -131,6 +131,13 @@ impl Extent {
         value
     }
 
+    /// Where the extent of the item at `file_block` ends, if it has a length at all: for those who look for one among many. What
+    /// they need is then decoded and checked.
+    pub fn end_of(file_block: u64, value: &[u8]) -> Option<u64> {
+        let blocks = u16::from_le_bytes(*value.get(8..)?.first_chunk()?);
+        file_block.checked_add(u64::from(blocks))
+    }
+
     /// Reads the value of the item at `file_block`. Whether the address lies in the filesystem is for those to check who
     /// know its size.
     pub fn decode(file_block: u64, value: &[u8]) -> Result<Self, FormatError> {
@@ -299,6 +306,7 @@ mod tests {
         #[test]
         fn decoding_never_panics_and_reverses_encoding(block: u64, value: Vec<u8>) {
             if let Ok(extent) = Extent::decode(block, &value) {
+                prop_assert_eq!(Extent::end_of(block, &value), Some(extent.end()));
                 prop_assert_eq!(extent.encode(), value);
             }
         }

@@ -9,8 +9,6 @@ use syncline_store::Store;
 
 /// Most items taken from the store at once.
 const SCAN_ITEMS: usize = 1024;
-/// Ranges closer to each other than this many blocks are looked up together.
-const SCAN_GAP_BLOCKS: u64 = 1024;
 
 /// Extents of a part of a file.
 pub(crate) struct Extents {
@@ -28,62 +26,104 @@ pub(crate) async fn some(
     end: u64,
     max_items: usize,
 ) -> Result<Extents, FsError> {
-    if first >= end {
-        return Ok(Extents { extents: Vec::new(), complete: true });
-    }
-    let from = Key::new(ino, Kind::Extent, piece_start(first));
-    let to = Key::new(ino, Kind::Extent, end - 1);
-    let chunk = store.scan(from, to, max_items).await?;
-    let geometry = store.geometry();
-    let mut extents: Vec<Extent> = Vec::with_capacity(chunk.items.len());
-    for (key, value) in chunk.items {
-        let extent = Extent::decode(key.offset, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
-        if !geometry.contains(extent.run()) {
-            return Err(impossible(ino, "address"));
-        }
-        if extents.last().is_some_and(|before| before.end() > extent.file_block) {
-            return Err(impossible(ino, "overlap"));
-        }
-        extents.push(extent);
-    }
-    // Only now, so that the last item seen is the last one of the chunk.
-    let skip = extents.partition_point(|extent| extent.end() <= first);
-    extents.drain(..skip);
-    if extents.is_empty() && !chunk.complete {
-        // All of the chunk lay before the range; at most one piece's items do.
-        return Box::pin(some(store, ino, first, end, max_items.max(SCAN_ITEMS) * 2)).await;
-    }
-    Ok(Extents { extents, complete: chunk.complete })
+    let range = first..end;
+    let step = step(store, ino, std::slice::from_ref(&range), first, max_items).await?;
+    Ok(Extents { extents: step.extents, complete: step.next.is_none() })
 }
 
 /// All extents that overlap the file blocks `first..end`.
 pub(crate) async fn all(store: &Store, ino: Ino, first: u64, end: u64) -> Result<Vec<Extent>, FsError> {
-    let mut found = some(store, ino, first, end, SCAN_ITEMS).await?;
-    while !found.complete {
-        let Some(next) = found.extents.last().map(Extent::end) else { break };
-        let more = some(store, ino, next, end, SCAN_ITEMS).await?;
-        found.extents.extend(more.extents);
-        found.complete = more.complete;
-    }
-    Ok(found.extents)
+    let mut found = Vec::new();
+    let range = first..end;
+    add_all(store, ino, std::slice::from_ref(&range), &mut found).await?;
+    Ok(found)
 }
 
-/// All extents that overlap the ranges (in order, disjoint), and perhaps some between them.
+/// All extents that overlap the ranges (in order, disjoint).
 pub(crate) async fn overlapping(
     store: &Store,
     ino: Ino,
     ranges: &[Range<u64>],
 ) -> Result<Vec<Extent>, FsError> {
-    let mut found: Vec<Extent> = Vec::new();
-    let mut rest = ranges;
-    while let Some(first) = rest.first() {
-        let close = rest.windows(2).take_while(|pair| pair[1].start - pair[0].end <= SCAN_GAP_BLOCKS).count();
-        let end = rest[close].end;
-        // An extent may reach into two groups only if they are closer than an extent is long, which they are not.
-        found.extend(all(store, ino, first.start, end).await?);
-        rest = &rest[close + 1..];
+    let mut found = Vec::new();
+    // An extent lies in one piece of the file, and so do the items that are looked at to find it.
+    for near in ranges.chunk_by(|range, next| piece_start(next.start) < range.end) {
+        add_all(store, ino, near, &mut found).await?;
     }
     Ok(found)
+}
+
+async fn add_all(
+    store: &Store,
+    ino: Ino,
+    ranges: &[Range<u64>],
+    found: &mut Vec<Extent>,
+) -> Result<(), FsError> {
+    let mut from = ranges.first().map(|range| range.start);
+    while let Some(first) = from {
+        let step = step(store, ino, ranges, first, SCAN_ITEMS).await?;
+        found.extend(step.extents);
+        from = step.next;
+    }
+    Ok(())
+}
+
+/// Extents that one scan found.
+struct Step {
+    extents: Vec<Extent>,
+    /// The block from which on there may be more.
+    next: Option<u64>,
+}
+
+/// The extents that overlap the ranges from block `from` on, among the first `max_items` items from there. Only those are decoded.
+async fn step(
+    store: &Store,
+    ino: Ino,
+    ranges: &[Range<u64>],
+    from: u64,
+    mut max_items: usize,
+) -> Result<Step, FsError> {
+    let mut found = Step { extents: Vec::new(), next: None };
+    let end = ranges.last().map_or(0, |range| range.end);
+    if from >= end {
+        return Ok(found);
+    }
+    let (first, last) = (piece_start(from), end - 1);
+    let chunk = loop {
+        let keys = (Key::new(ino, Kind::Extent, first), Key::new(ino, Kind::Extent, last));
+        let chunk = store.scan(keys.0, keys.1, max_items).await?;
+        found.next = chunk.items.last().filter(|_| !chunk.complete).map(|(key, value)| end_of(*key, value));
+        if found.next.is_none_or(|next| next > from) {
+            break chunk;
+        }
+        // All of the chunk lay before the range; at most one piece's items do.
+        max_items = max_items.max(SCAN_ITEMS) * 2;
+    };
+    let (mut rest, mut before) = (ranges, first);
+    for (key, value) in &chunk.items {
+        let reaches = end_of(*key, value);
+        if before > key.offset {
+            return Err(impossible(ino, "overlap"));
+        }
+        before = reaches;
+        while rest.first().is_some_and(|range| range.end <= key.offset) {
+            rest = &rest[1..];
+        }
+        if rest.first().is_none_or(|range| reaches <= range.start.max(from)) {
+            continue;
+        }
+        let extent = Extent::decode(key.offset, value).map_err(|detail| FsError::Corrupt { ino, detail })?;
+        if !store.geometry().contains(extent.run()) {
+            return Err(impossible(ino, "address"));
+        }
+        found.extents.push(extent);
+    }
+    Ok(found)
+}
+
+/// Where an item's extent ends. A damaged one ends somewhere behind its beginning.
+fn end_of(key: Key, value: &[u8]) -> u64 {
+    Extent::end_of(key.offset, value).unwrap_or(0).max(key.offset.saturating_add(1))
 }
 
 fn impossible(ino: Ino, field: &'static str) -> FsError {

@@ -8,6 +8,7 @@ mod ended;
 mod faults;
 mod history;
 mod kept;
+mod lookup;
 mod model;
 mod quota;
 mod quota_xattrs;

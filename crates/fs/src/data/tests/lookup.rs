@@ -1,0 +1,67 @@
+//! Finding the extents that what is dirty will replace.
+
+use super::*;
+use crate::data::lookup;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::ops::Range;
+use syncline_format::items::extent::Extent;
+
+/// More than one scan has.
+const BLOCKS: u64 = 5000;
+
+/// A file of short extents, with holes.
+fn fragmented(mount: &Mount, random: &mut StdRng) -> Ino {
+    let ino = mount.create("file");
+    let mut block = 0;
+    while block < BLOCKS {
+        let (count, hole) = (random.random_range(1..4), random.random_range(0..3));
+        mount.write(ino, block * 4096, &pattern(block, count as usize * 4096));
+        block += count + hole;
+    }
+    mount.fsync_placed(ino);
+    ino
+}
+
+fn some_ranges(random: &mut StdRng) -> Vec<Range<u64>> {
+    let (mut ranges, mut block) = (Vec::new(), 0);
+    let gap = *[2, 20, 200, 2000].get(random.random_range(0..4usize)).unwrap();
+    loop {
+        let start = block + random.random_range(0..gap);
+        let blocks_max = if random.random_bool(0.1) { 1500 } else { 5 };
+        block = start + random.random_range(1..blocks_max);
+        if block > BLOCKS + 10 {
+            return ranges;
+        }
+        ranges.push(start..block);
+    }
+}
+
+#[test]
+fn what_overlaps_ranges_is_found_wherever_they_lie() {
+    let mut random = StdRng::seed_from_u64(20);
+    let mount = Mount::new();
+    let ino = fragmented(&mount, &mut random);
+    // Some of them in the tree, some changed since.
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    for _ in 0..200 {
+        let block = random.random_range(0..BLOCKS);
+        mount.write(ino, block * 4096, &pattern(block, 4096));
+    }
+    mount.fsync_placed(ino);
+    let store = mount.fs.store();
+    let all = block_on(lookup::all(store, ino, 0, u64::MAX)).unwrap();
+    assert!(all.len() > 1024, "{} extents", all.len());
+    let overlaps =
+        |extent: &Extent, range: &Range<u64>| extent.file_block < range.end && range.start < extent.end();
+    for _ in 0..300 {
+        let ranges = some_ranges(&mut random);
+        let found = block_on(lookup::overlapping(store, ino, &ranges)).unwrap();
+        let expected: Vec<_> =
+            all.iter().filter(|extent| ranges.iter().any(|range| overlaps(extent, range))).cloned().collect();
+        assert_eq!(found, expected, "{ranges:?}");
+        let Some(range) = ranges.first() else { continue };
+        let some = block_on(lookup::some(store, ino, range.start, u64::MAX, 1)).unwrap();
+        assert_eq!(some.extents.first(), all.iter().find(|extent| extent.end() > range.start), "{range:?}");
+    }
+}
