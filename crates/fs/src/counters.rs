@@ -76,8 +76,10 @@ counters! {
     writeback_bytes,
     /// Data bytes that were written in parallel with the batch that names them.
     submitted_bytes,
-    /// Data bytes written for nothing, because their range was truncated meanwhile.
+    /// Data bytes written for nothing, because their range was truncated, or written again, meanwhile.
     stale_bytes,
+    /// Blocks that a sync had logged and that were placed before another one had to.
+    placed_ahead,
     /// Times that a small file's contents went into its inode item.
     inline_writes,
     /// Blocks of data that a sync logged whole instead of placing them.

@@ -26,6 +26,9 @@ pub struct Options {
     pub writeback_start_bytes: u64,
     /// Age at which dirty data is written back. Default 5 s.
     pub writeback_age: Duration,
+    /// Blocks of a file that syncs have logged whole from which on they get a place in the background. Default 16; above 64 never, since the
+    /// sync that would log more places them.
+    pub place_ahead_blocks: u64,
     /// Most bytes of blocks that are kept because they were written in parts, which the kernel's page cache does not have. Default 64 MiB.
     pub kept_bytes_max: u64,
     /// Inodes kept in memory when nobody uses them. Default 65536.
@@ -46,6 +49,7 @@ impl Default for Options {
             dirty_bytes_max: 256 << 20,
             writeback_start_bytes: 32 << 20,
             writeback_age: Duration::from_secs(5),
+            place_ahead_blocks: 16,
             kept_bytes_max: 64 << 20,
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),

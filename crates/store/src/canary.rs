@@ -90,11 +90,13 @@ pub enum Canary {
     LeadOnce,
     /// Let nobody read whose space map is damaged, although it takes none to read.
     MapToRead,
+    /// Name what was placed ahead of a sync although it was written again since.
+    PlaceStale,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -134,6 +136,7 @@ impl Canary {
         Self::SealAfterSuperblock,
         Self::LeadOnce,
         Self::MapToRead,
+        Self::PlaceStale,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

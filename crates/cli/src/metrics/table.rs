@@ -132,8 +132,13 @@ pub const METRICS: &[Metric] = &[
     bytes(count(
         "stale",
         "/files/stale_bytes",
-        "Data written for nothing, its range being truncated meanwhile",
+        "Data written for nothing, its range being truncated or written again meanwhile",
     )),
+    count(
+        "placed_ahead",
+        "/files/placed_ahead",
+        "Blocks that a sync had logged and that were placed before another one had to",
+    ),
     count(
         "inline_writes",
         "/files/inline_writes",

@@ -78,6 +78,12 @@ impl BlockMap {
         self.logged.contains(block)
     }
 
+    /// The blocks that the log does not have.
+    fn unlogged_numbers(&self) -> Vec<u64> {
+        let mut logged = self.logged.within(0..u64::MAX).peekable();
+        self.blocks.keys().copied().filter(|block| logged.next_if_eq(block).is_none()).collect()
+    }
+
     /// Notes that the log has a block, which is frozen and here.
     pub(crate) fn set_logged(&mut self, block: u64) {
         debug_assert!(self.contains(block));
@@ -87,8 +93,7 @@ impl BlockMap {
     /// Freezes the blocks that the log does not have, and returns their contents: it is to have them. Each is in a buffer of its own, since
     /// the memtable keeps them for longer than this map does.
     pub(crate) fn log(&mut self) -> Vec<(u64, Bytes)> {
-        let numbers: Vec<u64> =
-            self.blocks.keys().copied().filter(|&block| !self.logged.contains(block)).collect();
+        let numbers = self.unlogged_numbers();
         let (mut logged, mut shrunk) = (Vec::with_capacity(numbers.len()), Shrunk::new());
         for number in numbers {
             if let Some(block) = self.take_out(number, &mut shrunk) {
@@ -100,6 +105,19 @@ impl BlockMap {
         }
         self.settle(shrunk);
         logged
+    }
+
+    /// The blocks that the log has, which are frozen.
+    pub(crate) fn logged(&self) -> Vec<(u64, Block)> {
+        let numbers = self.logged.within(0..u64::MAX);
+        numbers.filter_map(|number| Some((number, self.blocks.get(&number)?.share()))).collect()
+    }
+
+    /// True when a block is as [`logged`](Self::logged) returned it: the log has it, and nobody has written it since.
+    pub(crate) fn has_logged(&self, number: u64, block: &Block) -> bool {
+        // What `block` keeps alive is nobody else's memory.
+        let same = |here: &Block| here.as_slice().as_ptr() == block.as_slice().as_ptr();
+        self.logged.contains(number) && self.blocks.get(&number).is_some_and(same)
     }
 
     /// The log does not have these after all.
@@ -255,6 +273,16 @@ impl BlockMap {
             }
         }
         self.settle(shrunk);
+    }
+
+    /// The same for blocks that the log has.
+    pub(crate) fn restore_logged(&mut self, blocks: Vec<(u64, Block)>) {
+        for (number, block) in blocks {
+            if !self.contains(number) {
+                self.insert(number, block);
+                self.logged.insert(number);
+            }
+        }
     }
 
     fn put(&mut self, number: u64, block: Block, shrunk: &mut Shrunk) {

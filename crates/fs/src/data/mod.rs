@@ -9,6 +9,7 @@
 //! blocks, its state.
 //! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
 
+mod ahead;
 mod allocate;
 mod along;
 mod api;
@@ -119,6 +120,8 @@ pub(crate) struct DataState {
     submitted: bool,
     /// Units in a row that compression did not make smaller.
     unshrunk: u32,
+    /// A task places what is logged.
+    placing: bool,
     /// In the list of dirty inodes.
     queued: bool,
     /// In the list of small files that an fsync may take along, or was there and forgotten.
@@ -161,6 +164,7 @@ impl DataState {
             data_op: last_op,
             failures: Failures::default(),
             unshrunk: 0,
+            placing: false,
             queued: false,
             small_noted: false,
             flying_blocks: 0,

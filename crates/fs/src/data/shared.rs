@@ -1,5 +1,6 @@
 //! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
 
+use super::ahead::Ahead;
 use super::along::SmallDirty;
 use super::block::Block;
 use super::gauge::Gauge;
@@ -48,6 +49,8 @@ pub(crate) struct DataShared {
     removed: Mutex<Vec<Weak<Inode>>>,
     /// Those of the dirty inodes that lie in their items.
     pub(crate) small: SmallDirty,
+    /// Tasks that place what syncs have logged.
+    pub(super) ahead: Ahead,
     /// Room for preallocated blocks.
     pub(crate) room: Room,
     /// Compressed units that were decoded lately.
@@ -116,6 +119,17 @@ impl DataShared {
     /// A listener for less dirty data.
     pub(crate) fn progress(&self) -> EventListener {
         self.progress.listen()
+    }
+
+    /// True from the moment on at which what runs in the background is to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// A task that placed logged blocks has ended.
+    pub(super) fn end_ahead(&self) {
+        self.ahead.end();
+        self.progress.notify(usize::MAX);
     }
 
     /// Asks the background task to look around.
@@ -329,5 +343,12 @@ pub(crate) async fn write_back_all_of(fs: &Filesystem, inodes: &[Arc<Inode>]) ->
 pub(crate) async fn stop(fs: &Arc<Filesystem>) -> Result<(), FsError> {
     fs.data.stopping.store(true, Ordering::Relaxed);
     fs.data.wake.notify(usize::MAX);
-    write_back_everything(fs).await
+    let written = write_back_everything(fs).await;
+    loop {
+        let progress = fs.data.progress();
+        if !fs.data.ahead.any() {
+            return written;
+        }
+        progress.await;
+    }
 }

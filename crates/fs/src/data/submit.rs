@@ -10,7 +10,7 @@ use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{DataState, MemoryBlock, ended, lookup, plan, unplaced};
+use super::{DataState, MemoryBlock, ahead, ended, lookup, plan, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -133,7 +133,7 @@ pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
 
 /// Where the last `PARALLEL_BLOCKS` dirty blocks of the range begin, if there are more.
 fn background_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
-    if first >= end {
+    if first >= end || data.dirty.len() <= PARALLEL_BLOCKS {
         return None;
     }
     let mut last = data.dirty.numbers_backwards(first, end);
@@ -395,6 +395,10 @@ impl Started<'_> {
         data.submitted = true;
         fs.data.account(data);
         state.attr.blocks = state.data.visible_units(size);
+        drop(state);
+        if !self.logged.is_empty() {
+            ahead::begin(fs, self.inode);
+        }
     }
 
     /// Not committed: the data is dirty as before and will be placed anew.

@@ -1,5 +1,6 @@
 //! File data over a real store on a memory device.
 
+mod ahead;
 mod allocate;
 mod compress;
 mod crash;

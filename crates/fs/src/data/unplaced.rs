@@ -2,8 +2,8 @@
 //!
 //! To make a few dirty blocks durable by placing them takes two writes, one for the data and one for the batch that names it. Here
 //! the batch has the contents: they are items of their own, one write, and where the device can (`Device::write_through`) the
-//! flush goes with it. The blocks stay dirty in memory, marked as logged, and are served from there as before; write-back, or the sync that
-//! finds too many of them, places them together, in one run, and the transaction that names them removes the items.
+//! flush goes with it. The blocks stay dirty in memory, marked as logged, and are served from there as before. A task (`ahead`), write-back, or the
+//! sync that finds too many of them places them together, in one run, and the transaction that names them removes the items.
 //!
 //! Invariants. A block has its items exactly if it is in [`Unplaced`] as of the last commit. Where it is, nothing but the items
 //! has its newest durable contents, so every transaction that gives the block an extent, makes it a hole, or cuts it
@@ -72,6 +72,10 @@ impl Unplaced {
 
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.blocks.contains(block)
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.blocks.len()
     }
 
     /// The first block of a range that can't be read.

@@ -269,6 +269,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
             cached_inodes_max: if rng.random() { 4 } else { 1000 },
             clock: world.clock.clone(),
             access_time: AccessTime::Never,
+            place_ahead_blocks: place_ahead_blocks(&mut rng),
             ..Options::default()
         };
         return (store, fs);
@@ -293,9 +294,15 @@ fn options(world: &World) -> (StoreOptions, Options) {
         cached_inodes_max: if rng.random() { 4 } else { 1000 },
         clock: world.clock.clone(),
         access_time: AccessTime::Never,
+        place_ahead_blocks: place_ahead_blocks(&mut rng),
         ..Options::default()
     };
     (store, fs)
+}
+
+/// Mostly as few as such short lives log.
+fn place_ahead_blocks(rng: &mut ChaCha8Rng) -> u64 {
+    [1, 2, 4, 16][rng.random_range(0..4)]
 }
 
 fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {

@@ -48,7 +48,12 @@ impl Mount {
         let (recording, above) = setup.own.devices(setup.seed, device.clone(), &spawn);
         let mut store_options =
             StoreOptions { discard: setup.discard, canary: setup.canary, ..StoreOptions::default() };
-        let mut options = Options { cached_inodes_max: setup.cached_inodes_max, ..Options::default() };
+        let mut options = Options {
+            cached_inodes_max: setup.cached_inodes_max,
+            // Mostly as few as such short lives log.
+            place_ahead_blocks: [1, 2, 4, 16][setup.seed as usize % 4],
+            ..Options::default()
+        };
         if setup.busy {
             store_options = StoreOptions {
                 node_cache_bytes: 256 << 10,

@@ -3,7 +3,7 @@
 use super::super::writeback::write_back;
 use super::*;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 
 /// A device whose writes can be made to fail or to wait, and whose reads to fail.
@@ -11,7 +11,8 @@ pub(super) struct Moody {
     below: Arc<MemoryDevice>,
     pub(super) fail: AtomicBool,
     fail_reads: AtomicBool,
-    hold: AtomicBool,
+    /// Writes of so many bytes wait.
+    hold_bytes_min: AtomicUsize,
     held: Mutex<Vec<Held>>,
 }
 
@@ -20,14 +21,27 @@ type Held = (u64, Vec<Bytes>, Completion<()>);
 impl Moody {
     /// Writes wait from now on.
     pub(super) fn hold(&self) {
-        self.hold.store(true, Ordering::SeqCst);
+        self.hold_from(0);
+    }
+
+    /// The same for those of so many bytes.
+    pub(super) fn hold_from(&self, bytes_min: usize) {
+        self.hold_bytes_min.store(bytes_min, Ordering::SeqCst);
     }
 
     /// Writes that waited happen now, and others wait no more.
     pub(super) fn release(&self) {
-        self.hold.store(false, Ordering::SeqCst);
+        self.hold_from(usize::MAX);
         for (offset, bufs, done) in std::mem::take(&mut *self.held.lock()) {
             self.below.write(offset, bufs, done);
+        }
+    }
+
+    /// The same, but those that waited fail.
+    pub(super) fn release_failing(&self) {
+        self.hold_from(usize::MAX);
+        for (_, _, done) in std::mem::take(&mut *self.held.lock()) {
+            done(Err(DeviceError::Abandoned { operation: Operation::Write }));
         }
     }
 
@@ -54,7 +68,8 @@ impl Device for Moody {
         if self.fail.load(Ordering::SeqCst) {
             return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
         }
-        if self.hold.load(Ordering::SeqCst) {
+        let bytes: usize = bufs.iter().map(Bytes::len).sum();
+        if bytes >= self.hold_bytes_min.load(Ordering::SeqCst) {
             self.held.lock().push((offset, bufs, done));
             return;
         }
@@ -77,7 +92,7 @@ pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
         below: device.clone(),
         fail: AtomicBool::new(false),
         fail_reads: AtomicBool::new(false),
-        hold: AtomicBool::new(false),
+        hold_bytes_min: AtomicUsize::new(usize::MAX),
         held: Mutex::default(),
     });
     let mount = Mount::open_through(wrapper.clone(), device, spawn, options);

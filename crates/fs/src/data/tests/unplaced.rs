@@ -7,12 +7,12 @@ use syncline_format::superblock::FEATURE_UNPLACED;
 
 impl Mount {
     /// Blocks of a file that are logged and have no place.
-    fn unplaced(&self, ino: Ino) -> Vec<u64> {
+    pub(super) fn unplaced(&self, ino: Ino) -> Vec<u64> {
         self.check_unplaced(&block_on(self.fs.inode(ino)).unwrap())
     }
 
     /// A file of `blocks` blocks that all have their places.
-    fn file(&self, name: &str, blocks: usize) -> (Ino, Vec<u8>) {
+    pub(super) fn file(&self, name: &str, blocks: usize) -> (Ino, Vec<u8>) {
         let ino = self.create(name);
         let contents = pattern(1, blocks * BLOCK_BYTES);
         self.write(ino, 0, &contents);
@@ -22,7 +22,7 @@ impl Mount {
     }
 
     /// Writes a part of a file and syncs it.
-    fn update(&self, ino: Ino, contents: &mut [u8], at: usize, bytes: &[u8]) {
+    pub(super) fn update(&self, ino: Ino, contents: &mut [u8], at: usize, bytes: &[u8]) {
         self.write(ino, at as u64, bytes);
         contents[at..at + bytes.len()].copy_from_slice(bytes);
         self.fsync(ino);
@@ -87,7 +87,7 @@ fn appends_are_logged_until_there_are_many() {
     let mount = Mount::new();
     let ino = mount.create("file");
     let mut contents = Vec::new();
-    let placed = || mount.fs.counters().submitted_bytes;
+    let placed = || mount.fs.counters().submitted_bytes + mount.fs.counters().writeback_bytes;
     let mut times = 0;
     for append in 0..400 {
         let (bytes, before) = (pattern(append, 1500), placed());
@@ -99,7 +99,7 @@ fn appends_are_logged_until_there_are_many() {
         let crashed = mount.crash();
         assert!(crashed.read(crashed.find("file"), 0, contents.len() + 1) == contents);
     }
-    assert!((2..8).contains(&times), "placed {times} times");
+    assert!((2..16).contains(&times), "placed {times} times");
     // Together, so that the file lies in few pieces although it was synced 400 times.
     assert!(block_on(mount.fs.fragments(ino)).unwrap().fragments < 8);
 }

@@ -1,0 +1,191 @@
+//! Placing what syncs have logged, before one of them has to.
+//!
+//! A file may have only so many blocks that are logged whole and have no place (`unplaced`). A sync that finds as many has to place them
+//! all, and to wait for their writes, which takes several times as long as the syncs before it. So from a part of that number on a task writes
+//! them to a place while syncs go on, holding nothing of the file. When the writes have ended it takes the file's `writeback` and its
+//! lease, for no longer than it takes to name what it wrote.
+//!
+//! Invariant: a block is named only with the contents that its items have. One that was written again meanwhile, or was cut off, or has
+//! been placed by somebody else, has its newest contents elsewhere; its place is given back.
+
+use super::block::Block;
+use super::place::{self, Naming, Placement};
+use super::reflink;
+use super::submit::number_ranges;
+use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::{DataState, lookup, plan};
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState};
+use crate::receipt::Submitted;
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use syncline_store::{Admission, Canary};
+use syncline_sync::atomic::{AtomicU64, Ordering};
+
+/// Most files whose blocks are placed at a time. What is written again meanwhile is in memory twice for so long.
+const FILES_AT_ONCE: u64 = 16;
+
+/// How many tasks are under way.
+#[derive(Default)]
+pub(crate) struct Ahead(AtomicU64);
+
+impl Ahead {
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn end(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Starts a task after a sync has logged blocks of a file, if it is time and none is at it.
+pub(super) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
+    if !take_turn(fs, &mut inode.state.lock().data) {
+        return;
+    }
+    let task = Task { fs: fs.arc(), inode: inode.clone() };
+    fs.spawn.spawn(Box::pin(async move {
+        if let Err(error) = task.place().await {
+            // They are in the log and in memory as before, and who must place them is told.
+            tracing::debug!(ino = task.inode.ino, %error, "logged blocks stay without a place");
+        }
+    }));
+}
+
+fn take_turn(fs: &Filesystem, data: &mut DataState) -> bool {
+    if data.unplaced.len() < fs.options.place_ahead_blocks || data.placing || fs.data.is_stopping() {
+        return false;
+    }
+    let is_free = |tasks| (tasks < FILES_AT_ONCE).then_some(tasks + 1);
+    data.placing = fs.data.ahead.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_free).is_ok();
+    data.placing
+}
+
+/// The right to place a file's blocks, until it is dropped.
+struct Task {
+    fs: Arc<Filesystem>,
+    inode: Arc<Inode>,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.inode.state.lock().data.placing = false;
+        self.fs.data.end_ahead();
+    }
+}
+
+/// Blocks at their places, or on their way there. Dropping it gives back those that were not named.
+struct Written<'a> {
+    fs: &'a Filesystem,
+    blocks: Vec<(u64, Block)>,
+    placements: Vec<Placement>,
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        place::abandon(self.fs, &self.placements);
+    }
+}
+
+impl Task {
+    async fn place(&self) -> Result<(), FsError> {
+        let Some(written) = self.write()? else { return Ok(()) };
+        for placement in &written.placements {
+            placement.write.wait().await?;
+        }
+        self.name(written).await
+    }
+
+    /// Starts to write all that is logged and has no place, if there is room beside what is promised. A block that the file ends within
+    /// has time: an append would write it again, and leave a hole between what is placed now and what is placed next.
+    fn write(&self) -> Result<Option<Written<'_>>, FsError> {
+        let fs = &*self.fs;
+        let (blocks, near) = {
+            let state = self.inode.state.lock();
+            let mut blocks = state.data.dirty.logged();
+            blocks.retain(|(number, _)| *number < state.attr.size / super::BLOCK);
+            (blocks, state.data.near.map(NonZeroU64::get))
+        };
+        let Some(mut reservation) = fs.store.try_reserve(blocks.len() as u64) else { return Ok(None) };
+        let placements = place::place(fs, &mut reservation, &blocks, near)?;
+        if let Some(last) = placements.last() {
+            self.inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
+        }
+        Ok(Some(Written { fs, blocks, placements }))
+    }
+
+    /// Names what still is what was written.
+    async fn name(&self, mut written: Written<'_>) -> Result<(), FsError> {
+        let (fs, inode) = (&*self.fs, &self.inode);
+        let writeback = inode.state.lock().data.writeback.clone();
+        let _writeback = writeback.lock().await;
+        let _room = fs.store.admit(Admission::Finish).await?;
+        let _lease = inode.lease.write().await;
+        // As long as the lease is held nobody changes any of this.
+        let (numbers, ranges) = {
+            let state = inode.state.lock();
+            let numbers: BTreeSet<u64> = still_logged(fs, &state, &written.blocks).collect();
+            let extent_end = state.data.extent_end.unwrap_or(u64::MAX);
+            let ranges = number_ranges(numbers.iter().copied().filter(|&number| number < extent_end));
+            (numbers, ranges)
+        };
+        let old = lookup::overlapping(&fs.store, inode.ino, &ranges).await?;
+        let shares = reflink::hold(fs, &old).await?;
+        // From here on nothing waits.
+        let (mut naming, mut stale) = (Naming::default(), Vec::new());
+        for placement in &written.placements {
+            let runs = placement.name(&mut naming, |number| numbers.contains(&number));
+            stale.extend(runs.into_iter().map(|run| (placement.write.clone(), run)));
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let taken = inode.state.lock().data.dirty.take_each(numbers);
+        let mut change = FileChange {
+            inode,
+            extents: plan::ExtentChanges::default(),
+            named: Vec::new(),
+            inline: InlineChange::Keep,
+            logged: Vec::new(),
+            size: SizeChange::Submitted { all: false },
+        };
+        change.name(&old, naming);
+        fs.store.give_way();
+        if let Err(error) = transact::commit_noting(fs, vec![change], shares, &mut Submitted::default()) {
+            inode.state.lock().data.dirty.restore_logged(taken);
+            return Err(error);
+        }
+        fs.store.give_way();
+        written.placements.clear();
+        fs.counters.placed_ahead.add(taken.len() as u64);
+        fs.counters.writeback_bytes.add(taken.len() as u64 * super::BLOCK);
+        for (write, run) in stale {
+            fs.counters.stale_bytes.add(run.len_bytes());
+            fs.store.abandon(&write, run);
+        }
+        fs.data.keep(fs, inode, &taken);
+        let mut state = inode.state.lock();
+        state.data.add_reservation(None);
+        fs.data.account(&mut state.data);
+        state.attr.blocks = state.data.visible_units(state.attr.size);
+        Ok(())
+    }
+}
+
+/// Those of the blocks whose items have these very contents.
+fn still_logged<'a>(
+    fs: &'a Filesystem,
+    state: &'a InodeState,
+    blocks: &'a [(u64, Block)],
+) -> impl Iterator<Item = u64> + 'a {
+    let blocks = if state.removing { &[] } else { blocks };
+    let data = &state.data;
+    let same = |number, block| {
+        let known = data.unplaced.contains(number) && data.dirty.has_logged(number, block);
+        known || fs.store.breaks(Canary::PlaceStale) && data.dirty.contains(number)
+    };
+    blocks.iter().filter_map(move |(number, block)| same(*number, block).then_some(*number))
+}

@@ -1,0 +1,145 @@
+//! Placing what is logged while syncs go on.
+
+use super::super::BLOCK;
+use super::faults::{Moody, moody};
+use super::*;
+use syncline_format::BLOCK_BYTES;
+
+/// `Options::place_ahead_blocks`.
+const PLACE_AHEAD: u64 = 16;
+/// What the task writes at least, and no sync does.
+const LARGE: usize = 16 * BLOCK_BYTES;
+
+impl Mount {
+    /// Waits for the task that places, if there is one.
+    fn wait_for_placing(&self) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while self.fs.data.ahead.any() {
+            assert!(std::time::Instant::now() < deadline, "it does not end");
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+    }
+}
+
+/// A file of which so many blocks are logged that a task writes them to a place, and waits for its writes.
+fn on_its_way() -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
+    let (device, mount) = moody(options());
+    let (ino, mut contents) = mount.file("file", 100);
+    device.hold_from(LARGE);
+    for block in 0..PLACE_AHEAD as usize {
+        mount.update(ino, &mut contents, block * BLOCK_BYTES, &pattern(100 + block as u64, BLOCK_BYTES));
+    }
+    device.wait_for_held(1);
+    (device, mount, ino, contents)
+}
+
+#[test]
+fn no_sync_has_to_place_what_a_task_can() {
+    let mount = Mount::new();
+    let (ino, mut contents) = mount.file("file", 500);
+    let before = mount.fs.counters();
+    for round in 0..400 {
+        mount.update(ino, &mut contents, round * 37 % 500 * BLOCK_BYTES, &pattern(round as u64, BLOCK_BYTES));
+        mount.wait_for_placing();
+        if round % 50 == 3 {
+            let crashed = mount.crash();
+            let ino = crashed.find("file");
+            assert!(crashed.read(ino, 0, contents.len()) == contents, "round {round}");
+            crashed.check_items(ino);
+        }
+    }
+    let after = mount.fs.counters();
+    assert_eq!(after.submitted_bytes, before.submitted_bytes, "a sync has placed blocks");
+    assert!(after.placed_ahead >= 400 - PLACE_AHEAD, "{} blocks", after.placed_ahead);
+    assert_eq!(after.stale_bytes, before.stale_bytes);
+    mount.check_items(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("file");
+    assert!(mount.read(ino, 0, contents.len()) == contents);
+    mount.unlink("file");
+    block_on(mount.fs.wait_for_orphans());
+    let left = mount.reopen().fs.store().space().named;
+    assert_eq!(left, Mount::new().reopen().fs.store().space().named, "each block had one place");
+}
+
+#[test]
+fn what_changes_meanwhile_stays_as_it_is() {
+    let (device, mount, ino, mut contents) = on_its_way();
+    let named = mount.fs.store().space().named;
+    // Syncs go on, of blocks that are on their way and of others.
+    mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &pattern(7, BLOCK_BYTES));
+    mount.update(ino, &mut contents, 5 * BLOCK_BYTES + 17, b"a part");
+    mount.update(ino, &mut contents, 70 * BLOCK_BYTES, &pattern(8, BLOCK_BYTES));
+    mount.allocate(ino, Allocation::PunchHole, 9 * BLOCK, BLOCK).unwrap();
+    contents[9 * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+    mount.truncate(ino, 90 * BLOCK).unwrap();
+    contents.truncate(90 * BLOCK_BYTES);
+    mount.fsync(ino);
+    let synced = contents.clone();
+    mount.write(ino, 11 * BLOCK, &pattern(9, BLOCK_BYTES));
+    contents[11 * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&pattern(9, BLOCK_BYTES));
+    device.release();
+    mount.wait_for_placing();
+    assert_eq!(mount.unplaced(ino), [3, 5, 11, 70]);
+    assert_eq!(mount.fs.counters().stale_bytes, 4 * BLOCK, "3, 5, 9 and 11");
+    assert!(mount.read(ino, 0, contents.len()) == contents);
+    mount.check_items(ino);
+    for _ in 0..2 {
+        let crashed = mount.crash();
+        let crashed_ino = crashed.find("file");
+        assert!(crashed.read(crashed_ino, 0, synced.len() + 1) == synced);
+        crashed.check_items(crashed_ino);
+        // What was named just now is durable with the next sync of anything.
+        mount.fsync(ROOT);
+    }
+    let mount = mount.reopen();
+    assert!(mount.read(mount.find("file"), 0, contents.len()) == contents);
+    assert_eq!(mount.fs.store().space().named, named - 11, "a hole and ten blocks less");
+}
+
+#[test]
+fn a_write_that_fails_is_nobodys_error() {
+    let (device, mount, ino, contents) = on_its_way();
+    let named = mount.fs.store().space().named;
+    device.release_failing();
+    mount.wait_for_placing();
+    assert_eq!(mount.unplaced(ino).len() as u64, PLACE_AHEAD);
+    assert_eq!(mount.fs.store().space().named, named);
+    mount.fsync(ino);
+    let crashed = mount.crash();
+    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
+    // The next sync of the file has it tried again.
+    mount.write(ino, 0, &contents[..BLOCK_BYTES]);
+    mount.fsync(ino);
+    mount.wait_for_placing();
+    assert_eq!(mount.unplaced(ino), []);
+    mount.check_items(ino);
+}
+
+#[test]
+fn a_removed_file_takes_its_places_along() {
+    let (device, mount, ino, _) = on_its_way();
+    let named = mount.fs.store().space().named;
+    mount.unlink("file");
+    mount.fs.forget(ino, 1);
+    block_on(mount.fs.wait_for_orphans());
+    device.release();
+    mount.wait_for_placing();
+    let mount = mount.reopen();
+    assert_eq!(mount.fs.store().space().named, named - 100);
+}
+
+#[test]
+fn an_unmount_waits_for_it() {
+    let (device, mount, _, contents) = on_its_way();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| block_on(mount.fs.close()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!closing.is_finished());
+        device.release();
+        closing.join().unwrap().unwrap();
+    });
+    assert!(!mount.fs.data.ahead.any());
+    let mount = mount.reopen();
+    assert!(mount.read(mount.find("file"), 0, contents.len()) == contents);
+}
