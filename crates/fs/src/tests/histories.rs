@@ -169,7 +169,13 @@ impl History {
         let Operation::Tmpfile(spot, len, linkable) = operation else { unreachable!() };
         let (dir, _) = self.place(spot);
         let fs = &self.mount.fs;
-        let ino = block_on(fs.tmpfile(CALLER, dir, 0o640, linkable)).unwrap().ino;
+        let made = block_on(fs.tmpfile(CALLER, dir, 0o640, linkable));
+        if self.model.nodes[&dir].nlink == 0 {
+            // It was removed while it was open.
+            assert_eq!(made.unwrap_err().errno(), 1);
+            return;
+        }
+        let ino = made.unwrap().ino;
         fs.forget(ino, 1);
         let contents = vec![b'0' + (len % 10) as u8; usize::from(len)];
         block_on(fs.write(ino, 0, Bytes::from(contents.clone()), false)).unwrap();
