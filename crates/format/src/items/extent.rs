@@ -131,11 +131,15 @@ impl Extent {
         value
     }
 
-    /// Where the extent of the item at `file_block` ends, if it has a length at all: for those who look for one among many. What
-    /// they need is then decoded and checked.
+    /// Where the extent of the item at `file_block` ends, for those who look for one among many; what they need is then decoded and
+    /// checked. `None` if the length is certainly wrong.
     pub fn end_of(file_block: u64, value: &[u8]) -> Option<u64> {
-        let blocks = u16::from_le_bytes(*value.get(8..)?.first_chunk()?);
-        file_block.checked_add(u64::from(blocks))
+        let mut cursor = Cursor::new(value.get(8..)?, STRUCTURE);
+        let (blocks, flags) = (u64::from(cursor.u16().ok()?), cursor.u16().ok()?);
+        let is_packed = flags & !FLAG_SHARED != 0;
+        let fits = is_packed || value.len() as u64 == FIXED_BYTES as u64 + 4 * blocks;
+        let within = blocks > 0 && file_block % EXTENT_BLOCKS_MAX + blocks <= EXTENT_BLOCKS_MAX;
+        if fits && within { file_block.checked_add(blocks) } else { None }
     }
 
     /// Reads the value of the item at `file_block`. Whether the address lies in the filesystem is for those to check who

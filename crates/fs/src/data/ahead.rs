@@ -13,7 +13,7 @@ use super::place::{self, Naming, Placement};
 use super::reflink;
 use super::submit::number_ranges;
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{DataState, lookup, plan};
+use super::{lookup, plan};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -21,11 +21,15 @@ use crate::receipt::Submitted;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Canary};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// Most files whose blocks are placed at a time. What is written again meanwhile is in memory twice for so long.
 const FILES_AT_ONCE: u64 = 16;
+
+/// Blocks that must be left: more than all tasks can have.
+const ROOM: u64 = 2048;
 
 /// How many tasks are under way.
 #[derive(Default)]
@@ -43,20 +47,18 @@ impl Ahead {
 
 /// Starts a task after a sync has logged blocks of a file, if it is time and none is at it.
 pub(super) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
-    if !take_turn(fs, &mut inode.state.lock().data) {
+    if !take_turn(fs, &mut inode.state.lock()) {
         return;
     }
     let task = Task { fs: fs.arc(), inode: inode.clone() };
-    fs.spawn.spawn(Box::pin(async move {
-        if let Err(error) = task.place().await {
-            // They are in the log and in memory as before, and who must place them is told.
-            tracing::debug!(ino = task.inode.ino, %error, "logged blocks stay without a place");
-        }
-    }));
+    fs.spawn.spawn(Box::pin(async move { task.run().await }));
 }
 
-fn take_turn(fs: &Filesystem, data: &mut DataState) -> bool {
-    if data.unplaced.len() < fs.options.place_ahead_blocks || data.placing || fs.data.is_stopping() {
+fn take_turn(fs: &Filesystem, state: &mut InodeState) -> bool {
+    let data = &mut state.data;
+    let due = data.unplaced.len() >= data.place_from.max(fs.options.place_ahead_blocks);
+    // What is to be compressed waits until there are whole units.
+    if !due || data.placing || fs.data.is_stopping() || compression_of(state.meta.flags).is_some() {
         return false;
     }
     let is_free = |tasks| (tasks < FILES_AT_ONCE).then_some(tasks + 1);
@@ -91,6 +93,17 @@ impl Drop for Written<'_> {
 }
 
 impl Task {
+    async fn run(&self) {
+        let result = self.place().await;
+        let data = &mut self.inode.state.lock().data;
+        data.place_from = 0;
+        if let Err(error) = result {
+            // They are in the log and in memory as before, and who must place them is told. Not with each sync anew.
+            tracing::debug!(ino = self.inode.ino, %error, "logged blocks stay without a place");
+            data.place_from = data.unplaced.len() + self.fs.options.place_ahead_blocks;
+        }
+    }
+
     async fn place(&self) -> Result<(), FsError> {
         let Some(written) = self.write()? else { return Ok(()) };
         for placement in &written.placements {
@@ -109,6 +122,10 @@ impl Task {
             blocks.retain(|(number, _)| *number < state.attr.size / super::BLOCK);
             (blocks, state.data.near.map(NonZeroU64::get))
         };
+        // They have room set aside already, and take it twice until they are named.
+        if !fs.store.is_roomy(ROOM) {
+            return Ok(None);
+        }
         let Some(mut reservation) = fs.store.try_reserve(blocks.len() as u64) else { return Ok(None) };
         let placements = place::place(fs, &mut reservation, &blocks, near)?;
         if let Some(last) = placements.last() {

@@ -3,7 +3,7 @@
 use crate::FsError;
 use crate::types::Ino;
 use std::ops::Range;
-use syncline_format::items::extent::{Extent, piece_start};
+use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, piece_start};
 use syncline_format::{FormatError, Key, Kind};
 use syncline_store::Store;
 
@@ -121,9 +121,10 @@ async fn step(
     Ok(found)
 }
 
-/// Where an item's extent ends. A damaged one ends somewhere behind its beginning.
+/// Where an item's extent ends. One whose length is wrong may have all that its piece has left, so whoever looks there decodes it.
 fn end_of(key: Key, value: &[u8]) -> u64 {
-    Extent::end_of(key.offset, value).unwrap_or(0).max(key.offset.saturating_add(1))
+    let piece_end = piece_start(key.offset).saturating_add(EXTENT_BLOCKS_MAX);
+    Extent::end_of(key.offset, value).unwrap_or(piece_end)
 }
 
 fn impossible(ino: Ino, field: &'static str) -> FsError {

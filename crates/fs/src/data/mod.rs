@@ -122,6 +122,8 @@ pub(crate) struct DataState {
     unshrunk: u32,
     /// A task places what is logged.
     placing: bool,
+    /// After such a task has failed, the number of logged blocks from which on there is another.
+    place_from: u64,
     /// In the list of dirty inodes.
     queued: bool,
     /// In the list of small files that an fsync may take along, or was there and forgotten.
@@ -165,6 +167,7 @@ impl DataState {
             failures: Failures::default(),
             unshrunk: 0,
             placing: false,
+            place_from: 0,
             queued: false,
             small_noted: false,
             flying_blocks: 0,

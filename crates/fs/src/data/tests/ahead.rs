@@ -108,12 +108,40 @@ fn a_write_that_fails_is_nobodys_error() {
     mount.fsync(ino);
     let crashed = mount.crash();
     assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
-    // The next sync of the file has it tried again.
-    mount.write(ino, 0, &contents[..BLOCK_BYTES]);
-    mount.fsync(ino);
-    mount.wait_for_placing();
+    // It is tried again when there are as many more.
+    let (blocks, written) = (PLACE_AHEAD as usize, || mount.fs.store().counters().data_bytes);
+    for block in 0..2 * blocks {
+        assert_eq!(mount.unplaced(ino).len(), blocks.max(block));
+        let before = written();
+        mount.write(ino, block as u64 * BLOCK, &contents[block * BLOCK_BYTES..][..BLOCK_BYTES]);
+        mount.fsync(ino);
+        mount.wait_for_placing();
+        assert_eq!(written() > before, block == 2 * blocks - 1, "block {block}");
+    }
     assert_eq!(mount.unplaced(ino), []);
     mount.check_items(ino);
+}
+
+/// Blocks that a file takes to which text was appended, with a sync after each block.
+fn synced_appends_take(place_ahead_blocks: u64) -> u64 {
+    let mount = Mount::sized(64 << 20, Options { place_ahead_blocks, ..options() });
+    mount.compress(ROOT, Some(Algorithm::Zstd));
+    let ino = mount.create("file");
+    for block in 0..256 {
+        let line = |line: u64| format!("{block} line {line} of a text that says the same again and again\n");
+        let text: Vec<u8> = (0..).map(line).flat_map(String::into_bytes).take(BLOCK_BYTES).collect();
+        mount.write(ino, block * BLOCK, &text);
+        mount.fsync(ino);
+        mount.wait_for_placing();
+    }
+    mount.fsync_placed(ino);
+    mount.check_items(ino);
+    mount.blocks(ino)
+}
+
+#[test]
+fn what_is_to_be_compressed_waits_for_whole_units() {
+    assert_eq!(synced_appends_take(PLACE_AHEAD), synced_appends_take(u64::MAX));
 }
 
 #[test]

@@ -65,3 +65,27 @@ fn what_overlaps_ranges_is_found_wherever_they_lie() {
         assert_eq!(some.extents.first(), all.iter().find(|extent| extent.end() > range.start), "{range:?}");
     }
 }
+
+/// An item whose length is wrong is damage, not a hole (promise P4).
+#[test]
+fn a_damaged_length_is_no_hole() {
+    for length in [0_u16, 2, 400] {
+        let mount = Mount::new();
+        let ino = mount.create("file");
+        mount.write(ino, 0, &pattern(1, 10 * 4096));
+        mount.fsync_placed(ino);
+        let key = Key::new(ino, Kind::Extent, 0);
+        let mut value = block_on(mount.fs.store().get(key)).unwrap().unwrap().to_vec();
+        assert_eq!(value[8..10], 10_u16.to_le_bytes());
+        value[8..10].copy_from_slice(&length.to_le_bytes());
+        let mut transaction = syncline_store::Transaction::new();
+        transaction.put(key, value);
+        mount.fs.store().commit(transaction).unwrap();
+        let mount = mount.reopen();
+        let ino = mount.find("file");
+        for block in 0..10 {
+            let read = block_on(mount.fs.read(ino, block * 4096, 4096)).map(|_| ());
+            assert!(matches!(read, Err(FsError::Corrupt { .. })), "length {length}, block {block}: {read:?}");
+        }
+    }
+}
