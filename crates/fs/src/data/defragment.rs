@@ -7,6 +7,7 @@
 use super::join::join_all;
 use super::place::{self, Naming, Placement};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::writeback::PLACES_MAX;
 use super::{BLOCK, lookup, plan, reflink, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::BlockRun;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
-use syncline_store::{Admission, Reservation};
+use syncline_store::{Admission, Reservation, StoreError};
 
 /// Blocks of a file looked at in one step: 16 MiB, in memory at a time.
 const STEP_BLOCKS: u64 = 4096;
@@ -106,8 +107,16 @@ impl Filesystem {
         }
         let Some(mut room) = Room::find(self, &mut reservation, &row, blocks) else { return Ok(done) };
         let contents = read(self, &row.extents).await?;
-        let mut copy = room.write(&row.extents, contents);
-        copy.wait().await?;
+        let mut copy = room.write(&row.extents, contents.clone());
+        // What the device did not take stays in use until there is another place, so that it is another.
+        let mut failed = Vec::new();
+        while let Err(error) = copy.wait().await {
+            failed.push(copy);
+            let again = matches!(error, FsError::Store(StoreError::Device(_))) && failed.len() < PLACES_MAX;
+            let elsewhere = again.then(|| self.store.try_reserve(blocks)).flatten();
+            let room = elsewhere.and_then(|mut more| Room::find(self, &mut more, &row, blocks));
+            copy = room.ok_or(error)?.write(&row.extents, contents.clone());
+        }
         self.store.give_way();
         let _room = self.store.admit(Admission::Shrink).await?;
         if copy.name(&inode, &row.extents).await? {

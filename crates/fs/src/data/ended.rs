@@ -2,8 +2,9 @@
 //!
 //! All that was dirty when it began is named, or logged, by then, so the logged size reaches as far as the file did, or as far as truncations have left it
 //! since. A submission that ended otherwise would be taken for done: the fsync behind it would be answered, and after a crash, or only when the inode
-//! has left the cache, the file would be shorter than what was promised. Nobody has seen how that could come about. Should it, this tells at the place
-//! where it happens and not after the crash: it is counted and reported, and tests and laboratories fail.
+//! has left the cache, the file would be shorter than what was promised. It came about once, by a truncation that took back what a submission had to
+//! log. Should it again, this tells at the place where it happens and not after the crash: it is counted and reported, and tests and
+//! laboratories fail.
 
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -12,9 +13,9 @@ use syncline_store::Canary;
 /// Looks at an inode whose submission has just ended well. Its `writeback` is held.
 pub(super) fn require_size(fs: &Filesystem, inode: &Inode) {
     let state = inode.state.lock();
-    let (logged, floor, size) = (state.data.disk_size, state.data.floor, state.attr.size);
+    let (logged, promised, size) = (state.data.disk_size, state.data.promised, state.attr.size);
     // Whoever removes the inode has taken its data away.
-    if state.removing || logged >= floor.min(size) {
+    if state.removing || logged >= promised.min(size) {
         return;
     }
     drop(state);
@@ -22,9 +23,9 @@ pub(super) fn require_size(fs: &Filesystem, inode: &Inode) {
     tracing::error!(
         ino = inode.ino,
         logged,
-        floor,
+        promised,
         size,
         "a submission has ended and the logged size is behind: report this as a bug"
     );
-    debug_assert!(fs.store.breaks(Canary::SizeBehind), "{logged} bytes logged of {floor} of {size}");
+    debug_assert!(fs.store.breaks(Canary::SizeBehind), "{logged} bytes logged of {promised} of {size}");
 }

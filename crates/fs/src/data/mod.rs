@@ -111,7 +111,11 @@ pub(crate) struct DataState {
     /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
     /// below is being submitted. A truncation meanwhile lowers it.
     floor: u64,
-    /// A block that a truncation meanwhile took back out of flight: the submission is not complete without it. Rare, so it is boxed.
+    /// What it must have logged when it has ended: the same, but that a truncation lowers it to the new size and no further. The
+    /// trap of `ended` looks at it.
+    promised: u64,
+    /// A block that a truncation meanwhile ended the file within, while it waited or was in flight. The `floor` went back to its beginning, so the
+    /// submission is not complete without it. Rare, so it is boxed.
     recalled: Option<Box<u64>>,
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,
@@ -162,6 +166,7 @@ impl DataState {
             kept: Kept::default(),
             submitted: false,
             floor: 0,
+            promised: 0,
             recalled: None,
             data_op: last_op,
             failures: Failures::default(),

@@ -59,7 +59,7 @@ pub(crate) async fn submit_noting(
     let _writeback = writeback.lock().await;
     loop {
         submit_once(fs, inode, Aim::Log, note).await?;
-        if !has_missed(&mut inode.state.lock().data) {
+        if !has_missed(&mut inode.state.lock()) {
             ended::require_size(fs, inode);
             return Ok(());
         }
@@ -106,13 +106,16 @@ pub(crate) async fn submit_once(
 /// inode's `writeback` is held.
 pub(crate) fn begin(state: &mut InodeState) -> u64 {
     state.data.floor = state.attr.size;
+    state.data.promised = state.attr.size;
     state.data.recalled = None;
     state.data.dirty.last().map_or(0, |last| last + 1)
 }
 
-/// True when a truncation took a block out of the submission that has just ended, and it is still dirty.
-pub(crate) fn has_missed(data: &mut DataState) -> bool {
-    data.recalled.take().is_some_and(|block| data.dirty.contains(*block))
+/// True when a truncation ended the file within a block that waited, and what the submission that has just ended had to log goes further
+/// than it did: the block is dirty, or another that was written since keeps the logged size back.
+pub(crate) fn has_missed(state: &mut InodeState) -> bool {
+    let InodeState { data, attr, .. } = state;
+    data.recalled.take().is_some_and(|block| data.dirty.contains(*block) || data.disk_size < attr.size)
 }
 
 /// True when the inode item would say nothing new, and no data waits for a submission with this aim.

@@ -213,14 +213,12 @@ async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitte
     submit_leased(fs, files, Aim::Log, note).await
 }
 
-/// Submits what is dirty of a file, if it is one, whose `writeback` is held.
+/// Submits what is dirty of a file, if it is one, whose `writeback` is held: all but little of what `submit_leased_of` finds then.
 pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     if inode.file_type != FileType::Regular {
         return Ok(());
     }
-    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
-    ended::require_size(fs, inode);
-    Ok(())
+    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
 }
 
 /// The same for what was written since; its lease is held, too.

@@ -64,6 +64,7 @@ struct Saved {
     attr: crate::types::Attributes,
     disk_size: u64,
     floor: u64,
+    promised: u64,
     disk_mtime: Timestamp,
     disk_blocks: u64,
     inline: Option<Bytes>,
@@ -174,6 +175,7 @@ impl FileChange<'_> {
             attr: state.attr,
             disk_size: data.disk_size,
             floor: data.floor,
+            promised: data.promised,
             disk_mtime: data.disk_mtime,
             disk_blocks: data.disk_blocks,
             inline: data.inline.clone(),
@@ -203,6 +205,7 @@ impl FileChange<'_> {
                     let edge = size / super::BLOCK;
                     let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
                     data.floor = data.floor.min(if waits { edge * super::BLOCK } else { size });
+                    data.promised = data.promised.min(size);
                 }
                 data.disk_mtime = now;
                 data.kept.clear();
@@ -259,6 +262,7 @@ impl Saved {
         state.attr = self.attr;
         state.data.disk_size = self.disk_size;
         state.data.floor = self.floor;
+        state.data.promised = self.promised;
         state.data.disk_mtime = self.disk_mtime;
         state.data.disk_blocks = self.disk_blocks;
         state.data.inline = self.inline;

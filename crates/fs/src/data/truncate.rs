@@ -289,9 +289,8 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
         Edge::InMemory if at > 0 => {
             // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
             data.dirty.zero_from(block, at);
-            if data.in_flight.remove(block).is_some() {
-                data.recalled = Some(Box::new(block));
-            }
+            data.in_flight.remove(block);
+            data.recalled = Some(Box::new(block));
         }
         _ => {}
     }

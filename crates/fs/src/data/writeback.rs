@@ -27,7 +27,7 @@ const ROUND_BLOCKS: u64 = 4096;
 /// The same of an inode whose data is compressed before: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
 /// Places at which a block is tried to be written at most.
-const PLACES_MAX: usize = 4;
+pub(super) const PLACES_MAX: usize = 4;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
 /// Bytes that an item takes which names a block, and such items in a node.
@@ -67,7 +67,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
-        if !submit::has_missed(&mut inode.state.lock().data) {
+        if !submit::has_missed(&mut inode.state.lock()) {
             ended::require_size(fs, inode);
             return Ok(());
         }

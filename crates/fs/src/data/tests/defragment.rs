@@ -1,5 +1,6 @@
 //! Files that lie scattered are put together, and nobody sees a difference.
 
+use super::faults::moody;
 use super::*;
 use crate::Fragments;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -152,6 +153,36 @@ fn writers_are_not_overtaken() {
         assert!(mount.read(one, block * 4096, 4096) == pattern(seed, 4096), "block {block}");
     }
     mount.check_items(one);
+}
+
+/// One bad sector is nothing to tell a program of: the copy goes elsewhere. A device that takes nothing is.
+#[test]
+fn what_the_device_does_not_take_goes_elsewhere() {
+    let (device, mount) = moody(options());
+    let [one, _] = mount.scattered(20);
+    let defragment = |failures: usize| {
+        device.hold_from(20 * 4096);
+        std::thread::scope(|scope| {
+            let done = scope.spawn(|| block_on(mount.fs.defragment(one, 0, false)));
+            for _ in 0..failures {
+                device.wait_for_held(1);
+                device.fail_held();
+            }
+            if failures < 4 {
+                device.wait_for_held(1);
+                device.release();
+            }
+            done.join().unwrap()
+        })
+    };
+    let named = mount.fs.store().space().named;
+    assert_eq!(defragment(4).unwrap_err().errno(), 5);
+    assert!(mount.fragments(one).fragments > 5 && mount.has_scattered(one, 0, 20));
+    assert_eq!(defragment(2).unwrap().moved_bytes, 20 * 4096);
+    assert_eq!(mount.fragments(one), Fragments { fragments: 1, blocks: 20 });
+    assert!(mount.has_scattered(one, 0, 20));
+    mount.check_items(one);
+    assert_eq!(mount.fs.store().space().named, named);
 }
 
 #[test]

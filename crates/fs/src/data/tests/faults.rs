@@ -37,9 +37,24 @@ impl Moody {
         }
     }
 
+    /// The same, but others wait as before.
+    pub(super) fn release_and_hold(&self) {
+        let held = std::mem::take(&mut *self.held.lock());
+        held.into_iter().for_each(|(offset, bufs, done)| self.below.write(offset, bufs, done));
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.lock().len()
+    }
+
     /// The same, but those that waited fail.
     pub(super) fn release_failing(&self) {
         self.hold_from(usize::MAX);
+        self.fail_held();
+    }
+
+    /// Those that waited fail, and others wait as before.
+    pub(super) fn fail_held(&self) {
         for (_, _, done) in std::mem::take(&mut *self.held.lock()) {
             done(Err(DeviceError::Abandoned { operation: Operation::Write }));
         }
