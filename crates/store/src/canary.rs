@@ -92,11 +92,13 @@ pub enum Canary {
     MapToRead,
     /// Name what was placed ahead of a sync although it was written again since.
     PlaceStale,
+    /// Take a submission for ended although a truncation has put back what it had to log.
+    TruncateBehind,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 41] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -137,6 +139,7 @@ impl Canary {
         Self::LeadOnce,
         Self::MapToRead,
         Self::PlaceStale,
+        Self::TruncateBehind,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

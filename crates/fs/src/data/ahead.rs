@@ -9,11 +9,11 @@
 //! been placed by somebody else, has its newest contents elsewhere; its place is given back.
 
 use super::block::Block;
+use super::lookup;
 use super::place::{self, Naming, Placement};
 use super::reflink;
-use super::submit::number_ranges;
-use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{lookup, plan};
+use super::submit::{self, number_ranges};
+use super::transact::{self, FileChange, SizeChange};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -161,14 +161,8 @@ impl Task {
             return Ok(());
         }
         let taken = inode.state.lock().data.dirty.take_each(numbers);
-        let mut change = FileChange {
-            inode,
-            extents: plan::ExtentChanges::default(),
-            named: Vec::new(),
-            inline: InlineChange::Keep,
-            logged: Vec::new(),
-            size: SizeChange::Submitted { all: false },
-        };
+        let size = SizeChange::Submitted { all: false };
+        let mut change = FileChange { size, ..submit::unchanged(inode) };
         change.name(&old, naming);
         fs.store.give_way();
         if let Err(error) = transact::commit_noting(fs, vec![change], shares, &mut Submitted::default()) {

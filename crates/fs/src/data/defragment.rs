@@ -6,9 +6,9 @@
 
 use super::join::join_all;
 use super::place::{self, Naming, Placement};
-use super::transact::{self, FileChange, InlineChange, SizeChange};
+use super::transact;
 use super::writeback::PLACES_MAX;
-use super::{BLOCK, lookup, plan, reflink, unplaced};
+use super::{BLOCK, lookup, plan, reflink, submit, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -256,14 +256,7 @@ impl Copy<'_> {
         self.placements.iter().for_each(|placement| {
             placement.name(&mut naming, |_| true);
         });
-        let mut change = FileChange {
-            inode,
-            extents: plan::ExtentChanges::default(),
-            named: Vec::new(),
-            inline: InlineChange::Keep,
-            logged: Vec::new(),
-            size: SizeChange::Keep,
-        };
+        let mut change = submit::unchanged(inode);
         change.name(old, naming);
         // Only addresses change: what is logged of these blocks, and newer, stays.
         change.extents.cleared.clear();

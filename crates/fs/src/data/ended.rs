@@ -27,5 +27,6 @@ pub(super) fn require_size(fs: &Filesystem, inode: &Inode) {
         size,
         "a submission has ended and the logged size is behind: report this as a bug"
     );
-    debug_assert!(fs.store.breaks(Canary::SizeBehind), "{logged} bytes logged of {promised} of {size}");
+    let broken = [Canary::SizeBehind, Canary::TruncateBehind].into_iter().any(|rule| fs.store.breaks(rule));
+    debug_assert!(broken, "{logged} bytes logged of {promised} of {size}");
 }

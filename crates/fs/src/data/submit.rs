@@ -256,7 +256,8 @@ fn finish(
     result.map(|_| ())
 }
 
-fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
+/// A change of nothing, to begin with.
+pub(super) fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
     FileChange {
         inode,
         extents: plan::ExtentChanges::default(),

@@ -10,8 +10,8 @@ use super::block::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::submit::{self, Aim, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
-use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::{DataState, ended, lookup, pack, plan};
+use super::transact::{self, FileChange, SizeChange};
+use super::{DataState, ended, lookup, pack};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -319,14 +319,8 @@ impl Flight<'_> {
             state.data.disk_size < state.data.floor.min(state.attr.size)
         };
         if short || !naming.extents.is_empty() {
-            let mut change = FileChange {
-                inode: self.inode,
-                extents: plan::ExtentChanges::default(),
-                named: Vec::new(),
-                inline: InlineChange::Keep,
-                logged: Vec::new(),
-                size: SizeChange::Submitted { all },
-            };
+            let size = SizeChange::Submitted { all };
+            let mut change = FileChange { size, ..submit::unchanged(self.inode) };
             change.name(old, naming);
             if let Err(error) = transact::commit_noting(self.fs, vec![change], shares, note) {
                 // Back into flight, where dropping finds them.

@@ -5,6 +5,7 @@ use super::*;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
+use syncline_store::Canary;
 
 /// A device whose writes can be made to fail or to wait, and whose reads to fail.
 pub(super) struct Moody {
@@ -41,10 +42,6 @@ impl Moody {
     pub(super) fn release_and_hold(&self) {
         let held = std::mem::take(&mut *self.held.lock());
         held.into_iter().for_each(|(offset, bufs, done)| self.below.write(offset, bufs, done));
-    }
-
-    pub(super) fn held(&self) -> usize {
-        self.held.lock().len()
     }
 
     /// The same, but those that waited fail.
@@ -99,6 +96,11 @@ impl Device for Moody {
 }
 
 pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
+    moody_breaking(None, options)
+}
+
+/// The same with a rule that is broken on purpose.
+pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<Moody>, Mount) {
     let Mount { fs, device, spawn, options } = Mount::sized(64 << 20, options);
     block_on(fs.close()).unwrap();
     block_on(fs.store().close()).unwrap();
@@ -110,8 +112,10 @@ pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
         hold_bytes_min: AtomicUsize::new(usize::MAX),
         held: Mutex::default(),
     });
-    let mount = Mount::open_through(wrapper.clone(), device, spawn, options);
-    (wrapper, mount)
+    let store_options = StoreOptions { canary, ..StoreOptions::default() };
+    let (store, _) = block_on(Store::open(wrapper.clone(), store_options, spawn.clone())).unwrap();
+    let fs = block_on(Filesystem::open(store, spawn.clone(), options.clone())).unwrap();
+    (wrapper, Mount { fs, device, spawn, options })
 }
 
 /// Its extents are in leaves that nobody has read yet.
