@@ -14,6 +14,7 @@ use super::place::{self, Naming, Placement};
 use super::reflink;
 use super::submit::{self, number_ranges};
 use super::transact::{self, FileChange, SizeChange};
+use super::writeback;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -22,7 +23,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::inode::compression_of;
-use syncline_store::{Admission, Canary};
+use syncline_store::{Admission, Admitted, Canary};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// Most files whose blocks are placed at a time. What is written again meanwhile is in memory twice for so long.
@@ -84,6 +85,8 @@ struct Written<'a> {
     fs: &'a Filesystem,
     blocks: Vec<(u64, Block)>,
     placements: Vec<Placement>,
+    /// Until all is named: what was set aside for names went when the blocks were allocated.
+    _names: Admitted,
 }
 
 impl Drop for Written<'_> {
@@ -131,7 +134,8 @@ impl Task {
         if let Some(last) = placements.last() {
             self.inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
         }
-        Ok(Some(Written { fs, blocks, placements }))
+        let names = fs.store.promise(writeback::names_of(placements.len()));
+        Ok(Some(Written { fs, blocks, placements, _names: names }))
     }
 
     /// Names what still is what was written.

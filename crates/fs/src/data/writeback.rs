@@ -141,9 +141,7 @@ async fn round_once(
         }
     };
     // Until all is named: what was set aside for names went when the blocks were allocated.
-    let names = (flight.placements.len() + flight.waiting.len()) as u64;
-    // Side by side, in few nodes.
-    let _names = fs.store.promise(ChangeSize::with(names / NAMES_IN_NODE, names * NAME_BYTES));
+    let _names = fs.store.promise(names_of(flight.placements.len() + flight.waiting.len()));
     drop(room);
     if let Some(algorithm) = algorithm {
         flight.pack(algorithm, way == Way::Ahead).await?;
@@ -157,6 +155,12 @@ async fn round_once(
     flight.land(all && next == end && written.is_ok(), note).await?;
     written?;
     Ok(next)
+}
+
+/// What it takes to name so many runs of a file: they are side by side, in few nodes.
+pub(super) fn names_of(runs: usize) -> ChangeSize {
+    let runs = runs as u64;
+    ChangeSize::with(runs / NAMES_IN_NODE, runs * NAME_BYTES)
 }
 
 /// Blocks in flight. Dropping it makes what was not named dirty again.
