@@ -23,7 +23,7 @@ use syncline_format::items::extent::{Algorithm, Extent};
 use syncline_store::{Admission, ChangeSize, Reservation, StoreError};
 
 /// Most blocks of one inode on their way at a time: 16 MiB.
-const ROUND_BLOCKS: u64 = 4096;
+pub(super) const ROUND_BLOCKS: u64 = 4096;
 /// The same of an inode whose data is compressed before: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
 /// Places at which a block is tried to be written at most.

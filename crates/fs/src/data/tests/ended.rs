@@ -59,22 +59,25 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
 /// block, or one before it, is written again. The write-back ends when all that was there when it began is named.
 #[test]
 fn a_truncation_leaves_what_a_submission_has_to_log() {
-    const LAST: u64 = 4100;
+    const LAST: u64 = writeback::ROUND_BLOCKS + 4;
     let size = LAST * BLOCK + 100;
     // What is logged in the end, and what the trap has counted.
     let course = |again: u64, canary: Option<Canary>| {
         let (device, mount) = moody_breaking(canary, options());
         let ino = mount.create("file");
-        // More than one round has.
+        // More than one round.
         mount.write(ino, 0, &pattern(3, (LAST + 50) as usize * BLOCK as usize));
         let inode = block_on(mount.fs.inode(ino)).unwrap();
         device.hold_from(0);
         std::thread::scope(|scope| {
             let ending = scope.spawn(|| block_on(writeback::write_back(&mount.fs, &inode)));
-            device.wait_for_held(1);
+            device.wait_for_held_blocks(writeback::ROUND_BLOCKS);
             mount.truncate(ino, size).unwrap();
             device.release_and_hold();
-            device.wait_for_held(1);
+            // The log may be on its way as well: what is held tells nothing.
+            while !inode.state.lock().data.in_flight.contains(LAST) {
+                std::thread::yield_now();
+            }
             mount.write(ino, again * BLOCK, &pattern(4, BLOCK as usize));
             device.release();
             ending.join().unwrap().unwrap();

@@ -5,6 +5,7 @@ use super::*;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
+use syncline_format::BLOCK_BYTES;
 use syncline_store::Canary;
 
 /// A device whose writes can be made to fail or to wait, and whose reads to fail.
@@ -58,8 +59,18 @@ impl Moody {
     }
 
     pub(super) fn wait_for_held(&self, count: usize) {
+        self.wait_until(|held| held.len() >= count);
+    }
+
+    /// A round may be several writes, which come one after the other.
+    pub(super) fn wait_for_held_blocks(&self, blocks: u64) {
+        let bytes = |held: &[Held]| held.iter().flat_map(|(_, bufs, _)| bufs).map(Bytes::len).sum::<usize>();
+        self.wait_until(|held| bytes(held) as u64 >= blocks * BLOCK_BYTES as u64);
+    }
+
+    fn wait_until(&self, enough: impl Fn(&[Held]) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while self.held.lock().len() < count {
+        while !enough(&self.held.lock()) {
             assert!(std::time::Instant::now() < deadline, "the write did not come");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
