@@ -29,6 +29,10 @@ pub struct Options {
     /// Blocks of a file that syncs have logged whole from which on they get a place in the background. Default 16; above 64 never, since the
     /// sync that would log more places them.
     pub place_ahead_blocks: u64,
+    /// Blocks of a file that write-back writes, then names, at a time. Default 4096, of a compressed file 1024.
+    pub round_blocks: u64,
+    /// Dirty blocks that a sync writes beside the batch that names them; what is more goes before it, in rounds. Default 256.
+    pub parallel_blocks: u64,
     /// Most bytes of blocks that are kept because they were written in parts, which the kernel's page cache does not have. Default 64 MiB.
     pub kept_bytes_max: u64,
     /// Inodes kept in memory when nobody uses them. Default 65536.
@@ -50,6 +54,8 @@ impl Default for Options {
             writeback_start_bytes: 32 << 20,
             writeback_age: Duration::from_secs(5),
             place_ahead_blocks: 16,
+            round_blocks: 4096,
+            parallel_blocks: 256,
             kept_bytes_max: 64 << 20,
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),

@@ -92,7 +92,7 @@ pub enum Canary {
     MapToRead,
     /// Name what was placed ahead of a sync although it was written again since.
     PlaceStale,
-    /// Take a submission for ended although a truncation has put back what it had to log.
+    /// Take a submission for ended although a truncation has put back the size that it had to log.
     TruncateBehind,
 }
 

@@ -56,8 +56,12 @@ pub(super) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
 }
 
 fn take_turn(fs: &Filesystem, state: &mut InodeState) -> bool {
-    let data = &mut state.data;
-    let due = data.unplaced.len() >= data.place_from.max(fs.options.place_ahead_blocks);
+    let (data, ahead) = (&mut state.data, fs.options.place_ahead_blocks);
+    // Somebody else has placed blocks since a task failed.
+    if data.unplaced.len() < data.place_from.saturating_sub(ahead) {
+        data.place_from = 0;
+    }
+    let due = data.unplaced.len() >= data.place_from.max(ahead);
     // What is to be compressed waits until there are whole units.
     if !due || data.placing || fs.data.is_stopping() || compression_of(state.meta.flags).is_some() {
         return false;

@@ -24,9 +24,6 @@ use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Canary, Reservation, StoreError};
 
-/// Blocks that may go in parallel with the batch that names them.
-pub(crate) const PARALLEL_BLOCKS: u64 = 256;
-
 /// What a submission is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
@@ -59,7 +56,7 @@ pub(crate) async fn submit_noting(
     let _writeback = writeback.lock().await;
     loop {
         submit_once(fs, inode, Aim::Log, note).await?;
-        if !has_missed(&mut inode.state.lock()) {
+        if !has_missed(fs, &mut inode.state.lock()) {
             ended::require_size(fs, inode);
             return Ok(());
         }
@@ -93,7 +90,7 @@ pub(crate) async fn submit_once(
         if is_clean(&inode.state.lock(), aim) {
             return Ok(());
         }
-        let Some(split) = ahead_end(&inode.state.lock(), first, end) else {
+        let Some(split) = ahead_end(fs, &inode.state.lock(), first, end) else {
             return submit_leased(fs, &[Submission { inode, blocks: first..end, aim }], note).await;
         };
         drop((lease, room));
@@ -111,11 +108,12 @@ pub(crate) fn begin(state: &mut InodeState) -> u64 {
     state.data.dirty.last().map_or(0, |last| last + 1)
 }
 
-/// True when a truncation ended the file within a block that waited, and what the submission that has just ended had to log goes further
-/// than it did: the block is dirty, or another that was written since keeps the logged size back.
-pub(crate) fn has_missed(state: &mut InodeState) -> bool {
+/// True when a truncation has left something of the submission that has just ended well: the block that the file ends within was in flight and is
+/// dirty again, or the logged size, which it put back to that block's beginning, has not come further since.
+pub(crate) fn has_missed(fs: &Filesystem, state: &mut InodeState) -> bool {
     let InodeState { data, attr, .. } = state;
-    data.recalled.take().is_some_and(|block| data.dirty.contains(*block) || data.disk_size < attr.size)
+    let waits = data.recalled.take().is_some_and(|block| data.dirty.contains(*block));
+    waits || ended::is_short(data, attr.size) && !state.removing && !ended::may_be_short(fs)
 }
 
 /// True when the inode item would say nothing new, and no data waits for a submission with this aim.
@@ -134,20 +132,20 @@ pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
     is_clean(state, aim) && state.data.writeback.try_lock().is_some()
 }
 
-/// Where the last `PARALLEL_BLOCKS` dirty blocks of the range begin, if there are more.
-fn background_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
-    if first >= end || data.dirty.len() <= PARALLEL_BLOCKS {
+/// Where the last `parallel` dirty blocks of the range begin, if there are more.
+fn background_end(data: &DataState, first: u64, end: u64, parallel: u64) -> Option<u64> {
+    if first >= end || data.dirty.len() <= parallel {
         return None;
     }
     let mut last = data.dirty.numbers_backwards(first, end);
-    let split = last.nth(PARALLEL_BLOCKS as usize - 1)?;
+    let split = last.nth(parallel as usize - 1)?;
     last.next().map(|_| split)
 }
 
-/// Where that part of the range ends which goes before its batch, if there is one: all but the last `PARALLEL_BLOCKS` dirty
+/// Where that part of the range ends which goes before its batch, if there is one: all but the last `parallel_blocks` dirty
 /// blocks, and, where the file is to be compressed, the whole units among these. A smaller sync compresses nothing.
-fn ahead_end(state: &InodeState, first: u64, end: u64) -> Option<u64> {
-    let split = background_end(&state.data, first, end);
+fn ahead_end(fs: &Filesystem, state: &InodeState, first: u64, end: u64) -> Option<u64> {
+    let split = background_end(&state.data, first, end, fs.options.parallel_blocks.max(1));
     if compression_of(state.meta.flags).is_none() {
         return split;
     }

@@ -25,7 +25,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
-use syncline_store::{Admission, Canary, Reservation};
+use syncline_store::{Admission, Reservation};
 
 /// Most extents that one transaction deletes: about a third of a megabyte in the log.
 pub(super) const DELETES_MAX: usize = 8192;
@@ -289,8 +289,7 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
         Edge::InMemory if at > 0 => {
             // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
             data.dirty.zero_from(block, at);
-            let flew = data.in_flight.remove(block).is_some();
-            if flew || !fs.store.breaks(Canary::TruncateBehind) {
+            if data.in_flight.remove(block).is_some() {
                 data.recalled = Some(Box::new(block));
             }
         }

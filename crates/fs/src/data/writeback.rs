@@ -9,7 +9,7 @@
 use super::block::Block;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
-use super::submit::{self, Aim, PARALLEL_BLOCKS, make_up_reservation, number_ranges};
+use super::submit::{self, Aim, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, SizeChange};
 use super::{DataState, ended, lookup, pack};
 use crate::FsError;
@@ -22,9 +22,7 @@ use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
 use syncline_store::{Admission, ChangeSize, Reservation, StoreError};
 
-/// Most blocks of one inode on their way at a time: 16 MiB.
-pub(super) const ROUND_BLOCKS: u64 = 4096;
-/// The same of an inode whose data is compressed before: 4 MiB.
+/// Most blocks of one inode whose data is compressed before that are on their way at a time: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
 /// Places at which a block is tried to be written at most.
 pub(super) const PLACES_MAX: usize = 4;
@@ -67,7 +65,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
-        if !submit::has_missed(&mut inode.state.lock()) {
+        if !submit::has_missed(fs, &mut inode.state.lock()) {
             ended::require_size(fs, inode);
             return Ok(());
         }
@@ -82,7 +80,7 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
         return Ok(());
     }
     // It may have grown meanwhile; then it is due again soon enough.
-    let blocks = 0..PARALLEL_BLOCKS;
+    let blocks = 0..fs.options.parallel_blocks.max(1);
     submit::submit_leased(
         fs,
         &[submit::Submission { inode, blocks, aim: Aim::Place }],
@@ -184,8 +182,9 @@ fn next_after(taken: &[(u64, Block)], max: u64, end: u64) -> u64 {
 /// Moves dirty blocks into flight that are to be placed later.
 fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (Flight<'a>, u64) {
     let mut state = inode.state.lock();
-    let (waiting, reservation) = submit::take(&mut state.data, &blocks, PACKED_ROUND_BLOCKS);
-    let next = next_after(&waiting, PACKED_ROUND_BLOCKS, blocks.end);
+    let most = fs.options.round_blocks.clamp(1, PACKED_ROUND_BLOCKS);
+    let (waiting, reservation) = submit::take(&mut state.data, &blocks, most);
+    let next = next_after(&waiting, most, blocks.end);
     state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
     state.data.flying_blocks = state.data.in_flight.memory_blocks();
     fs.data.account(&mut state.data);
@@ -199,13 +198,14 @@ fn take_off<'a>(
     inode: &'a Arc<Inode>,
     blocks: Range<u64>,
 ) -> Result<(Flight<'a>, u64), FsError> {
+    let most = fs.options.round_blocks.max(1);
     let (taken, mut reservation, near) = {
         let mut state = inode.state.lock();
         let near = state.data.near.map(NonZeroU64::get);
-        let (taken, reservation) = submit::take(&mut state.data, &blocks, ROUND_BLOCKS);
+        let (taken, reservation) = submit::take(&mut state.data, &blocks, most);
         (taken, reservation, near)
     };
-    let next = next_after(&taken, ROUND_BLOCKS, blocks.end);
+    let next = next_after(&taken, most, blocks.end);
     let placed = place::place(fs, &mut reservation, &taken, near);
     let mut state = inode.state.lock();
     let result = match placed {

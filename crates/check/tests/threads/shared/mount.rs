@@ -52,6 +52,9 @@ impl Mount {
             cached_inodes_max: setup.cached_inodes_max,
             // Mostly as few as such short lives log.
             place_ahead_blocks: [1, 2, 4, 16][setup.seed as usize % 4],
+            // Mostly so few that what is written takes several rounds.
+            round_blocks: [1, 2, 3, 4096][setup.seed as usize / 4 % 4],
+            parallel_blocks: [1, 2, 256][setup.seed as usize / 16 % 3],
             ..Options::default()
         };
         if setup.busy {

@@ -122,6 +122,24 @@ fn a_write_that_fails_is_nobodys_error() {
     mount.check_items(ino);
 }
 
+/// So many are logged when it fails that never as many more are: it is tried again when there are fewer.
+#[test]
+fn a_failure_is_forgotten_when_others_have_placed_the_blocks() {
+    let (device, mount, ino, mut contents) = on_its_way();
+    for block in PLACE_AHEAD as usize..50 {
+        mount.update(ino, &mut contents, block * BLOCK_BYTES, &pattern(100 + block as u64, BLOCK_BYTES));
+    }
+    device.release_failing();
+    mount.wait_for_placing();
+    assert_eq!(mount.unplaced(ino).len(), 50);
+    mount.fsync_placed(ino);
+    for block in 0..PLACE_AHEAD as usize {
+        mount.update(ino, &mut contents, block * BLOCK_BYTES, &pattern(200 + block as u64, BLOCK_BYTES));
+        mount.wait_for_placing();
+    }
+    assert_eq!((mount.fs.counters().placed_ahead, mount.unplaced(ino).len()), (PLACE_AHEAD, 0));
+}
+
 /// Blocks that a file takes to which text was appended, with a sync after each block.
 fn synced_appends_take(place_ahead_blocks: u64) -> u64 {
     let mount = Mount::sized(64 << 20, Options { place_ahead_blocks, ..options() });

@@ -1,8 +1,9 @@
 //! What a submission leaves when it has ended, and what is left over from one that has not said all.
 
-use super::faults::moody_breaking;
+use super::faults::{Moody, moody_breaking};
 use super::*;
 use crate::data::{BLOCK, shared, submit, writeback};
+use crate::inode::InodeState;
 use crate::receipt::Submitted;
 use syncline_store::Canary;
 
@@ -55,44 +56,97 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
     assert_eq!(mount.crash().size(inode.ino), SIZE);
 }
 
+const ROUND: u64 = 64;
+
+/// A fresh file of more than one round, whose writes wait from now on.
+fn of_rounds(canary: Option<Canary>, blocks: u64) -> (Arc<Moody>, Mount, Arc<Inode>) {
+    let options = Options { round_blocks: ROUND, parallel_blocks: 8, ..options() };
+    let (device, mount) = moody_breaking(canary, options);
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(3, (blocks * BLOCK) as usize));
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    device.hold_from(0);
+    (device, mount, inode)
+}
+
+/// The log may be on its way as well, so what is held does not tell.
+fn wait_until(state: impl Fn(&InodeState) -> bool, inode: &Inode) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !state(&inode.state.lock()) {
+        assert!(std::time::Instant::now() < deadline, "it did not come");
+        std::thread::yield_now();
+    }
+}
+
+/// The size that is logged, which is that of the file after a crash, and what the trap has counted.
+fn logged_in_the_end(mount: &Mount, inode: &Inode) -> (u64, u64) {
+    let logged = logged_size(inode);
+    block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
+    let crashed = mount.crash();
+    assert_eq!(crashed.size(crashed.find("file")), logged);
+    (logged, mount.fs.counters().submissions_short)
+}
+
+fn require_all(course: impl Fn(Option<Canary>) -> (u64, u64), size: u64, what: &str) {
+    let (logged, short) = course(None);
+    assert!(logged >= size && short == 0, "{logged} of {size} bytes, {what}");
+    let (logged, short) = course(Some(Canary::TruncateBehind));
+    assert!(logged < size && short == 1, "{logged} of {size} bytes, {what}: the trap is blind");
+}
+
 /// A truncation comes after a write-back has begun, and ends within a block that this has yet to take. While it is on its way to the device that
 /// block, or one before it, is written again. The write-back ends when all that was there when it began is named.
 #[test]
 fn a_truncation_leaves_what_a_submission_has_to_log() {
-    const LAST: u64 = writeback::ROUND_BLOCKS + 4;
+    const LAST: u64 = ROUND + 4;
     let size = LAST * BLOCK + 100;
-    // What is logged in the end, and what the trap has counted.
-    let course = |again: u64, canary: Option<Canary>| {
-        let (device, mount) = moody_breaking(canary, options());
-        let ino = mount.create("file");
-        // More than one round.
-        mount.write(ino, 0, &pattern(3, (LAST + 50) as usize * BLOCK as usize));
-        let inode = block_on(mount.fs.inode(ino)).unwrap();
-        device.hold_from(0);
-        std::thread::scope(|scope| {
-            let ending = scope.spawn(|| block_on(writeback::write_back(&mount.fs, &inode)));
-            device.wait_for_held_blocks(writeback::ROUND_BLOCKS);
-            mount.truncate(ino, size).unwrap();
-            device.release_and_hold();
-            // The log may be on its way as well: what is held tells nothing.
-            while !inode.state.lock().data.in_flight.contains(LAST) {
-                std::thread::yield_now();
-            }
-            mount.write(ino, again * BLOCK, &pattern(4, BLOCK as usize));
-            device.release();
-            ending.join().unwrap().unwrap();
-        });
-        let logged = logged_size(&inode);
-        block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
-        let crashed = mount.crash();
-        assert_eq!(crashed.size(crashed.find("file")), logged);
-        (logged, mount.fs.counters().submissions_short)
-    };
     for again in [LAST, LAST - 1] {
-        let (logged, short) = course(again, None);
-        assert!(logged >= size && short == 0, "{logged} of {size} bytes, block {again}");
-        let (logged, short) = course(again, Some(Canary::TruncateBehind));
-        assert!(logged < size && short == 1, "{logged} of {size} bytes, block {again}: the trap is blind");
+        let course = |canary| {
+            let (device, mount, inode) = of_rounds(canary, LAST + 50);
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| block_on(writeback::write_back(&mount.fs, &inode)));
+                device.wait_for_held_blocks(ROUND);
+                mount.truncate(inode.ino, size).unwrap();
+                device.release_and_hold();
+                wait_until(|state| state.data.in_flight.contains(LAST), &inode);
+                mount.write(inode.ino, again * BLOCK, &pattern(4, BLOCK as usize));
+                device.release();
+                ending.join().unwrap().unwrap();
+            });
+            logged_in_the_end(&mount, &inode)
+        };
+        require_all(course, size, &format!("block {again}"));
+    }
+}
+
+/// The same with a block that the first round has given a place: the truncation writes it anew, and names it. The logged size is behind, since
+/// blocks before it were written again while they were on their way: more than a sync logs whole.
+#[test]
+fn a_truncation_within_what_has_a_place_leaves_it_too() {
+    const EDGE: u64 = ROUND - 10;
+    let size = EDGE * BLOCK + 100;
+    type Way = fn(&Filesystem, &Arc<Inode>);
+    let ways: [(&str, Way); 2] = [
+        ("write-back", |fs, inode| block_on(writeback::write_back(fs, inode)).unwrap()),
+        ("fsync", |fs, inode| block_on(fs.fsync(inode.ino, false)).unwrap()),
+    ];
+    for (what, way) in ways {
+        let course = |canary| {
+            let (device, mount, inode) = of_rounds(canary, ROUND + 20);
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| way(&mount.fs, &inode));
+                device.wait_for_held_blocks(ROUND);
+                mount.write(inode.ino, 10 * BLOCK, &pattern(4, 6 * BLOCK as usize));
+                device.release_and_hold();
+                wait_until(|state| state.data.in_flight.contains(ROUND), &inode);
+                mount.write(inode.ino, EDGE * BLOCK, &pattern(5, BLOCK as usize));
+                mount.truncate(inode.ino, size).unwrap();
+                device.release();
+                ending.join().unwrap();
+            });
+            logged_in_the_end(&mount, &inode)
+        };
+        require_all(course, size, what);
     }
 }
 
