@@ -14,7 +14,15 @@ use syncline_format::{BLOCK_BYTES, Key, Kind, crc};
 use syncline_store::{Transaction, read_superblocks};
 
 fn mend(device: &Arc<MemoryDevice>, options: &RepairOptions) -> Repair {
-    block_on(repair(device.clone(), spawn(), options, &mut |_| {})).unwrap()
+    mend_any(device.clone(), options)
+}
+
+fn mend_any(device: Arc<dyn Device>, options: &RepairOptions) -> Repair {
+    block_on(repair(device, spawn(), options, &mut |_| {})).unwrap()
+}
+
+fn accepting_loss() -> RepairOptions {
+    RepairOptions { accept_loss: true, ..RepairOptions::default() }
 }
 
 fn mended(device: &Arc<MemoryDevice>) -> Repair {
@@ -104,8 +112,7 @@ fn snapshots_are_given_up_only_if_that_is_accepted() {
     let done = mend(&device, &RepairOptions::default());
     assert!(done.refused_for_loss && done.refused.is_some_and(|reason| reason.contains("all snapshots")));
     assert!(device.image() == image, "a repair that was refused wrote");
-    let accepted = RepairOptions { accept_loss: true, ..RepairOptions::default() };
-    assert_eq!(mend(&device, &accepted).condition(), Condition::Repaired);
+    assert_eq!(mend(&device, &accepting_loss()).condition(), Condition::Repaired);
     assert_eq!(survey(&device), before);
 }
 
@@ -323,7 +330,10 @@ fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
     let other = BadBlock::new(crashed.snapshot(), lost);
     Filesystem::open_device(other.clone(), accepting).unwrap().close().unwrap();
     assert_kept(&before, &survey_of(other), "a mount that accepts it");
-    let done = block_on(repair(bad.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
+    let done = mend_any(bad.clone(), &RepairOptions::default());
+    assert!(done.refused_for_loss, "it was not asked for: {:#?}", done.changes);
+    assert!(crashed.image() == image, "something wrote");
+    let done = mend_any(bad.clone(), &accepting_loss());
     assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
     assert!(done.changes.iter().any(|change| change.kind == FindingKind::LogDamaged), "{:#?}", done.changes);
     assert_kept(&before, &survey_of(bad), "repaired");
@@ -343,7 +353,7 @@ fn a_repair_says_that_data_of_the_log_can_not_be_read() {
     drop(fs);
     rot(&crashed, map);
     let bad = BadBlock::new(crashed.clone(), lost);
-    let done = block_on(repair(bad.clone(), spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
+    let done = mend_any(bad.clone(), &accepting_loss());
     assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
     let told = done.changes.iter().any(|change| change.kind == FindingKind::LogDamaged);
     assert!(told, "what was synced is gone without a word: {:#?}", done.changes);

@@ -1,6 +1,6 @@
 //! What a repair gives up: said file by file, and weighed before anything is changed.
 
-use crate::finding::FindingKind;
+use crate::finding::{FindingKind, Report};
 use crate::object::printable;
 use crate::repair::planner::Planner;
 use std::collections::HashMap;
@@ -63,8 +63,22 @@ async fn path(planner: &mut Planner, named: &HashMap<u64, usize>, inode: u64) ->
 }
 
 /// Why this must not be done without being asked for, if it must not.
-pub(crate) fn too_much(store: &Store, salvaged: &Salvaged, planner: &Planner) -> Option<String> {
-    objects(store, planner).or_else(|| snapshots(store, salvaged))
+pub(crate) fn too_much(
+    found: &Report,
+    store: &Store,
+    salvaged: &Salvaged,
+    planner: &Planner,
+) -> Option<String> {
+    objects(store, planner).or_else(|| snapshots(store, salvaged)).or_else(|| log(found, salvaged))
+}
+
+/// What the log says of its end may be wrong, so a mount that writes refuses it, too, unless it is told not to.
+fn log(found: &Report, salvaged: &Salvaged) -> Option<String> {
+    let told = found.of(FindingKind::LogDamaged).next().map(|finding| &finding.text);
+    let why = told.or(salvaged.log_cut.as_ref())?;
+    Some(format!(
+        "it would give up all that the log has from there on, which was synced in part or as a whole: {why}"
+    ))
 }
 
 /// What snapshots keep is known from their table alone: without it their blocks are free.

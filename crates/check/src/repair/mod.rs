@@ -274,7 +274,7 @@ impl Work {
         }
         losses::tell(&mut planner).await;
         structure::counters(&store, &mut planner);
-        let too_much = losses::too_much(&store, &salvaged, &planner).filter(|_| !self.accept_loss);
+        let too_much = losses::too_much(found, &store, &salvaged, &planner).filter(|_| !self.accept_loss);
         let anew = structure::is_broken(found, &salvaged, &planner);
         repair.rebuilt |= anew;
         let room = FINDINGS_MAX - repair.changes.len().min(FINDINGS_MAX);
