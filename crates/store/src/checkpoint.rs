@@ -49,6 +49,8 @@ pub(crate) struct CheckpointState {
     pub(crate) table: Table,
     /// A checkpoint of this epoch is durable: what recovery needed of the image is there no more.
     pub(crate) is_open: bool,
+    /// The last checkpoint is durable.
+    pub(crate) is_closed: bool,
 }
 
 /// The cut at which a checkpoint is taken.
@@ -503,7 +505,8 @@ impl Store {
         layers.frozen = None;
     }
 
-    /// The last checkpoint, at unmount: afterwards nothing is left to replay, and nothing can be changed.
+    /// The last checkpoint, at unmount: afterwards nothing is left to replay, and nothing can be changed. One that ended well is done, whoever
+    /// asks for it again.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.closing.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
@@ -516,6 +519,9 @@ impl Store {
         // None on its way when the image is given to others.
         drop(self.discarding.batch.lock().await);
         let mut state = self.checkpoint.lock().await;
+        if state.is_closed {
+            return Ok(());
+        }
         if !self.begun.load(Ordering::Acquire) {
             // Nothing was written to it, and a word that it is clean would not be true.
             self.health.end_writing("it was closed before it had begun");
@@ -529,6 +535,7 @@ impl Store {
             result = self.run_checkpoint(&mut state, true).await;
         }
         if result.is_ok() {
+            state.is_closed = true;
             self.health.end_writing("it was unmounted");
             self.drained.notify(usize::MAX);
         }

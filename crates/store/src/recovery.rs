@@ -553,6 +553,7 @@ pub(crate) fn assemble(
             failures: Default::default(),
             table: Table::default(),
             is_open: false,
+            is_closed: false,
         }),
         superblock: RwLock::new(superblock.clone()),
         health: Default::default(),

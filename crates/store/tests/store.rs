@@ -288,6 +288,25 @@ fn a_read_only_store_replays_and_writes_nothing() {
     assert!(image == crashed.image());
 }
 
+/// Two who unmount at a time, as at two signals, both hear how it went.
+#[test]
+fn a_store_that_is_closed_twice_is_closed() {
+    let spawn = spawn();
+    let device = formatted(&spawn);
+    let store = open(&device, &spawn);
+    put(&store, 100, "in memory");
+    std::thread::scope(|scope| {
+        let closing = [(); 2].map(|()| scope.spawn(|| block_on(store.close())));
+        for closed in closing {
+            closed.join().unwrap().unwrap();
+        }
+    });
+    let image = device.image();
+    block_on(store.close()).unwrap();
+    assert!(image == device.image());
+    assert!(matches!(store.commit(Transaction::new()), Err(StoreError::ReadOnly { .. })));
+}
+
 #[test]
 fn what_is_no_image_is_named_so() {
     let spawn = spawn();
