@@ -1,9 +1,10 @@
 //! SIGKILL in the middle of writes.
 
 use crate::skip_if;
-use crate::support::{Place, no_fuse};
+use crate::support::{Place, c_program, no_fuse, program, run};
 use crate::writers::{verify_all, write_during};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -50,6 +51,46 @@ fn what_was_not_synced_is_a_prefix_and_never_garbage() {
         let found = fs::read(mount.path.join(name)).unwrap();
         assert!(found.is_empty() || found == format!("contents of {index}").as_bytes(), "{name}");
     }
+    mount.unmount().ok();
+    place.check_clean();
+}
+
+/// A store to a mapping is still the kernel's when it is synced.
+#[test]
+fn everything_is_durable_after_a_sync_of_all() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let mut mount = place.mount("mount");
+    let below = mount.path.join("a/b");
+    fs::create_dir_all(&below).unwrap();
+    fs::write(below.join("written"), vec![7; 300_000]).unwrap();
+    fs::write(below.join("mapped"), vec![0; 4096]).unwrap();
+    let store_and_run = c_program(
+        &place,
+        r#"
+        #include <fcntl.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            int fd = open(argv[1], O_RDWR), status = argc;
+            char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            page[7] = 'x';
+            if (fork() == 0)
+                return execv(argv[2], argv + 2);
+            wait(&status);
+            return WEXITSTATUS(status);
+        }"#,
+    );
+    let mut command = Command::new(store_and_run);
+    command.arg(below.join("mapped")).arg(program().get_program()).args(["sync", "--all"]).arg(&below);
+    run(command).ok();
+    mount.kill();
+    drop(mount);
+    let mount = place.mount("again");
+    let below = mount.path.join("a/b");
+    assert!(fs::read(below.join("written")).unwrap() == vec![7; 300_000]);
+    assert_eq!(fs::read(below.join("mapped")).unwrap()[7], b'x');
     mount.unmount().ok();
     place.check_clean();
 }

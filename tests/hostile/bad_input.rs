@@ -44,6 +44,7 @@ const REFUSED: &str = "
     6  | quota remove missing                      | missing; No such file; check the path
     6  | stats missing                             | missing; No such file; check the path
     6  | top missing --once                        | missing; No such file; check the path
+    6  | sync --all missing                        | missing; No such file; check the path
     6  | explain missing                           | missing; No such file; check the path
     1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
     5  | info text/image                           | text/image; Not a directory; check the path
@@ -63,6 +64,7 @@ const REFUSED: &str = "
     6  | du empty                                  | empty is not on a mounted Syncline filesystem; findmnt
     6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; findmnt
     6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; findmnt
+    6  | sync --all empty                          | empty is not on a mounted Syncline filesystem; findmnt
     6  | clone text new                            | text is not on a mounted Syncline filesystem; findmnt
     6  | clone full new                            | full is not on a mounted Syncline filesystem; findmnt
     2  | defragment full                           | full is a directory; add -r

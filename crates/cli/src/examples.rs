@@ -38,7 +38,8 @@ Examples:
 pub const SYNC: &str = "\
 Examples:
   syncline sync accounts.db accounts.idx         both or neither, with one flush
-  syncline sync /mnt/data                        the directory itself: names in it";
+  syncline sync /mnt/data                        the directory itself: only the names in it
+  syncline sync --all /mnt/data                  everything, as sync(2) does for filesystems of the kernel";
 
 pub const BARRIER: &str = "\
 Examples:

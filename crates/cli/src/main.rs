@@ -85,12 +85,12 @@ enum Command {
     /// Verify a mounted filesystem in the background
     #[command(after_help = examples::SCRUB)]
     Scrub(commands::scrub::Args),
-    /// Make many files durable with at most one flush, all or nothing
+    /// Make many files durable with at most one flush, all or nothing; with --all, everything
     #[command(after_help = examples::SYNC)]
-    Sync(commands::sync::Args),
+    Sync(commands::sync::SyncArgs),
     /// Order what was written to files before all that comes later, without a flush
     #[command(after_help = examples::BARRIER)]
-    Barrier(commands::sync::Args),
+    Barrier(commands::sync::BarrierArgs),
     /// Show what files use for themselves, and what they share
     #[command(after_help = examples::DU)]
     Du(commands::du::Args),

@@ -1,25 +1,42 @@
 //! `syncline sync` and `syncline barrier`: fsync2 and fbarrier for scripts.
 
+use super::ask;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_fuse::control::{self, ControlError};
 
-/// Arguments of `sync` and `barrier`.
+/// Arguments of `sync`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct SyncArgs {
+    /// Files and directories on one mount; of a directory, only the names in it are made durable
+    #[arg(required_unless_present = "all", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Make everything durable that the filesystem mounted at or above DIR holds
+    #[arg(long, value_name = "DIR", conflicts_with = "files")]
+    all: Option<PathBuf>,
+}
+
+/// Arguments of `barrier`.
+#[derive(clap::Args)]
+pub struct BarrierArgs {
     /// Files and directories on one mount
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
-/// Makes the files durable: one log batch, at most one flush, all or nothing after a crash.
-pub fn sync(args: Args) -> Outcome {
-    done(control::sync_files(&args.files))
+/// Makes the files durable: one log batch, at most one flush, all or nothing after a crash. Or everything.
+pub fn sync(args: SyncArgs) -> Outcome {
+    let Some(directory) = args.all else { return done(control::sync_files(&args.files)) };
+    ask::require_answer(&directory, ask::PATIENCE)?;
+    // Another filesystem is not synced before it is refused.
+    control::text(&directory, "daemon")?;
+    control::sync(&directory)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Orders what was written to the files before all that comes later.
-pub fn barrier(args: Args) -> Outcome {
+pub fn barrier(args: BarrierArgs) -> Outcome {
     done(control::order_files(&args.files))
 }
 

@@ -68,9 +68,11 @@ pub fn stats(path: &Path) -> Result<String, ControlError> {
     text(path, "stats")
 }
 
-/// Writes everything back and checkpoints, as syncfs(2) would if the kernel passed it on to FUSE filesystems.
+/// Writes everything back and checkpoints, as syncfs(2) would if the kernel passed it on to FUSE filesystems. What was written
+/// through mmap(2) is among it.
 pub fn sync(path: &Path) -> Result<(), ControlError> {
     let file = open(path)?;
+    push_mapped_pages(&file).map_err(|source| failed(path, "sync", source))?;
     let question = ControlIn::new(Question::Sync, "", 0, 0).expect("an empty name fits");
     ask(&file, &question).map(drop).map_err(|source| failed(path, "sync", source))
 }
@@ -79,12 +81,17 @@ pub fn sync(path: &Path) -> Result<(), ControlError> {
 /// out, is in it. EEXIST if there is one of that name, EINVAL if it can't be a name.
 pub fn create_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
     let file = open(path)?;
-    // The kernel may hold pages that were written through mmap(2).
-    // SAFETY: the descriptor is open, and no memory is passed.
-    if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
-        return Err(failed(path, "snapshot", io::Error::last_os_error()));
-    }
+    push_mapped_pages(&file).map_err(|source| failed(path, "snapshot", source))?;
     about_snapshot(&file, Question::CreateSnapshot, name).map_err(|source| refused(path, source))
+}
+
+/// Makes the kernel send on what was written through mappings of any files.
+fn push_mapped_pages(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and no memory is passed.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Deletes a snapshot of the filesystem mounted at (or above) `path`. ENOENT if there is none, EBUSY if it is mounted.
