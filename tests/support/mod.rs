@@ -154,7 +154,8 @@ pub fn no_fuse() -> Option<String> {
     let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
     fs::create_dir(&mount).expect("it is ours");
     syncline([OsStr::new("mkfs"), image.as_ref(), OsStr::new("--size"), OsStr::new("16MiB")]).ok();
-    let answer = syncline([OsStr::new("mount"), image.as_ref(), mount.as_ref()]);
+    let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
+    let answer = syncline([OsStr::new("mount"), image.as_ref(), mount.as_ref(), leave[0], leave[1]]);
     if answer.code == 0 {
         syncline([OsStr::new("umount"), mount.as_ref()]).ok();
         return None;

@@ -117,11 +117,13 @@ fn shells_learn_every_command() {
 
 /// Runs the demo in a folder of its own, which must be empty afterwards.
 fn demo(options: &[&str]) -> String {
-    let place = Place::new();
+    let switch = || fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok();
+    let (place, before) = (Place::new(), switch());
     let mut command = program();
     command.arg("demo").args(["--seconds", "1", "--seed", "7"]).args(options).env("TMPDIR", place.path());
     let answer = run(command).ok();
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "it cleans up");
+    assert_eq!(switch(), before, "the machine's switch stays as it was");
     for word in ["64 KiB append + fsync", "random overwrite", "seed 7", "Cuts:      10", "Lost:      nothing"]
     {
         assert!(answer.out.contains(word), "{word}: {answer:?}");

@@ -1,6 +1,7 @@
 //! What the workloads run on: a real mount, or the engine inside this process where FUSE can't be used.
 
 use crate::failure::{Cause, Failure};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -37,7 +38,9 @@ impl Target {
             let directory = folder.join("mount");
             fs::create_dir(&directory)?;
             let image_bytes = fs::metadata(image)?.len();
-            match Mounted::syncline(&std::env::current_exe()?, image, &directory, &[]) {
+            // A demonstration leaves the machine's switch for FUSE over io_uring as it is.
+            let options = ["-o", "uring_switch=leave"].map(OsString::from);
+            match Mounted::syncline(&std::env::current_exe()?, image, &directory, &options) {
                 Ok(mount) => return Ok(Self::Mounted { mount, image_bytes }),
                 Err(BenchError::Program { code, said }) if is_for_want_of_fuse(code) => said,
                 Err(error) => return Err(error.into()),
