@@ -64,7 +64,9 @@ const REFUSED: &str = "
     6  | du empty                                  | empty is not on a mounted Syncline filesystem; findmnt
     6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; findmnt
     6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; findmnt
+    6  | scrub empty                               | empty is not on a mounted Syncline filesystem; findmnt
     6  | sync --all empty                          | empty is not on a mounted Syncline filesystem; findmnt
+    6  | scrub image                               | image is not on a mounted Syncline filesystem; syncline check
     6  | clone text new                            | text is not on a mounted Syncline filesystem; findmnt
     6  | clone full new                            | full is not on a mounted Syncline filesystem; findmnt
     2  | defragment full                           | full is a directory; add -r
@@ -120,6 +122,10 @@ const REFUSED_MOUNTED: &str = "
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
     3  | crashlab record used empty -- true        | used is in use; unmount
+    3  | info mount                                | mount is a mounted filesystem; /used); syncline stats
+    8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub
+    8  | check --repair mount                      | mount is a mounted filesystem; /used); syncline scrub
+    3  | inspect mount                             | mount is a mounted filesystem; /used); syncline umount
     3  | resize mount 16MiB                        | mount; can't be made smaller; unmount
     2  | resize mount 512TiB                       | mount; at most 256 TiB
     3  | uuid mount random                         | mount; UUID; unmount

@@ -1,6 +1,7 @@
 //! `syncline check`: read everything and tell what is wrong; with `--repair` mend what can be mended, and with `--take-back` undo that.
 
 use super::image;
+use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    let next = "verify it with 'syncline scrub', or unmount it and name the image";
+    refuse_mounted(&args.image, next).map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
     let outcome = match &args.take_back {
         Some(undo) => take_back(&args, undo),
         None if args.repair => mend(&args),

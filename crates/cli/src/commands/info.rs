@@ -1,6 +1,7 @@
 //! `syncline info`: what an image says about itself.
 
 use super::image;
+use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    refuse_mounted(&args.image, "ask it with 'syncline stats', or unmount it and name the image")?;
     let device: Arc<dyn Device> = image::open_read_only(&args.image)?;
     let info =
         block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.image))?;

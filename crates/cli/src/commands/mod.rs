@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;
+mod mounted;
 pub mod path;
 pub mod quota;
 pub mod resize;

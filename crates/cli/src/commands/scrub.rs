@@ -96,6 +96,8 @@ fn start(args: &Args) -> Result<(), Failure> {
             let text = format!("{}: only root and the mount's owner may scrub", args.directory.display());
             Failure::of(Cause::Permission, text)
         }
+        ControlError::NotSyncline { path } if !path.is_dir() => Failure::of(Cause::MountPoint, error)
+            .next("name a directory of a mount, or verify an unmounted image with 'syncline check'"),
         _ => error.into(),
     })
 }

@@ -10,6 +10,7 @@ mod shell;
 mod text;
 mod tree;
 
+use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
 use crate::printed;
 use image::Image;
@@ -50,6 +51,7 @@ enum Next {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    refuse_mounted(&args.image, "unmount it with 'syncline umount', then inspect the image")?;
     let image = Image::open(&args.image)?;
     let refused = if !args.commands.is_empty() {
         lines(&image, args.commands.iter().cloned().map(Ok), args.json)?
