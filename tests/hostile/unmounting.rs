@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 fn write_synced(mount: &Mount) {
@@ -87,17 +88,55 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
     let daemon = mount.pid();
     kill_process(daemon, Signal::STOP).unwrap();
     let started = Instant::now();
-    let ask = |words: &[&str]| {
+    let process = format!("(process {})", daemon.as_raw_nonzero());
+    let ask = |words: &[&str], behind: &[&str]| {
         let mut command = program();
-        command.args(words).arg(&mount.path);
-        run(command).fails(1, &["has not answered", "umount -l"]);
+        command.args(words).arg(&mount.path).args(behind);
+        run(command).fails(1, &["has not answered", &process, "umount -l"]);
     };
-    ask(&["umount", "--timeout", "2"]);
+    ask(&["umount", "--timeout", "2"], &[]);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    ask(&["stats"]);
+    thread::scope(|scope| {
+        for (words, behind) in [
+            (&["stats"][..], &[][..]),
+            (&["top", "--once"], &[]),
+            (&["scrub"], &[]),
+            (&["sync", "--all"], &[]),
+            (&["quota", "list"], &[]),
+            (&["quota", "set"], &["--bytes", "1MiB"]),
+            (&["snapshot", "list"], &[]),
+            (&["snapshot", "create"], &["name"]),
+            (&["snapshot", "delete"], &["name"]),
+        ] {
+            scope.spawn(move || ask(words, behind));
+        }
+    });
     kill_process(daemon, Signal::CONT).unwrap();
     assert_eq!(mount.pid(), daemon, "nothing has happened to the mount");
     mount.unmount().ok();
+}
+
+#[test]
+fn a_long_wait_is_told_of_once() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let daemon = mount.pid();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let mut command = program();
+    command.arg("umount").arg(&mount.path).args(["--timeout", "90"]).stderr(Stdio::piped());
+    let mut unmounting = command.spawn().unwrap();
+    let mut said = BufReader::new(unmounting.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    kill_process(daemon, Signal::CONT).unwrap();
+    for word in ["waiting for the daemon", &format!("(process {})", daemon.as_raw_nonzero()), "90 s at most"]
+    {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert_eq!(wait(&mut unmounting, Duration::from_secs(60)), Some(0));
+    assert!(said.next().is_none(), "nothing more is said");
+    drop(mount);
+    place.check_clean();
 }
 
 /// umount(8) says what is wrong in the language of whoever asks.

@@ -6,11 +6,12 @@
 use crate::failure::{Failure, Outcome};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use syncline_fuse::control;
+use syncline_device::{DeviceError, FileDevice, Holder, OpenOptions};
+use syncline_fuse::{FILESYSTEM_TYPE, MountEntry, control, mounts};
 
 /// How long a daemon that is only asked may take. It answers from memory, without its device.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,14 +43,46 @@ pub fn require_answer(directory: &Path, patience: Duration) -> Result<(), Failur
 
 /// No answer came.
 fn silent(directory: &Path, patience: Duration) -> Failure {
+    let process = mount_of(directory).and_then(|mount| process_behind(&mount));
+    let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
     let text = format!(
-        "the daemon behind {} has not answered for {} s: it is stopped, or hangs",
+        "the daemon behind {}{process} has not answered for {} s: it is stopped, or hangs",
         directory.display(),
         patience.as_secs()
     );
     Failure::new(text).next(
         "'kill -CONT' lets one go on that was stopped; 'umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
     )
+}
+
+/// The mount that a path lies on, by its name alone: to look at the path would be to wait for the daemon.
+fn mount_of(path: &Path) -> Option<MountEntry> {
+    let path = std::path::absolute(path).ok()?;
+    if path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let above = mounts().ok()?.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
+    // Of several at one place the last one is seen.
+    above
+        .max_by_key(|mount| mount.mount_point.components().count())
+        .filter(|mount| mount.filesystem_type == FILESYSTEM_TYPE)
+}
+
+/// The daemon of a mount that can't be asked, by the lock on its image.
+pub fn process_behind(mount: &MountEntry) -> Option<u32> {
+    // Of an image that has several mounts nobody can tell whose the lock is.
+    let is_other = |other: &MountEntry| other.source == mount.source && !other.is_of_the_same(mount);
+    if mounts().ok()?.iter().any(is_other) {
+        return None;
+    }
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    match FileDevice::open(&mount.source, options) {
+        Err(DeviceError::InUse { holder, .. }) => match *holder {
+            Holder::Process { pid, .. } => Some(pid).filter(|pid| *pid != std::process::id()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// What a command prints until it ends; `None` for one that goes on for too long, which is killed if that is possible.

@@ -1,6 +1,6 @@
 //! `syncline quota`: limits of directory trees.
 
-use super::image;
+use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{examples, size};
 use serde_json::{Value, json};
@@ -83,6 +83,13 @@ struct RemoveArgs {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    let asked = match &args.command {
+        Command::Set(SetArgs { dir, .. })
+        | Command::Show(ShowArgs { dir, .. })
+        | Command::List(ListArgs { source: dir, .. })
+        | Command::Remove(RemoveArgs { dir }) => dir,
+    };
+    ask::require_answer(asked, ask::PATIENCE)?;
     match args.command {
         Command::Set(args) => set(&args),
         Command::Show(args) => show(&args),

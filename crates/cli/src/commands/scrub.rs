@@ -1,6 +1,6 @@
 //! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts that and shows how far it is.
 
-use super::image;
+use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::Value;
@@ -71,6 +71,7 @@ pub fn run(args: Args) -> Outcome {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, interrupted.clone())?;
     }
+    ask::require_answer(&args.directory, ask::PATIENCE)?;
     start(&args)?;
     let report = follow(&args.directory, &interrupted)?;
     if args.json {

@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use syncline_device::{Device, DeviceError, FileDevice, Holder, OpenOptions, block_on};
 use syncline_format::superblock::Superblock;
@@ -87,6 +88,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     };
     let started = Instant::now();
     let left = || timeout.saturating_sub(started.elapsed());
+    let _waiting = tell_of_waiting(mounted.clone(), timeout);
     ask::require_answer(&directory, timeout.max(LEAST_PATIENCE))?;
     let told = |name| control::text(&directory, name).ok().and_then(|text| serde_json::from_str(&text).ok());
     let (daemon, identity): (Value, Value) =
@@ -135,6 +137,25 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         ),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells once, after a while, what is waited for, if that may go on; not any more when the sender is dropped.
+fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
+    let (ended, waiting) = mpsc::channel();
+    std::thread::spawn(move || {
+        let ended = waiting.recv_timeout(ask::PATIENCE) != Err(RecvTimeoutError::Timeout);
+        if ended || timeout <= ask::PATIENCE {
+            return;
+        }
+        let process = ask::process_behind(&mounted).map(|pid| format!(" (process {pid})"));
+        note!(
+            "syncline: waiting for the daemon of {}{} to write what is left and end: {} s at most",
+            mounted.mount_point.display(),
+            process.unwrap_or_default(),
+            timeout.as_secs()
+        );
+    });
+    ended
 }
 
 /// The path of an image by what its daemon says of it: a text, while a path may be any bytes.

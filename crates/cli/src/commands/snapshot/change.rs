@@ -1,5 +1,6 @@
 //! `snapshot create`, `delete` and `rollback`.
 
+use super::source::is_mounted;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ fn change(
     mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,
     unmounted: impl Fn(&Filesystem) -> syncline::Result<()>,
 ) -> Outcome {
-    if args.source.is_dir() {
+    if is_mounted(&args.source)? {
         mounted(&args.source, &args.name).map_err(|error| refused(error, &args.name))?;
         return Ok(ExitCode::SUCCESS);
     }

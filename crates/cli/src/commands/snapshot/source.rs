@@ -1,13 +1,20 @@
 //! Where snapshots are: an image that nobody uses, or one that is mounted.
 
+use crate::commands::ask;
 use crate::failure::Failure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use syncline_fuse::control;
 
+/// True for a directory, behind which a daemon is to be asked; refused if that does not answer.
+pub fn is_mounted(source: &Path) -> Result<bool, Failure> {
+    ask::require_answer(source, ask::PATIENCE)?;
+    Ok(source.is_dir())
+}
+
 /// The image that is meant: itself, or the one behind a mount.
 pub fn image_of(source: &Path) -> Result<PathBuf, Failure> {
-    if !source.is_dir() {
+    if !is_mounted(source)? {
         return Ok(source.to_owned());
     }
     let daemon: Value = serde_json::from_str(&control::text(source, "daemon")?).unwrap_or_default();

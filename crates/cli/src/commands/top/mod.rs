@@ -6,6 +6,7 @@ mod panels;
 mod state;
 mod terminal;
 
+use super::ask;
 use crate::failure::{Failure, Outcome};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -59,6 +60,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    ask::require_answer(&args.directory, ask::PATIENCE)?;
     let mut state = State::new(args.directory, args.interval)?;
     if args.once || args.json {
         std::thread::sleep(args.interval);
