@@ -60,7 +60,7 @@ const REFUSED: &str = "
     6  | trim empty                                | empty is not on a mounted Syncline filesystem; findmnt
     6  | label empty                               | empty is not on a mounted Syncline filesystem; findmnt
     6  | snapshot create empty name                | empty is not on a mounted Syncline filesystem; findmnt
-    6  | snapshot rollback empty name              | empty is not on a mounted Syncline filesystem; findmnt
+    5  | snapshot rollback empty name              | empty; neither a regular file nor a block device; name an image
     6  | du empty                                  | empty is not on a mounted Syncline filesystem; findmnt
     6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; findmnt
     6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; findmnt
@@ -129,7 +129,7 @@ const REFUSED_MOUNTED: &str = "
     3  | resize mount 16MiB                        | mount; can't be made smaller; unmount
     2  | resize mount 512TiB                       | mount; at most 256 TiB
     3  | uuid mount random                         | mount; UUID; unmount
-    3  | snapshot rollback mount kept              | mount; is a mounted filesystem; umount
+    3  | snapshot rollback mount kept              | mount is a mounted filesystem; /used); syncline umount
     1  | snapshot create mount kept                | there is a snapshot; choose another name
     1  | snapshot create mount a/b                 | can't be the name of a snapshot
     1  | snapshot delete mount none                | there is no snapshot; snapshot list

@@ -238,6 +238,7 @@ impl From<StoreError> for Failure {
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
                 .next("'syncline trim --punch' gives what is free back to its host"),
             StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
+            StoreError::Snapshot(SnapshotError::OtherSize { .. }) => Self::usage(error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
             StoreError::Unusable(_) => Self::of(Cause::NotAnImage, error),

@@ -167,7 +167,7 @@ impl FsError {
                 SnapshotError::NotFound { .. } => 2,
                 SnapshotError::InUse { .. } => 16,
                 SnapshotError::Exists { .. } => 17,
-                SnapshotError::Name { .. } => 22,
+                SnapshotError::Name { .. } | SnapshotError::OtherSize { .. } => 22,
                 SnapshotError::TooMany => 31,
             },
             Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } | Self::Undecodable { .. } => 5,

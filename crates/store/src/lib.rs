@@ -72,8 +72,8 @@ pub use reserve::Reservation;
 pub use salvage::{Salvaged, Unreadable};
 pub use slots::{ReadSlots, read_superblocks};
 pub use snapshots::{
-    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, roll_back,
-    table_in_what_is_kept, table_of_snapshots,
+    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, require_rollback,
+    roll_back, table_in_what_is_kept, table_of_snapshots,
 };
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};

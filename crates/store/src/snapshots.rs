@@ -47,6 +47,14 @@ pub enum SnapshotError {
         /// What was asked for.
         name: String,
     },
+    /// The image was made larger or smaller since: there is no going back to it.
+    #[error(
+        "the image had another size when snapshot {name:?} was taken; mount the snapshot and copy from it"
+    )]
+    OtherSize {
+        /// What was asked for.
+        name: String,
+    },
     /// There are as many as there can be.
     #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
     TooMany,
@@ -357,6 +365,25 @@ pub async fn table_of_snapshots(
     Ok(Table::read(device, superblock).await?.blocks)
 }
 
+/// Refuses a snapshot that [`roll_back`] would refuse. Writes nothing.
+pub async fn require_rollback(device: &Arc<dyn Device>, name: &str) -> Result<(), StoreError> {
+    let now = read_superblocks(device).await?.superblock;
+    rollback_target(device, &now, name).await.map(drop)
+}
+
+/// The snapshot to go back to.
+async fn rollback_target(
+    device: &Arc<dyn Device>,
+    now: &Superblock,
+    name: &str,
+) -> Result<Snapshot, StoreError> {
+    let snapshot = Table::read(device, now).await?.find(name)?.clone();
+    if snapshot.total_blocks != now.geometry.total_blocks {
+        return Err(SnapshotError::OtherSize { name: name.to_owned() }.into());
+    }
+    Ok(snapshot)
+}
+
 /// Makes an image what it was when a snapshot was taken. All snapshots stay. The image must have been closed cleanly: there is
 /// no log to be lost. One superblock does it, so a crash leaves the image as it was or as it shall be.
 pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, StoreError> {
@@ -369,13 +396,7 @@ pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, 
             "the image was not closed cleanly; open it once, then roll back".into(),
         ));
     }
-    let snapshot = Table::read(&device, now).await?.find(name)?.clone();
-    if snapshot.total_blocks != now.geometry.total_blocks {
-        return Err(StoreError::Unusable(
-            "the image had another size when the snapshot was taken; mount the snapshot and copy from it"
-                .into(),
-        ));
-    }
+    let snapshot = rollback_target(&device, now, name).await?;
     let superblock = Superblock { generation: slots.generation_seen + 1, ..snapshot.superblock(now) };
     write_slot(&tracker, 1 - slots.slot, &superblock).await?;
     Ok(snapshot)

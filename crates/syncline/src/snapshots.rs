@@ -76,6 +76,13 @@ impl Filesystem {
         })
     }
 
+    /// Refuses what [`Self::roll_back`] would refuse: a snapshot that there is not, or one of another size. Changes nothing.
+    pub fn require_rollback(path: impl AsRef<Path>, name: &str) -> Result<()> {
+        let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
+        let device: Arc<dyn Device> = FileDevice::open(path, options)?;
+        Ok(block_on(syncline_store::require_rollback(&device, name))?)
+    }
+
     /// Makes the image what it was when the snapshot was made; what has changed since is given up, and all snapshots stay. Nobody
     /// may have the image open.
     pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `snapshot create`, `delete` and `rollback`.
 
 use super::source::is_mounted;
+use crate::commands::mounted::refuse_mounted;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -86,22 +87,10 @@ fn refused(error: ControlError, name: &str) -> Failure {
 
 /// Goes back to a snapshot.
 pub fn roll_back(args: &RollbackArgs) -> Outcome {
-    if args.image.is_dir() {
-        control::text(&args.image, "daemon")?;
-        let text = format!("{} is a mounted filesystem", args.image.display());
-        return Err(Failure::of(Cause::InUse, text)
-            .next("unmount it with 'syncline umount', then roll back the image"));
-    }
+    refuse_mounted(&args.image, "unmount it with 'syncline umount', then roll back the image")?;
     let about = |error: Error| Failure::from(error).about(&args.image);
-    // A name that there is not must not cost a snapshot of the present.
-    let known = Filesystem::snapshots_of(&args.image).map_err(about)?;
-    if !known.iter().any(|snapshot| snapshot.name == args.name) {
-        let name = args.name.clone();
-        return Err(Failure::from(Error::from(syncline_store::StoreError::from(SnapshotError::NotFound {
-            name,
-        })))
-        .about(&args.image));
-    }
+    // What is refused must not cost a snapshot of the present.
+    Filesystem::require_rollback(&args.image, &args.name).map_err(about)?;
     if let Some(keep) = &args.keep {
         let fs = Filesystem::open(&args.image, ImageOptions::default()).map_err(about)?;
         fs.create_snapshot(keep).map_err(about)?;
