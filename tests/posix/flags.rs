@@ -227,3 +227,26 @@ fn compress_sets_the_attribute_and_writes_anew_what_is_there() {
     run(program).fails(6, &["missing"]);
     ground.end();
 }
+
+#[test]
+fn compress_says_what_stays_as_it_is_because_it_is_shared() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let (dir, copy) = (ground.path("dir"), ground.path("dir/copy"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(ground.path("dir/file"), text(1 << 20)).unwrap();
+    let call = |arguments: &[&str]| {
+        let mut program = program();
+        program.args(arguments);
+        run(program).ok().out
+    };
+    let (dir, copy) = (dir.to_str().unwrap(), copy.to_str().unwrap());
+    call(&["clone", &format!("{dir}/file"), copy]);
+    let said = call(&["compress", "-r", "--now", dir]);
+    assert!(said.contains("2.00 MiB are shared between files, and stay as they are"), "{said}");
+    fs::remove_file(copy).unwrap();
+    fs::write(ground.path("dir/own"), text(1 << 20)).unwrap();
+    let said = call(&["compress", "-r", "--now", dir]);
+    assert!(!said.contains("shared"), "{said}");
+    ground.end();
+}

@@ -92,6 +92,8 @@ struct Report {
     /// Bytes that the files took before and take now, as far as they were written anew.
     before_bytes: u64,
     after_bytes: u64,
+    /// Bytes that other files share, which stay as they are.
+    shared_bytes: u64,
 }
 
 /// Runs the command.
@@ -159,11 +161,12 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
 
 fn rewrite(path: &Path, bar: &ProgressBar, report: &mut Report) -> Result<(), Failure> {
     let (file, begun) = (open(path)?, bar.position());
-    let taken = || Ok::<u64, ControlError>(control::usage(&file, path)?.total_bytes);
-    report.before_bytes += taken()?;
+    report.before_bytes += control::usage(&file, path)?.total_bytes;
     let progress = |at| bar.set_position(begun + at);
     report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owner)?;
-    report.after_bytes += taken()?;
+    let after = control::usage(&file, path)?;
+    report.after_bytes += after.total_bytes;
+    report.shared_bytes += after.shared_bytes;
     bar.set_position(begun + file.metadata().map_or(0, |it| it.len()));
     Ok(())
 }
@@ -191,6 +194,12 @@ fn print(report: &Report, args: &Args) -> Result<(), Failure> {
     if args.now {
         let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
         say!("{} written anew; the files took {before}, take {after}", size::show(report.rewritten_bytes));
+        if report.shared_bytes > 0 {
+            let shared = size::show(report.shared_bytes);
+            say!(
+                "{shared} are shared between files, and stay as they are; 'syncline du --all' tells of which"
+            );
+        }
     }
     Ok(())
 }
