@@ -58,3 +58,39 @@ fn an_image_that_does_not_exist_is_said_to_be_missing() {
     command.arg("mount").arg(place.image()).arg(place.directory("mount"));
     run(command).fails(5, &["No such file", "--create"]);
 }
+
+#[test]
+fn what_is_expected_is_said_of_a_wrong_value() {
+    for (arguments, expected) in [
+        (&["umount", "mnt", "--timeout", "3s"][..], "give a number of seconds, such as 60"),
+        (&["mkfs", "image", "--size", "10XB"], "give a size such as 10MiB"),
+        (&["mkfs", "image", "--size", "99999999999GiB"], "too large"),
+        (&["mount", "image", "mnt", "-o", "cache=lots"], "give a size such as 10MiB"),
+    ] {
+        let answer = syncline(arguments);
+        assert_eq!(answer.code, 2, "{arguments:?}: {answer:?}");
+        assert!(answer.err.contains(expected), "{arguments:?}: {answer:?}");
+        assert!(!answer.err.contains("invalid digit"), "{arguments:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn no_hidden_command_is_suggested() {
+    for (typed, hidden) in [("asq", "'ask'"), ("man", "'manual'"), ("benchnull", "'bench-null'")] {
+        let answer = syncline([typed]);
+        assert_eq!(answer.code, 2, "{answer:?}");
+        assert!(!answer.err.contains(hidden), "{answer:?}");
+    }
+    assert!(syncline(["snapshots"]).err.contains("'snapshot'"), "others are");
+}
+
+#[test]
+fn fsck_is_check() {
+    let place = Place::with_image("16MiB");
+    let mut command = program();
+    command.arg("fsck").arg(place.image());
+    assert!(run(command).ok().out.contains("clean"));
+    let answer = syncline(["fsck"]);
+    assert_eq!(answer.code, 16, "{answer:?}");
+    assert!(answer.err.contains("syncline check"), "{answer:?}");
+}

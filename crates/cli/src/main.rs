@@ -22,6 +22,7 @@ mod permission;
 mod size;
 mod utab;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Outcome};
 use helper::{Asked, Role};
@@ -80,7 +81,7 @@ enum Command {
     #[command(after_help = examples::UMOUNT)]
     Umount(commands::umount::Args),
     /// Verify a whole image, tell what is wrong, and mend it with --repair
-    #[command(after_help = examples::CHECK)]
+    #[command(alias = "fsck", after_help = examples::CHECK)]
     Check(commands::check::Args),
     /// Verify a mounted filesystem in the background
     #[command(after_help = examples::SCRUB)]
@@ -234,7 +235,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // What was typed wrongly is repeated in what is said of it: it is said of words that no terminal obeys.
             let harmless = Cli::try_parse_from(words().map(|word| printed::one_line(word.to_string_lossy())));
-            return refuse(&harmless.err().unwrap_or(error), role);
+            return refuse(harmless.err().unwrap_or(error), role);
         }
     };
     logging::start(cli.logging);
@@ -250,11 +251,24 @@ fn outlive_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
+/// A command that no help shows is not what anybody has meant.
+fn suggest_no_hidden_command(error: &mut clap::Error) {
+    let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return;
+    };
+    let definition = definition();
+    names.retain(|name| definition.find_subcommand(name).is_none_or(|command| !command.is_hide_set()));
+    if !names.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+}
+
 /// Says what is wrong with the command line, or shows the help that was asked for.
-fn refuse(error: &clap::Error, role: Role) -> ExitCode {
+fn refuse(mut error: clap::Error, role: Role) -> ExitCode {
+    suggest_no_hidden_command(&mut error);
     // Nothing can be done if not even this can be printed.
     drop(error.print());
-    let check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    let check = std::env::args_os().nth(1).is_some_and(|command| command == "check" || command == "fsck");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if check => ExitCode::from(commands::check::WRONG_USAGE),

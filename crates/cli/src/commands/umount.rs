@@ -3,6 +3,7 @@
 use super::ask;
 use super::figures::{IDENTITY, namespace_of_processes};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::size;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
@@ -38,7 +39,7 @@ pub struct Args {
     /// Directory that an image is mounted at
     directory: PathBuf,
     /// Seconds to wait for the daemon and its last checkpoint
-    #[arg(long, default_value_t = TIMEOUT_SECONDS)]
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS, value_parser = size::seconds)]
     timeout: u64,
 }
 
