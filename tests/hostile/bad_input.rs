@@ -45,6 +45,7 @@ const REFUSED: &str = "
     6  | stats missing                             | missing; No such file; check the path
     6  | top missing --once                        | missing; No such file; check the path
     6  | sync --all missing                        | missing; No such file; check the path
+    6  | metrics empty missing                     | missing; No such file; check the path
     6  | explain missing                           | missing; No such file; check the path
     1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
     5  | info text/image                           | text/image; Not a directory; check the path

@@ -4,13 +4,14 @@ use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use crate::metrics::{self, Mounted, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use syncline_fuse::control;
+use syncline_fuse::control::{self, ControlError};
 
 /// How long a signal may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(200);
@@ -34,7 +35,7 @@ one request and 15 seconds; there are 64 connections at most, and another one ta
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Directories of mounted filesystems; one that is not mounted is told to be down
+    /// Directories of mounted filesystems; one where nothing is mounted is told to be down until something is
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Address and port to listen at
@@ -49,8 +50,17 @@ pub fn run(args: Args) -> Outcome {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let directories = args.directories;
-    let absent: Vec<_> =
-        directories.iter().filter(|directory| control::text(directory, "daemon").is_err()).cloned().collect();
+    let mut absent = Vec::new();
+    for directory in &directories {
+        match control::text(directory, "daemon") {
+            Ok(_) => {}
+            // A mount may come later, but not without its directory.
+            Err(ControlError::Open { path, source }) if source.kind() == ErrorKind::NotFound => {
+                return Err(ControlError::Open { path, source }.into());
+            }
+            Err(_) => absent.push(directory.clone()),
+        }
+    }
     let server = Server::listen(args.listen, metrics::CONTENT_TYPE, move || of(&directories));
     let server = server.map_err(|error| {
         let text = format!("cannot listen at {}: {error}", args.listen);
