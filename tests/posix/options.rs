@@ -271,8 +271,10 @@ fn the_table_of_mount_keeps_what_others_look_for() {
         # Whoever has something there in another mount namespace has a line in the same table.
         mkfifo go mounted
         timeout 60 unshare --mount sh -c '
-            read word <go; mount -t tmpfs -o x-theirs none mnt; echo >mounted; read word <go
+            echo >mounted; read word <go; mount -t tmpfs -o x-theirs none mnt; echo >mounted; read word <go
         ' >other 2>&1 &
+        # A namespace that begins later has a copy of the mount, and the daemon would go on for it.
+        read word <mounted
         ./program mount LABEL=image mnt
         echo >go; read word <mounted
         line | grep -q x-theirs
