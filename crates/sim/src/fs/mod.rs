@@ -298,14 +298,9 @@ fn options(world: &World) -> (StoreOptions, Options) {
     (store, fs)
 }
 
-/// Mostly so small that such short lives have several of each.
+/// Mostly as few as such short lives log. Rounds stay large: of small ones a life with a large file has a hundred thousand.
 fn portions(rng: &mut ChaCha8Rng) -> Options {
-    Options {
-        place_ahead_blocks: [1, 2, 4, 16][rng.random_range(0..4)],
-        round_blocks: [1, 2, 5, 4096][rng.random_range(0..4)],
-        parallel_blocks: [1, 2, 256][rng.random_range(0..3)],
-        ..Options::default()
-    }
+    Options { place_ahead_blocks: [1, 2, 4, 16][rng.random_range(0..4)], ..Options::default() }
 }
 
 fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
