@@ -76,9 +76,7 @@ pub(crate) fn too_much(
 fn log(found: &Report, salvaged: &Salvaged) -> Option<String> {
     let told = found.of(FindingKind::LogDamaged).next().map(|finding| &finding.text);
     let why = told.or(salvaged.log_cut.as_ref())?;
-    Some(format!(
-        "it would give up all that the log has from there on, which was synced in part or as a whole: {why}"
-    ))
+    Some(format!("it would give up all that the log has from there on, some of it synced perhaps: {why}"))
 }
 
 /// What snapshots keep is known from their table alone: without it their blocks are free.

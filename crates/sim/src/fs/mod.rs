@@ -269,7 +269,8 @@ fn options(world: &World) -> (StoreOptions, Options) {
             cached_inodes_max: if rng.random() { 4 } else { 1000 },
             clock: world.clock.clone(),
             access_time: AccessTime::Never,
-            ..portions(&mut rng)
+            place_ahead_blocks: place_ahead_blocks(&mut rng),
+            ..Options::default()
         };
         return (store, fs);
     }
@@ -293,14 +294,15 @@ fn options(world: &World) -> (StoreOptions, Options) {
         cached_inodes_max: if rng.random() { 4 } else { 1000 },
         clock: world.clock.clone(),
         access_time: AccessTime::Never,
-        ..portions(&mut rng)
+        place_ahead_blocks: place_ahead_blocks(&mut rng),
+        ..Options::default()
     };
     (store, fs)
 }
 
-/// Mostly as few as such short lives log. Rounds stay large: of small ones a life with a large file has a hundred thousand.
-fn portions(rng: &mut ChaCha8Rng) -> Options {
-    Options { place_ahead_blocks: [1, 2, 4, 16][rng.random_range(0..4)], ..Options::default() }
+/// Mostly as few as such short lives log.
+fn place_ahead_blocks(rng: &mut ChaCha8Rng) -> u64 {
+    [1, 2, 4, 16][rng.random_range(0..4)]
 }
 
 fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
