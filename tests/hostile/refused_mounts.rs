@@ -10,6 +10,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What the crash left behind must be there afterwards.
 const SYNCED: &str = "synced before the daemon was killed";
@@ -266,4 +268,34 @@ fn an_image_that_is_made_and_mounted_by_many_is_that_of_one() {
             mount.unmount().ok();
         }
     }
+}
+
+/// Between making and mounting an image is never free: whoever looks at it then would keep it from being mounted.
+#[test]
+fn an_image_that_is_made_is_held_until_it_is_mounted() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let directory = place.directory("mount");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            // It is locked before it gets its length.
+            let len = || fs::metadata(place.image()).map_or(0, |metadata| metadata.len());
+            eventually("the image", || len() == 16 << 20);
+            let image = fs::File::options().write(true).open(place.image()).unwrap();
+            rustix::fs::fcntl_lock(&image, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            let early = !ended.load(Ordering::SeqCst);
+            // Longer than anybody waits for it.
+            std::thread::sleep(Duration::from_secs(if early { 3 } else { 0 }));
+            early
+        });
+        let mut command = program();
+        command.arg("mount").arg(place.image()).arg(&directory).args(["--create", "16MiB"]);
+        let code = run(command).code;
+        ended.store(true, Ordering::SeqCst);
+        if code == 0 {
+            Mount::of(&directory).unmount().ok();
+        }
+        assert_eq!((code, waiting.join().unwrap()), (0, false));
+    });
 }

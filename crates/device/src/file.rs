@@ -111,6 +111,12 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
+    /// Removes the file that [`create`](Self::create) made, unless something else has taken its place: what is in it is for nobody. While
+    /// it is locked nobody else has it. The first error is the one to tell.
+    pub fn take_away(&self) {
+        create::take_away(&self.size.path, &self.file.file);
+    }
+
     fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let size_bytes = open::size_bytes(&opened).map_err(|source| DeviceError::open(path, source))?;
         tracing::debug!(path = %path.display(), size_bytes, direct = opened.direct, "device opened");

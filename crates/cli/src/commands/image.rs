@@ -69,16 +69,19 @@ pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
 }
 
 /// Makes an image file, fully allocated and written, or takes a device or file that exists.
-pub fn create(path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Arc<FileDevice>, Failure> {
+fn create(
+    path: &Path,
+    size_bytes: Option<u64>,
+    force: bool,
+    how: OpenOptions,
+) -> Result<Arc<FileDevice>, Failure> {
     if !force {
         refuse_known(path)?;
     }
     // A file that is there and keeps its length is written whole, too.
     let present = || path.metadata().map_or(0, |metadata| metadata.len());
     let bar = progress_bar(size_bytes.unwrap_or_else(present), "writing the image");
-    let device = FileDevice::create(path, size_bytes, force, OpenOptions::default(), &mut |bytes| {
-        bar.set_position(bytes)
-    });
+    let device = FileDevice::create(path, size_bytes, force, how, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     Ok(device?)
 }
@@ -109,14 +112,15 @@ fn refuse_known(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The whole way from a path to a filesystem in it.
+/// The whole way from a path to a filesystem in it, which nobody else has until the device is dropped.
 pub fn make(
     path: &Path,
     size_bytes: Option<u64>,
     force: bool,
+    how: OpenOptions,
     options: &FormatOptions,
 ) -> Result<Arc<FileDevice>, Failure> {
-    let device = create(path, size_bytes, force)?;
+    let device = create(path, size_bytes, force, how)?;
     syncline::format_device(device.clone(), options).map_err(|error| Failure::from(error).about(path))?;
     Ok(device)
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use syncline::FormatOptions;
-use syncline_device::{Device, block_on};
+use syncline_device::{Device, OpenOptions, block_on};
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
         hash_seed: seed,
         ..FormatOptions::default()
     };
-    let device = image::make(&args.image, size, args.force, &options)?;
+    let device = image::make(&args.image, size, args.force, OpenOptions::default(), &options)?;
     if args.json {
         let device: Arc<dyn Device> = device;
         let info = block_on(syncline_check::info(&device))

@@ -17,11 +17,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::Scrub;
-use syncline_device::{Device, FileDevice, OpenOptions, Spawn, block_on};
-use syncline_format::superblock::Superblock;
+use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, control};
-use syncline_store::{Recovered, RecoveryReport, Store, StoreError, read_superblocks};
+use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
 /// What the daemon writes to standard output when the mount is usable.
 const READY: &str = "ready";
@@ -151,11 +150,14 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     }
     // Opened now, so that its error reaches the caller.
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
-    let made = make_image(args)?;
-    let Served { fs, mounted, scrub, signals } = open_and_mount(args, choices).map_err(|failure| {
-        made.iter().for_each(Made::take_away);
+    let made = make_image(args, choices)?;
+    let mounted = open_and_mount(args, choices, made.clone()).map_err(|failure| {
+        // Nobody else has had it.
+        made.iter().for_each(|made| made.take_away());
         if choices.store.read_only { failure.of_reading_only() } else { failure }
-    })?;
+    });
+    drop(made);
+    let Served { fs, mounted, scrub, signals } = mounted?;
     let line = utab::Line::enter(&args.image, &args.directory, &args.options);
     if args.daemon {
         detach_from_terminal(&log)?;
@@ -175,37 +177,17 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An image that `--create` made.
-struct Made<'a> {
-    path: &'a Path,
-    superblock: Superblock,
-}
-
-impl Made<'_> {
-    /// Takes it away, unless somebody else has it, or had it: between making and mounting nobody holds it. The first error is the one to
-    /// tell.
-    fn take_away(&self) {
-        let Ok(device) = FileDevice::open(self.path, OpenOptions::default()) else { return };
-        let device: Arc<dyn Device> = device;
-        let found = block_on(read_superblocks(&device));
-        // A mount that writes begins with a superblock.
-        if found.is_ok_and(|found| found.superblock == self.superblock) {
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
-}
-
-/// Makes the image that `--create` asks for, if there is none.
-fn make_image(args: &Args) -> Result<Option<Made<'_>>, Failure> {
+/// Makes the image that `--create` asks for, if there is none. Whoever mounts it takes it over: between making and mounting it is never
+/// free for somebody else.
+fn make_image(args: &Args, choices: &MountChoices) -> Result<Option<Arc<FileDevice>>, Failure> {
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
     if size < image::LEAST_BYTES {
         return Err(Failure::usage("--create makes an image of at least 16MiB"));
     }
     // It takes a while, and would be for nothing.
     syncline_fuse::require_mountable(&args.directory)?;
-    let device: Arc<dyn Device> = image::make(&args.image, Some(size), false, &FormatOptions::default())?;
-    let superblock = block_on(read_superblocks(&device)).map_err(Failure::from)?.superblock;
-    Ok(Some(Made { path: &args.image, superblock }))
+    let how = OpenOptions { punch_holes: choices.punch_holes, ..OpenOptions::default() };
+    image::make(&args.image, Some(size), false, how, &FormatOptions::default()).map(Some)
 }
 
 fn open_log(path: &Path) -> Result<File, Failure> {
@@ -225,7 +207,11 @@ struct Served {
 /// Everything that can refuse comes before the first write, so that a refused mount leaves the image as it was, byte for byte:
 /// what a crash left is replayed into memory and looked at, the mount is made and agreed on with the kernel, and only then
 /// recovery writes. Requests that come meanwhile wait.
-fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure> {
+fn open_and_mount(
+    args: &Args,
+    choices: &MountChoices,
+    made: Option<Arc<FileDevice>>,
+) -> Result<Served, Failure> {
     let image = std::fs::canonicalize(&args.image).map_err(|error| {
         Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
             .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
@@ -233,7 +219,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices) -> Result<Served, Failure
     let spawn = image::background()?;
     let about = |error: StoreError| Failure::from(error).about(&image);
     let truly = |failure| of_what_is_damaged(failure, &image, choices);
-    let (opened, report) = block_on(open(&image, choices, spawn.clone())).map_err(truly)?;
+    let (opened, report) = block_on(open(&image, choices, made, spawn.clone())).map_err(truly)?;
     tell(&image, &report);
     let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()));
     let loaded = match loaded {
@@ -296,17 +282,21 @@ impl Opened {
 async fn open(
     image: &Path,
     choices: &MountChoices,
+    made: Option<Arc<FileDevice>>,
     spawn: Arc<dyn Spawn>,
 ) -> Result<(Opened, RecoveryReport), Failure> {
-    let device = FileDevice::open(
-        image,
-        OpenOptions {
-            read_only: choices.store.read_only,
-            beside_writer: choices.snapshot.is_some(),
-            punch_holes: choices.punch_holes,
-            ..OpenOptions::default()
-        },
-    )?;
+    let device = match made {
+        Some(made) => made,
+        None => FileDevice::open(
+            image,
+            OpenOptions {
+                read_only: choices.store.read_only,
+                beside_writer: choices.snapshot.is_some(),
+                punch_holes: choices.punch_holes,
+                ..OpenOptions::default()
+            },
+        )?,
+    };
     tell_of_discards(image, choices, device.is_block_device());
     let options = choices.store.clone();
     let about = |error: StoreError| Failure::from(error).about(image);

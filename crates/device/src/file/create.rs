@@ -68,11 +68,10 @@ fn lock_new(path: &Path, file: &File) -> Result<(), DeviceError> {
     }
 }
 
-/// Takes away a file that could not be made an image, while it is locked: as soon as it is not, it may be another's. The first error is
-/// the one to tell.
-fn take_away(path: &Path, file: &File) {
+/// Takes away a file while it is locked: as soon as it is not, it may be another's. The first error is the one to tell.
+pub(super) fn take_away(path: &Path, file: &File) {
     if open::is_at(path, file) {
-        // Half an image helps nobody.
+        // Half an image, or an empty one that nobody asked for, helps nobody.
         let _ = fs::remove_file(path);
     }
 }
