@@ -33,6 +33,9 @@ pub struct Options {
     pub round_blocks: u64,
     /// Dirty blocks that a sync writes beside the batch that names them; what is more goes before it, in rounds. Default 256.
     pub parallel_blocks: u64,
+    /// Extents that a truncation, a removal, a clearing or a preallocation changes in one transaction; what is more takes several. Default
+    /// 8192, about a third of a megabyte in the log.
+    pub extents_at_once: usize,
     /// Most bytes of blocks that are kept because they were written in parts, which the kernel's page cache does not have. Default 64 MiB.
     pub kept_bytes_max: u64,
     /// Inodes kept in memory when nobody uses them. Default 65536.
@@ -56,6 +59,7 @@ impl Default for Options {
             place_ahead_blocks: 16,
             round_blocks: 4096,
             parallel_blocks: 256,
+            extents_at_once: 8192,
             kept_bytes_max: 64 << 20,
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),

@@ -27,8 +27,10 @@ use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
 use syncline_store::{Admission, Reservation};
 
-/// Most extents that one transaction deletes: about a third of a megabyte in the log.
-pub(super) const DELETES_MAX: usize = 8192;
+/// Most extents that one transaction deletes.
+pub(super) fn extents_max(fs: &Filesystem) -> usize {
+    fs.options.extents_at_once.max(1)
+}
 
 /// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the caller holds none.
 /// Under the lease it calls `Filesystem::drop_privileges`.
@@ -208,7 +210,7 @@ async fn shrink(
     let extent_end = inode.state.lock().data.extent_end;
     let first = match extent_end {
         Some(end) if end <= clear_from => lookup::Extents { extents: Vec::new(), complete: true },
-        _ => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, DELETES_MAX).await?,
+        _ => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, extents_max(fs)).await?,
     };
     let shares = reflink::hold(fs, &first.extents).await?;
     // From here to the commit nothing waits.
@@ -330,7 +332,7 @@ async fn delete_from(
     for round in 0_u64.. {
         // For the first the caller has room.
         let _room = if round > 0 { Some(fs.store.admit(Admission::Finish).await?) } else { None };
-        let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, DELETES_MAX).await?;
+        let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, extents_max(fs)).await?;
         let mut extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
         if keep_preallocated {
             extents.cleared.clear();

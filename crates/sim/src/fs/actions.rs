@@ -1,7 +1,7 @@
 //! The single actions: each calls the filesystem and tells the history what was answered.
 
 use super::history::FsHistory;
-use super::tracked::tracked;
+use super::tracked::{Did, tracked, tracked_each};
 use super::tree::{Body, Change, Node, Place};
 use super::workload::{Done, Failure, Task, finds_room};
 use crate::content::{block_of, contents_of};
@@ -23,6 +23,15 @@ pub(super) struct Claim {
     history: Arc<FsHistory>,
     ino: Ino,
     opened: bool,
+    /// For the rest of this life.
+    kept: bool,
+}
+
+impl Claim {
+    /// Nobody else is to have it in this life.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
 }
 
 impl Drop for Claim {
@@ -30,7 +39,9 @@ impl Drop for Claim {
         if self.opened {
             self.fs.release_file(self.ino);
         }
-        self.history.release(self.ino);
+        if !self.kept {
+            self.history.release(self.ino);
+        }
     }
 }
 
@@ -266,7 +277,8 @@ impl Task {
         if !self.history.claim(ino) {
             return Err(Failure::Expected);
         }
-        let mut claim = Claim { fs: self.fs.clone(), history: self.history.clone(), ino, opened: false };
+        let mut claim =
+            Claim { fs: self.fs.clone(), history: self.history.clone(), ino, opened: false, kept: false };
         self.fs.open_file(ino).await?;
         claim.opened = true;
         Ok(claim)
@@ -333,16 +345,28 @@ impl Task {
         let size = self.history.with_file(ino, |file| file.size());
         let (new_size, _) = self.random_range_of(size);
         let set = SetAttributes { size: Some(new_size), ..SetAttributes::default() };
-        let fs = self.fs.clone();
-        let setting = async move {
-            let set = fs.setattr(CALLER, ino, set).await;
-            tracing::trace!(ino, new_size, error = ?set.as_ref().err(), "truncate");
-            set
+        let (fs, history) = (self.fs.clone(), self.history.clone());
+        let setting = async move { fs.setattr(CALLER, ino, set).await };
+        // The first transaction cuts off; a file of many extents takes more, and others go on meanwhile. Before it grows, what an
+        // earlier truncation has left behind its end goes.
+        let mut noted = new_size >= size;
+        let each = move |did: &Did| {
+            if let (false, Some(op)) = (noted, did.committed.first()) {
+                history.truncated(ino, *op, new_size);
+                noted = true;
+            }
         };
-        let (_, op) = self.changed(setting).await?;
-        let time = self.history.tick();
-        self.history.with_file(ino, |file| file.truncate(time, op, new_size));
-        self.history.changed(op, Change::Truncate);
+        let (answer, did) = tracked_each(&self.fs, setting, each).await;
+        tracing::trace!(ino, new_size, error = ?answer.as_ref().err(), "truncate");
+        answer?;
+        let Some(op) = did.committed.last() else {
+            return Err(Failure::Wrong(
+                "a truncation said that it was done and committed nothing".to_owned(),
+            ));
+        };
+        if new_size >= size {
+            self.history.truncated(ino, *op, new_size);
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! fallocate in all its forms.
 
-use super::tracked::tracked;
+use super::tracked::{Did, tracked_each};
 use super::tree::Change;
 use super::workload::{Done, Failure, Task, finds_room};
 use crate::content::block_of;
@@ -15,7 +15,7 @@ impl Task {
     /// Changes how a part of a file is allocated.
     pub(super) async fn allocate(&mut self) -> Done {
         let ino = self.random_file()?;
-        let _claim = self.claim(ino).await?;
+        let claim = self.claim(ino).await?;
         let size = self.history.with_file(ino, |file| file.size());
         let (mut offset, len) = self.random_range_of(size);
         let mut len = len as u64;
@@ -33,14 +33,6 @@ impl Task {
         if past_end {
             offset = size.next_multiple_of(BLOCK);
         }
-        let fs = self.fs.clone();
-        let allocating = async move { fs.allocate(ino, what, offset, len, false).await };
-        let (answer, did) = tracked(&self.fs, allocating).await;
-        tracing::trace!(ino, ?what, offset, len, ?answer, "allocate");
-        answer?;
-        let Some(op) = did.committed.last().copied() else {
-            return Err(Failure::Wrong(format!("{what:?} said that it was done and committed nothing")));
-        };
         let end = offset + len;
         let (cleared, new_size) = match what {
             Allocation::Preallocate { keep_size } => (0..0, if keep_size { 0 } else { end }),
@@ -50,8 +42,29 @@ impl Task {
                 unreachable!("not among those above")
             }
         };
+        let (fs, history, range) = (self.fs.clone(), self.history.clone(), cleared.clone());
+        let allocating = async move { fs.allocate(ino, what, offset, len, false).await };
+        // A large range takes several transactions, and others go on meanwhile.
+        let mut begun = range.is_empty();
+        let each = move |did: &Did| {
+            if let (false, Some(op)) = (begun, did.committed.first()) {
+                let time = history.tick();
+                history.with_file(ino, |file| file.clearing(time, *op, &range, new_size));
+                begun = true;
+            }
+        };
+        let (answer, did) = tracked_each(&self.fs, allocating, each).await;
+        tracing::trace!(ino, ?what, offset, len, ?answer, "allocate");
+        if answer.is_err() && !did.committed.is_empty() {
+            // How far it came is for the device to know: nobody looks at this file any more before it is opened again.
+            claim.keep();
+        }
+        answer?;
+        let Some(op) = did.committed.last().copied() else {
+            return Err(Failure::Wrong(format!("{what:?} said that it was done and committed nothing")));
+        };
         let time = self.history.tick();
-        self.history.with_file(ino, |file| file.cleared(time, op, cleared, new_size));
+        self.history.with_file(ino, |file| file.cleared(time, op, &cleared, new_size));
         self.history.changed(op, Change::Truncate);
         if past_end { self.write_to_room(ino, offset, len).await } else { Ok(()) }
     }

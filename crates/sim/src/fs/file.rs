@@ -16,6 +16,8 @@ struct Version {
     bytes: Arc<Vec<u8>>,
     /// How much of the block lay inside the file then.
     filled: usize,
+    /// It may have come to be, and need not: what makes it is under way.
+    perhaps: bool,
 }
 
 /// Something that gave the file a size.
@@ -23,6 +25,8 @@ struct Version {
 enum Sizing {
     /// A write that made it at least this long; by a transaction of its own, if it took over blocks.
     Write { time: u64, end: u64, by: Option<u64> },
+    /// Something that is under way from transaction `op` on and may have made it at least this long.
+    Begun { time: u64, op: u64, end: u64 },
     /// A truncation, by transaction `op`.
     Truncate { time: u64, op: u64, size: u64, up: bool },
 }
@@ -30,7 +34,7 @@ enum Sizing {
 impl Sizing {
     fn time(&self) -> u64 {
         match self {
-            Self::Write { time, .. } | Self::Truncate { time, .. } => *time,
+            Self::Write { time, .. } | Self::Begun { time, .. } | Self::Truncate { time, .. } => *time,
         }
     }
 
@@ -38,7 +42,7 @@ impl Sizing {
     fn op(&self) -> Option<u64> {
         match self {
             Self::Write { by, .. } => *by,
-            Self::Truncate { op, .. } => Some(*op),
+            Self::Begun { op, .. } | Self::Truncate { op, .. } => Some(*op),
         }
     }
 }
@@ -75,7 +79,8 @@ impl FileHistory {
     pub(crate) fn holding(contents: &[u8]) -> Self {
         let blocks = (0..).zip(contents.chunks(BLOCK_BYTES));
         let blocks = blocks.map(|(block, bytes)| {
-            (block, vec![Version { time: 0, bytes: Arc::new(bytes.to_vec()), filled: bytes.len() }])
+            let bytes = Arc::new(bytes.to_vec());
+            (block, vec![Version { time: 0, filled: bytes.len(), bytes, perhaps: false }])
         });
         let size = contents.len() as u64;
         Self { start_size: size, size, blocks: blocks.collect(), ..Self::default() }
@@ -100,13 +105,16 @@ impl FileHistory {
         contents
     }
 
+    /// What a block holds, whatever may be under way.
     fn newest(&self, block: u64) -> &[u8] {
-        self.blocks.get(&block).and_then(|versions| versions.last()).map_or(&[], |version| &version.bytes)
+        let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
+        versions.iter().rfind(|version| !version.perhaps).map_or(&[], |version| &version.bytes)
     }
 
     fn push(&mut self, block: u64, time: u64, bytes: Vec<u8>) {
         let filled = self.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-        self.blocks.entry(block).or_default().push(Version { time, bytes: Arc::new(bytes), filled });
+        let version = Version { time, bytes: Arc::new(bytes), filled, perhaps: false };
+        self.blocks.entry(block).or_default().push(version);
     }
 
     /// A write took place at `time`.
@@ -138,24 +146,46 @@ impl FileHistory {
         }
     }
 
-    /// Transaction `op` made a range zeros at `time`, and the file at least `size` bytes long: what the blocks that it touches
-    /// held before is gone with it. Nothing is said of what is dirty elsewhere.
-    pub(crate) fn cleared(&mut self, time: u64, op: u64, range: Range<u64>, size: u64) {
+    /// Making a range zeros began with transaction `op` at `time`, and making the file at least `size` bytes long: from then on each
+    /// block that it touches is as it was or cleared.
+    pub(crate) fn clearing(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
+        self.sizings.push(Sizing::Begun { time, op, end: size });
+        let (_, mut blocks) = self.without(range, self.size.max(size));
+        if size > self.size {
+            let gap = self.size / BLOCK..size.div_ceil(BLOCK);
+            blocks.extend(gap.map(|block| (block, self.newest(block).to_vec())));
+        }
+        for (block, bytes) in blocks {
+            let versions = self.blocks.entry(block).or_default();
+            versions.push(Version { time, filled: BLOCK_BYTES, bytes: Arc::new(bytes), perhaps: true });
+        }
+    }
+
+    /// Transaction `op` ended that at `time`: what the blocks that it touches held before is gone with it. Nothing is said of what is
+    /// dirty elsewhere.
+    pub(crate) fn cleared(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
         self.sizings.push(Sizing::Write { time, end: size, by: Some(op) });
         let old_size = self.size;
-        self.size = self.size.max(size);
+        let (touched, blocks) = self.without(range, old_size.max(size));
+        self.size = old_size.max(size);
         self.fill_gap(time, old_size, self.size);
+        blocks.into_iter().for_each(|(block, bytes)| self.push(block, time, bytes));
+        self.clearings.push((touched, op, time));
+    }
+
+    /// The blocks that clearing a range touches, and what they hold without it, in a file of `size` bytes.
+    fn without(&self, range: &Range<u64>, size: u64) -> (Range<u64>, Vec<(u64, Vec<u8>)>) {
         // Past the end of a file its last block is zeros already, and stays what it is.
-        let first = if range.start < old_size { range.start / BLOCK } else { range.start.div_ceil(BLOCK) };
-        let end = range.end.min(self.size);
-        for block in first..end.div_ceil(BLOCK) {
+        let first = if range.start < self.size { range.start / BLOCK } else { range.start.div_ceil(BLOCK) };
+        let end = range.end.min(size);
+        let blocks = (first..end.div_ceil(BLOCK)).map(|block| {
             let mut bytes = self.newest(block).to_vec();
             let inside = |at: u64| (at.saturating_sub(block * BLOCK) as usize).min(bytes.len());
             let within = inside(range.start)..inside(range.end);
             bytes[within].fill(0);
-            self.push(block, time, bytes);
-        }
-        self.clearings.push((first..range.end.div_ceil(BLOCK), op, time));
+            (block, bytes)
+        });
+        (first..range.end.div_ceil(BLOCK), blocks.collect())
     }
 
     /// Transaction `op` took a range out of the file at `time`, or put zeros in, once all that was dirty had been submitted: with
@@ -273,9 +303,9 @@ impl FileHistory {
         let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
         let cleared = window.cleared.iter().filter(|(blocks, _)| blocks.contains(&block));
         let least = cleared.map(|(_, time)| *time).fold(window.least, u64::max);
-        let first = versions.iter().rposition(|version| version.time <= least);
+        let first = versions.iter().rposition(|version| version.time <= least && !version.perhaps);
         // Before its first version a block was nothing.
-        let nothing = Version { time: 0, bytes: Arc::default(), filled: 0 };
+        let nothing = Version { time: 0, bytes: Arc::default(), filled: 0, perhaps: false };
         let nothing = first.is_none().then_some(&nothing).into_iter();
         let legal: Vec<Version> = nothing
             .chain(&versions[first.unwrap_or(0)..])
@@ -319,6 +349,7 @@ impl Window {
                         least = least.max(end);
                     }
                 }
+                Sizing::Begun { end, .. } => most = most.max(end),
                 Sizing::Truncate { size, up: true, .. } => (least, most) = (size, size),
                 Sizing::Truncate { size, .. } => (least, most) = (least.min(size), size),
             }
@@ -416,7 +447,7 @@ mod tests {
     fn what_was_cleared_is_gone_with_the_transaction() {
         let mut file = FileHistory::holding(&[1; 4 * 4096]);
         file.write(1, 0, &[2; 4 * 4096]);
-        file.cleared(2, 7, 4096..3 * 4096 - 1, 0);
+        file.cleared(2, 7, &(4096..3 * 4096 - 1), 0);
         let found = |blocks: [u8; 4]| blocks.iter().flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>();
         let mut edge = found([1, 0, 0, 1]);
         edge[3 * 4096 - 1] = 2;
@@ -428,9 +459,26 @@ mod tests {
             assert!(file.check(&found([1, old, 0, 1]), 7, 0).is_err());
             assert!(file.check(&found([1, old, 2, 1]), 6, 0).is_ok());
         }
-        file.cleared(3, 8, 4 * 4096 - 10..5 * 4096, 5 * 4096);
+        file.cleared(3, 8, &(4 * 4096 - 10..5 * 4096), 5 * 4096);
         assert!(file.check(&file.read(0, 5 * 4096), 8, 0).is_ok());
         assert!(file.check(&file.read(0, 5 * 4096), 7, 0).is_err());
+    }
+
+    #[test]
+    fn while_a_range_is_being_cleared_each_block_is_as_it_was_or_zeros() {
+        let mut file = FileHistory::holding(&[1; 3 * 4096]);
+        file.clearing(1, 5, &(0..3 * 4096), 4 * 4096);
+        let mut half = [1; 3 * 4096];
+        half[..4096].fill(0);
+        assert!(file.check(&half, 4, 0).is_err(), "not before it began");
+        file.carried_by(5, 1);
+        assert!(file.check(&half, 5, 0).is_ok());
+        assert!(file.check(&[&half[..], &[0; 4096]].concat(), 6, 0).is_ok());
+        assert!(file.check(&[2; 3 * 4096], 5, 0).is_err());
+        file.cleared(2, 7, &(0..3 * 4096), 4 * 4096);
+        assert!(file.check(&half, 6, 0).is_ok());
+        assert!(file.check(&half, 7, 0).is_err());
+        assert!(file.check(&[0; 4 * 4096], 7, 0).is_ok());
     }
 
     #[test]

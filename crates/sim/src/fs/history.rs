@@ -208,6 +208,13 @@ impl FsHistory {
         grown.changes.insert(op, change);
     }
 
+    /// Notes that transaction `op` gave a file this size.
+    pub(super) fn truncated(&self, ino: Ino, op: u64, size: u64) {
+        let time = self.tick();
+        self.with_file(ino, |file| file.truncate(time, op, size));
+        self.changed(op, Change::Truncate);
+    }
+
     /// Notes that everything up to `op` was called durable when the device log was at `position`; with `only`, what
     /// concerns this file.
     pub(crate) fn promise(&self, position: usize, op: u64, only: Option<Ino>) {

@@ -269,8 +269,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
             cached_inodes_max: if rng.random() { 4 } else { 1000 },
             clock: world.clock.clone(),
             access_time: AccessTime::Never,
-            place_ahead_blocks: place_ahead_blocks(&mut rng),
-            ..Options::default()
+            ..portions(world, &mut rng)
         };
         return (store, fs);
     }
@@ -294,15 +293,23 @@ fn options(world: &World) -> (StoreOptions, Options) {
         cached_inodes_max: if rng.random() { 4 } else { 1000 },
         clock: world.clock.clone(),
         access_time: AccessTime::Never,
-        place_ahead_blocks: place_ahead_blocks(&mut rng),
-        ..Options::default()
+        ..portions(world, &mut rng)
     };
     (store, fs)
 }
 
-/// Mostly as few as such short lives log.
-fn place_ahead_blocks(rng: &mut ChaCha8Rng) -> u64 {
-    [1, 2, 4, 16][rng.random_range(0..4)]
+/// How much is done at a time: mostly so little that such short lives have several of each.
+fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
+    let options = Options {
+        place_ahead_blocks: [1, 2, 4, 16][rng.random_range(0..4)],
+        round_blocks: [1, 2, 5, 4096][rng.random_range(0..4)],
+        parallel_blocks: [1, 2, 256][rng.random_range(0..3)],
+        extents_at_once: [1, 2, 5, 8192][rng.random_range(0..4)],
+        ..Options::default()
+    };
+    // Whoever fills a large filesystem block by block does nothing else all his life.
+    let round_blocks = if world.device.size_bytes() > IMAGE_BYTES { 4096 } else { options.round_blocks };
+    Options { round_blocks, ..options }
 }
 
 fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {

@@ -12,7 +12,7 @@ use crate::data::place::{self, Naming};
 use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::{Ranges, count};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::truncate::{self, DELETES_MAX};
+use crate::data::truncate::{self, extents_max};
 use crate::data::{BLOCK, charge, lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
@@ -178,7 +178,7 @@ async fn extents(
     blocks: Range<u64>,
 ) -> Result<lookup::Extents, FsError> {
     let extent_end = inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
-    lookup::some(&fs.store, inode.ino, blocks.start, blocks.end.min(extent_end), DELETES_MAX).await
+    lookup::some(&fs.store, inode.ino, blocks.start, blocks.end.min(extent_end), extents_max(fs)).await
 }
 
 fn end_of(found: &lookup::Extents, end: u64) -> u64 {

@@ -21,8 +21,6 @@ use syncline_format::superblock::FEATURE_PREALLOCATION;
 
 /// Extents looked at together.
 const EXTENTS_EACH: usize = 1024;
-/// Most items of one transaction.
-const ITEMS_MAX: usize = 8192;
 
 /// Makes sure that a durable superblock tells of preallocation before any item of it is logged: a program that does not know
 /// it refuses such an image, and one that never preallocates stays readable to it.
@@ -64,7 +62,7 @@ pub(super) async fn preallocate(
     let holes: Vec<Range<u64>> = holes.iter().collect();
     let mut rest = &holes[..];
     loop {
-        let (now, later) = rest.split_at(rest.len().min(ITEMS_MAX));
+        let (now, later) = rest.split_at(rest.len().min(truncate::extents_max(fs)));
         // The last one says that it is done: until then a crash leaves room, which nobody sees but statfs.
         let size = match later.is_empty() {
             true => SizeChange::Replaced { size: new_size, now: fs.now() },
