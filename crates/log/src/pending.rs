@@ -10,6 +10,9 @@ use syncline_format::{BlockAddr, BlockRun, Crc, Geometry, Key};
 /// Kinds of items that are counted apart, by their on-disk number; unknown ones of larger numbers are counted as 0.
 pub const ITEM_KINDS: usize = 16;
 
+/// Most room that an empty log has.
+const ROOM_BYTES_MAX: usize = 64 << 10;
+
 /// How many records of each sort were gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PendingCounts {
@@ -186,9 +189,11 @@ impl Pending {
         (Self { buffer, puts: HashMap::default(), counts, objects_delta, named_blocks }, copies)
     }
 
-    /// Takes everything gathered, leaving an empty log behind.
+    /// Takes everything gathered, leaving an empty log behind: with room for as much again, since batches are much alike.
     pub fn take(&mut self) -> Pending {
-        mem::take(self)
+        let mut buffer = Vec::with_capacity(self.buffer.len().min(ROOM_BYTES_MAX));
+        buffer.resize(HEADER_BYTES, 0);
+        mem::replace(self, Self { buffer, ..Self::default() })
     }
 }
 

@@ -407,29 +407,34 @@ impl Store {
     /// that nobody gets round to sealing are in memory. A device whose flush takes long makes writers slow by this, and nothing else.
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
         let passes = || admission == Admission::Finish && self.is_leaving_log();
-        loop {
+        let fits = || self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes || passes();
+        // To listen takes memory and a lock that all share, so whoever need not wait does not.
+        while !fits() {
             let ended = self.checkpoint_ended.listen();
-            let fits = self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes;
-            if fits || passes() {
+            if fits() {
                 break;
             }
             self.require_open()?;
             self.ask_for_checkpoint();
             ended.await;
         }
-        loop {
+        while !(self.is_drained() || passes()) {
             let drained = self.drained.listen();
-            let backlog = self.backlog();
-            let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
-            let sealed = backlog.pending_bytes < self.pending_bytes_max();
-            let waits = !(flushed && (sealed || self.breaks(Canary::UnboundedPending)));
-            if !waits || passes() {
-                return Ok(());
+            if self.is_drained() || passes() {
+                break;
             }
             self.require_open()?;
             self.wake.notify(usize::MAX);
             drained.await;
         }
+        Ok(())
+    }
+
+    fn is_drained(&self) -> bool {
+        let backlog = self.backlog();
+        let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
+        let sealed = backlog.pending_bytes < self.pending_bytes_max();
+        flushed && (sealed || self.breaks(Canary::UnboundedPending))
     }
 
     /// Fails where nobody is left who would end a wait.

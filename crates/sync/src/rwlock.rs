@@ -30,7 +30,11 @@ impl<T> RwLock<T> {
     /// Waits to write.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         yield_point();
-        self.0.write().await
+        match self.0.try_write() {
+            Some(guard) => guard,
+            // That of `async-lock` listens, which takes memory and a lock, before it looks whether anybody reads.
+            None => self.0.write().await,
+        }
     }
 
     /// Writes if nobody reads or writes.

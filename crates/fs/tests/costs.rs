@@ -1,0 +1,150 @@
+//! What an operation costs, in counts: memory taken, writes and flushes of the device, bytes of the log. They repeat from run to run, so a
+//! change that makes an operation dearer fails here, without a clock.
+//!
+//! Counted is what the calling thread does; background tasks have threads of their own. Each bound is what was measured, and a little.
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use std::sync::Arc;
+use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_fs::types::{Caller, FileType, Ino, ROOT, Timestamp};
+use syncline_fs::{Filesystem, Options};
+use syncline_store::{CountersSnapshot, FormatOptions, Store, StoreOptions, format};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const BLOCK_BYTES: u64 = 4096;
+/// Operations before those that are counted: caches fill, and memory that is used again has been taken.
+const WARM: u64 = 300;
+const COUNTED: u64 = 1000;
+/// Blocks of the file that is written again and again.
+const BLOCKS: u64 = 256;
+
+struct Bench {
+    fs: Arc<Filesystem>,
+    file: Ino,
+    block: Bytes,
+    large: Bytes,
+}
+
+/// What one operation costs.
+#[derive(Debug)]
+struct Cost {
+    allocations: f64,
+    device_writes: f64,
+    flushes: f64,
+    log_bytes: f64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+        let device = MemoryDevice::new(1 << 30);
+        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+        block_on(format(device.clone(), FormatOptions::default(), root, spawn.clone())).unwrap();
+        let (store, _) = block_on(Store::open(device, StoreOptions::default(), spawn.clone())).unwrap();
+        let fs = block_on(Filesystem::open(store, spawn, Options::default())).unwrap();
+        let (block, large) =
+            (vec![7; BLOCK_BYTES as usize].into(), vec![7; 16 * BLOCK_BYTES as usize].into());
+        let mut bench = Self { fs, file: 0, block, large };
+        bench.file = bench.create("file");
+        (0..BLOCKS / 16).for_each(|part| bench.write(part * 16, &bench.large));
+        bench.sync(bench.file);
+        bench
+    }
+
+    fn create(&self, name: &str) -> Ino {
+        block_on(self.fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0)).unwrap().ino
+    }
+
+    fn write(&self, block: u64, bytes: &Bytes) {
+        block_on(self.fs.write(self.file, block * BLOCK_BYTES, bytes.clone(), false)).unwrap();
+    }
+
+    fn sync(&self, ino: Ino) {
+        block_on(self.fs.fsync(ino, true)).unwrap();
+    }
+
+    fn counters(&self) -> CountersSnapshot {
+        self.fs.store().counters()
+    }
+
+    fn cost(&self, operation: impl Fn(&Self, u64)) -> Cost {
+        (0..WARM).for_each(|number| operation(self, number));
+        let before = self.counters();
+        let taken = measure(|| (WARM..WARM + COUNTED).for_each(|number| operation(self, number)));
+        let after = self.counters();
+        let each = |count: u64| count as f64 / COUNTED as f64;
+        Cost {
+            allocations: each(taken.count_total),
+            device_writes: each(after.device_writes - before.device_writes),
+            flushes: each(after.flushes_issued - before.flushes_issued),
+            log_bytes: each(after.log_bytes - before.log_bytes),
+        }
+    }
+}
+
+type Operation = fn(&Bench, u64);
+
+fn overwrite(bench: &Bench, number: u64) {
+    bench.write(number * 37 % BLOCKS, &bench.block);
+}
+
+fn overwrite_and_sync(bench: &Bench, number: u64) {
+    overwrite(bench, number);
+    bench.sync(bench.file);
+}
+
+fn append_and_sync(bench: &Bench, number: u64) {
+    bench.write(BLOCKS + number * 16, &bench.large);
+    bench.sync(bench.file);
+}
+
+fn read(bench: &Bench, number: u64) {
+    let at = number * 37 % BLOCKS * BLOCK_BYTES;
+    drop(block_on(bench.fs.read(bench.file, at, BLOCK_BYTES as usize)).unwrap());
+}
+
+fn look_up(bench: &Bench, _: u64) {
+    let found = block_on(bench.fs.lookup(ROOT, b"file")).unwrap();
+    bench.fs.forget(found.ino, 1);
+}
+
+fn create(bench: &Bench, number: u64) {
+    let ino = bench.create(&number.to_string());
+    bench.fs.forget(ino, 1);
+}
+
+fn create_and_sync(bench: &Bench, number: u64) {
+    let ino = bench.create(&number.to_string());
+    bench.sync(ino);
+    bench.fs.forget(ino, 1);
+}
+
+fn create_and_unlink(bench: &Bench, number: u64) {
+    let name = number.to_string();
+    let ino = bench.create(&name);
+    block_on(bench.fs.unlink(ROOT, name.as_bytes())).unwrap();
+    bench.fs.forget(ino, 1);
+}
+
+#[test]
+fn no_operation_costs_more_than_it_did() {
+    // Allocations, device writes, flushes, bytes of the log.
+    let operations: [(&str, Operation, [f64; 4]); 8] = [
+        ("4 KiB overwrite", overwrite, [0.3, 0.0, 0.0, 0.0]),
+        ("4 KiB overwrite + fdatasync", overwrite_and_sync, [42.0, 1.2, 1.0, 8300.0]),
+        ("64 KiB append + fdatasync", append_and_sync, [77.0, 2.1, 1.0, 4200.0]),
+        ("4 KiB read", read, [13.3, 0.0, 0.0, 0.0]),
+        ("lookup", look_up, [0.3, 0.0, 0.0, 0.0]),
+        ("create", create, [11.5, 0.1, 0.1, 100.0]),
+        ("create + fdatasync", create_and_sync, [37.0, 1.1, 1.0, 4200.0]),
+        ("create + unlink", create_and_unlink, [21.0, 0.1, 0.1, 100.0]),
+    ];
+    for (what, operation, bounds) in operations {
+        let cost = Bench::new().cost(operation);
+        println!("{what}: {cost:?}");
+        let counts = [cost.allocations, cost.device_writes, cost.flushes, cost.log_bytes];
+        let dearer = counts.iter().zip(bounds).any(|(count, bound)| *count > bound);
+        assert!(!dearer, "{what}: {cost:?}, of which there may be {bounds:?}");
+    }
+}
