@@ -114,8 +114,8 @@ pub(crate) struct DataState {
     /// What it must have logged when it has ended: the same, but that a truncation lowers it to the new size and no further. The
     /// trap of `ended` looks at it.
     promised: u64,
-    /// A block that a truncation meanwhile ended the file within, while it was in flight: it is dirty instead, and the submission is not complete
-    /// without it. Rare, so it is boxed.
+    /// The first block that a truncation meanwhile ended the file within, while it was in flight: such a block is dirty instead, and the
+    /// submission is not complete without it. Rare, so it is boxed.
     recalled: Option<Box<u64>>,
     /// Newest operation that changed size or extents: what fdatasync needs durable.
     data_op: OpSeq,

@@ -10,7 +10,7 @@ use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{DataState, MemoryBlock, ahead, ended, lookup, plan, unplaced};
+use super::{BLOCK, DataState, MemoryBlock, ahead, ended, lookup, plan, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -108,11 +108,12 @@ pub(crate) fn begin(state: &mut InodeState) -> u64 {
     state.data.dirty.last().map_or(0, |last| last + 1)
 }
 
-/// True when a truncation has left something of the submission that has just ended well: the block that the file ends within was in flight and is
+/// True when a truncation has left something of the submission that has just ended well: a block that the file ended within was in flight and is
 /// dirty again, or the logged size, which it put back to that block's beginning, has not come further since.
 pub(crate) fn has_missed(fs: &Filesystem, state: &mut InodeState) -> bool {
     let InodeState { data, attr, .. } = state;
-    let waits = data.recalled.take().is_some_and(|block| data.dirty.contains(*block));
+    let waiting = data.recalled.take().and_then(|first| data.dirty.next(*first));
+    let waits = waiting.is_some_and(|block| block * BLOCK < data.promised);
     waits || ended::is_short(data, attr.size) && !state.removing && !ended::may_be_short(fs)
 }
 

@@ -292,7 +292,9 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
             data.dirty.zero_from(block, at);
             if data.in_flight.remove(block).is_some() {
-                data.recalled = Some(Box::new(block));
+                // Others may be recalled already: whoever looks again takes all from the first of them on.
+                let first = data.recalled.as_deref().map_or(block, |first| block.min(*first));
+                data.recalled = Some(Box::new(first));
             }
         }
         _ => {}

@@ -150,6 +150,41 @@ fn a_truncation_within_what_has_a_place_leaves_it_too() {
     }
 }
 
+/// Truncations end within two blocks that are in flight, the second in a later round, and one more cuts that one off. The first is still
+/// the submission's.
+#[test]
+fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
+    const EDGE: u64 = 10;
+    const ALL: u64 = ROUND + 56;
+    for cut_off in [false, true] {
+        let (device, mount, inode) = of_rounds(None, ALL);
+        let ino = inode.ino;
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| block_on(mount.fs.fsync(ino, false)).unwrap());
+            device.wait_for_held_blocks(ROUND);
+            mount.truncate(ino, EDGE * BLOCK + 100).unwrap();
+            // Upward: the logged size is behind nothing from then on.
+            mount.truncate(ino, ALL * BLOCK).unwrap();
+            // More than a sync logs whole.
+            mount.write(ino, 0, &pattern(4, 6 * BLOCK as usize));
+            mount.write(ino, (ROUND + 6) * BLOCK, &pattern(5, 40 * BLOCK as usize));
+            device.release_and_hold();
+            wait_until(|state| state.data.in_flight.contains(ROUND + 16), &inode);
+            mount.truncate(ino, (ROUND + 16) * BLOCK + 100).unwrap();
+            if cut_off {
+                mount.truncate(ino, (ROUND + 11) * BLOCK).unwrap();
+            }
+            device.release();
+            ending.join().unwrap();
+        });
+        let expected = &pattern(3, (ALL * BLOCK) as usize)[(EDGE * BLOCK) as usize..][..100];
+        assert!(mount.read(ino, EDGE * BLOCK, 100) == expected);
+        let crashed = mount.crash();
+        let found = crashed.find("file");
+        assert!(crashed.read(found, EDGE * BLOCK, 100) == expected, "cut off: {cut_off}");
+    }
+}
+
 /// The trap shuts: a broken rule is counted where it is broken, whatever the way.
 #[test]
 fn a_submission_that_leaves_the_size_behind_is_counted() {
