@@ -51,7 +51,9 @@ pub struct Info {
 pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let slots = read_superblocks(device).await?;
     let superblock = slots.superblock;
-    let scan = syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await;
+    let scan =
+        syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log, superblock.clean)
+            .await;
     let log_batches = scan.map_err(syncline_store::StoreError::from)?.batches.len() as u64;
     Ok(Info {
         format_version: FORMAT_VERSION,

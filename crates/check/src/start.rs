@@ -105,7 +105,9 @@ pub(crate) async fn log(
     report: &mut Report,
 ) -> Result<LogFacts, CheckError> {
     let mut segments = vec![superblock.log.segment];
-    match syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log).await {
+    match syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log, superblock.clean)
+        .await
+    {
         Ok(scan) => {
             for (lead, text) in scan.healed() {
                 report.block(FindingKind::LogLead, lead.addr, text);

@@ -339,6 +339,23 @@ fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
     assert_kept(&before, &survey_of(bad), "repaired");
 }
 
+/// A log that the superblock says is empty has no end to give up: a mount passes over what can't be read behind it, and asks for nothing.
+#[test]
+fn nothing_is_given_up_of_a_log_that_is_empty() {
+    let (device, _) = sample();
+    let before = survey(&device);
+    let superblock = block_on(read_superblocks(&(device.clone() as Arc<dyn Device>))).unwrap().superblock;
+    assert!(superblock.clean);
+    let bad_block = superblock.log.addr + 2;
+    assert!(bad_block + 2 < superblock.log.segment.end());
+    let bad = BadBlock::new(device.snapshot(), bad_block);
+    Filesystem::open_device(bad, ImageOptions::default()).unwrap().close().unwrap();
+    let bad = BadBlock::new(device.snapshot(), bad_block);
+    let done = mend_any(bad.clone(), &RepairOptions::default());
+    assert!(!done.refused_for_loss, "{:?}", done.refused);
+    assert_kept(&before, &survey_of(bad), "repaired");
+}
+
 /// The same where something else is wrong as well: nothing ends without a word.
 #[test]
 fn a_repair_says_that_data_of_the_log_can_not_be_read() {

@@ -130,7 +130,8 @@ impl Image {
     fn add_batches(&mut self) {
         let any: Arc<dyn Device> = self.device.clone();
         let superblock = &self.superblock;
-        let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
+        let scan =
+            syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log, superblock.clean);
         let found = block_on(scan).expect("a log that can be read");
         for header in found.batches {
             let bytes = read(&self.device, header.run());

@@ -191,7 +191,7 @@ mod tests {
     fn a_chain_over_several_segments_reads_back_whole() {
         let batches = sealed(&[1000, 3000, 1000, 30_000, 1000]);
         let device = written(&batches);
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         assert_eq!(found.batches.len(), batches.len());
         assert!(batches.len() > 5, "at least one batch leads to a new segment");
         assert!(found.contradiction.is_none());
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_batch_that_only_leads_to_a_segment_speaks_for_no_transaction() {
         let device = written(&sealed(&[100, 100, 30_000]));
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         let ops: Vec<(u32, u64)> =
             found.batches.iter().map(|batch| (batch.payload_bytes.min(1), batch.op_seq)).collect();
         assert_eq!(ops, [(1, 0), (1, 1), (0, 1), (1, 2)]);
@@ -214,7 +214,7 @@ mod tests {
     fn the_first_damaged_batch_ends_the_log() {
         let batches = sealed(&[100, 100, 100]);
         let device = written(&batches[..2]);
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         assert_eq!(found.batches.len(), 2);
         assert_eq!(found.end.seq, 3);
     }
@@ -224,17 +224,17 @@ mod tests {
         let batches = sealed(&[100, 100, 100]);
         let device = written(&[batches[0].clone(), batches[2].clone()]);
         // Batch 3 says that batch 1 is durable, so batch 2 alone may be missing.
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         assert_eq!((found.batches.len(), found.contradiction), (1, None));
         let device = written(&batches[2..]);
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         assert_eq!(found.contradiction.map(|header| header.seq), Some(3));
     }
 
     #[test]
     fn batches_of_another_epoch_do_not_count() {
         let device = written(&sealed(&[100]));
-        let found = block_on(scan(&device, GEOMETRY, [6; 16], start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, [6; 16], start(), false)).unwrap();
         assert!(found.batches.is_empty());
     }
 
@@ -248,7 +248,7 @@ mod tests {
         let stamp = Stamp { generation: 1, durable_seq: 0, op_seq: 1 };
         let batch = chain.seal(&pending, stamp, None).remove(0);
         block_on(device.write_at(batch.run.offset_bytes(), vec![batch.bytes])).unwrap();
-        let found = block_on(scan(&device, GEOMETRY, EPOCH, start())).unwrap();
+        let found = block_on(scan(&device, GEOMETRY, EPOCH, start(), false)).unwrap();
         let payload = block_on(payload_of(&mut Window::new(device.clone()), &found.batches[0])).unwrap();
         let verify = || block_on(verify_named(&device, GEOMETRY, &found.batches[0], &payload)).unwrap();
         assert!(!verify(), "the data is not there yet");

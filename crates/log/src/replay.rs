@@ -88,8 +88,10 @@ pub async fn scan(
     geometry: Geometry,
     epoch: Epoch,
     start: LogStart,
+    clean: bool,
 ) -> Result<Scan, ReplayError> {
-    scan_believing(device, geometry, epoch, start, Reading::default(), Believed::default()).await
+    let reading = Reading { clean, lenient: false };
+    scan_believing(device, geometry, epoch, start, reading, Believed::default()).await
 }
 
 /// The same, for tests: with some checks left out.

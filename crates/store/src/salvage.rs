@@ -64,7 +64,7 @@ impl Store {
         let loaded = Space::load(&tracker, geometry, superblock.space).await;
         let space_map = loaded.is_ok();
         let space = loaded.unwrap_or_else(|_| Space::format(geometry));
-        let found = scan(&device, geometry, superblock.epoch, superblock.log).await?;
+        let found = scan(&device, geometry, superblock.epoch, superblock.log, superblock.clean).await?;
         let mut replayed = Replayed { lenient: true, ..Replayed::before(&slots, &found) };
         let mut report = RecoveryReport::default();
         let mut log_cut = found

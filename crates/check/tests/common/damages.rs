@@ -327,7 +327,8 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
 fn log(device: &Arc<MemoryDevice>) -> Vec<BatchHeader> {
     let any: Arc<dyn Device> = device.clone();
     let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
-    let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
+    let scan =
+        syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log, superblock.clean);
     block_on(scan).unwrap().batches
 }
 

@@ -295,7 +295,8 @@ fn idle(versions: &Versions) {
 fn log_of(image: &Arc<MemoryDevice>) -> Vec<BatchHeader> {
     let any: Arc<dyn Device> = image.clone();
     let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
-    let scan = syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log);
+    let scan =
+        syncline_log::scan(&any, superblock.geometry, superblock.epoch, superblock.log, superblock.clean);
     block_on(scan).unwrap().batches
 }
 

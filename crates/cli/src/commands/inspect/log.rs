@@ -13,7 +13,7 @@ const RECORDS_MAX: usize = 10_000;
 
 fn scanned(image: &Image) -> Result<Scan, String> {
     let superblock = image.superblock()?;
-    let found = scan(&image.device, superblock.geometry, superblock.epoch, superblock.log);
+    let found = scan(&image.device, superblock.geometry, superblock.epoch, superblock.log, superblock.clean);
     block_on(found).map_err(|error| error.to_string())
 }
 
