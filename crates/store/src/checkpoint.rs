@@ -530,8 +530,13 @@ impl Store {
         let mut result = self.run_checkpoint(&mut state, true).await;
         if self.has_hole() && self.health.writable().is_ok() {
             drop(state);
-            self.leave_log().await?;
+            let left = self.leave_log().await;
             state = self.checkpoint.lock().await;
+            // By somebody else meanwhile, who has it behind him.
+            if state.is_closed {
+                return Ok(());
+            }
+            left?;
             result = self.run_checkpoint(&mut state, true).await;
         }
         if result.is_ok() {
