@@ -112,9 +112,16 @@ impl FileDevice {
     }
 
     /// Removes the file that [`create`](Self::create) made, unless something else has taken its place: what is in it is for nobody. While
-    /// it is locked nobody else has it. The first error is the one to tell.
+    /// it is locked nobody else has it. One that was there before stays. The first error is the one to tell.
     pub fn take_away(&self) {
-        create::take_away(&self.size.path, &self.file.file);
+        if self.file.made {
+            create::take_away(&self.size.path, &self.file.file);
+        }
+    }
+
+    /// Lets others read the image, who from now on may rely on it: nothing is written any more. The lock is never given up.
+    pub fn let_read(&self) -> Result<(), DeviceError> {
+        lock::share(&self.file.file).map_err(|source| DeviceError::open(&self.size.path, source))
     }
 
     fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {

@@ -27,6 +27,8 @@ pub(crate) struct OpenFile {
     pub(crate) block_device: bool,
     /// A write with `RWF_DSYNC` ends with a flush of all that the device holds.
     pub(crate) flushes_with_write: bool,
+    /// It was made here, and locked while it was empty.
+    pub(crate) made: bool,
 }
 
 /// An operation on its way.

@@ -156,8 +156,10 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(|made| made.take_away());
         if choices.store.read_only { failure.of_reading_only() } else { failure }
     });
-    drop(made);
     let Served { fs, mounted, scrub, signals } = mounted?;
+    if let Some(made) = made.filter(|_| choices.store.read_only) {
+        made.let_read()?;
+    }
     let line = utab::Line::enter(&args.image, &args.directory, &args.options);
     if args.daemon {
         detach_from_terminal(&log)?;

@@ -42,7 +42,7 @@ pub(super) fn create(
             }
             let direct = made?;
             let others = Others::default();
-            Ok(OpenFile { file, others, direct, block_device: false, flushes_with_write: false })
+            Ok(OpenFile { file, others, direct, block_device: false, flushes_with_write: false, made: true })
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             take_over(path, size_bytes, force, options, progress)

@@ -55,6 +55,12 @@ fn lock_to_write(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Lets readers in beside whoever has locked everything for himself. There is no moment at which it is not locked.
+pub(super) fn share(file: &File) -> io::Result<()> {
+    set(file, libc::F_RDLCK, 0, MARK)?;
+    set(file, libc::F_UNLCK, MARK, 1).map(drop)
+}
+
 fn lock_to_read(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     if !set(file, libc::F_RDLCK, bytes.start, bytes.end.min(MARK) - bytes.start)? {
         return Ok(false);

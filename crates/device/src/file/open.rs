@@ -89,7 +89,7 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
     )?;
     let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
     let flushes_with_write = block_device && direct && through::flushes_with_write(&file).unwrap_or(false);
-    Ok(OpenFile { file, others, direct, block_device, flushes_with_write })
+    Ok(OpenFile { file, others, direct, block_device, flushes_with_write, made: false })
 }
 
 /// True if this is what lies at the path.

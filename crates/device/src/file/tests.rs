@@ -398,3 +398,32 @@ fn a_block_device_is_taken_as_it_is_and_held_alone() {
     let device = take_over(&attached.0, None, true);
     assert_eq!(device.size_bytes(), MIB);
 }
+
+/// What was there before is not what `create` made.
+#[test]
+fn what_was_taken_over_is_not_taken_away() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("image");
+    fs::File::create(&path).unwrap().set_len(MIB).unwrap();
+    take_over(&path, Some(MIB), false).take_away();
+    assert!(path.exists());
+    let made = place.path().join("made");
+    FileDevice::create(&made, Some(MIB), false, OpenOptions::default(), &mut |_| {}).unwrap().take_away();
+    assert!(!made.exists());
+}
+
+/// Whoever made an image lets readers in and writers not, without a moment between.
+#[test]
+fn what_was_made_can_be_read_beside_its_maker() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("image");
+    let made = FileDevice::create(&path, Some(MIB), false, OpenOptions::default(), &mut |_| {}).unwrap();
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    assert!(FileDevice::open(&path, read_only).is_err());
+    made.let_read().unwrap();
+    let first = FileDevice::open(&path, read_only).unwrap();
+    drop(FileDevice::open(&path, read_only).unwrap());
+    assert!(FileDevice::open(&path, OpenOptions::default()).is_err());
+    drop((first, made));
+    drop(patiently(|| FileDevice::open(&path, OpenOptions::default())).unwrap());
+}

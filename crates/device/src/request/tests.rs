@@ -12,6 +12,7 @@ fn open_file(direct: bool) -> Arc<OpenFile> {
         direct,
         block_device: false,
         flushes_with_write: false,
+        made: false,
     })
 }
 
