@@ -275,8 +275,8 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it waits for what
-    /// was unlinked and is about to give its blocks back.
+    /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it writes back what is dirty,
+    /// which has more room than it takes, and waits for what was unlinked and is about to give its blocks back.
     pub(crate) async fn admit_growth(&self) -> Result<Admitted, FsError> {
         self.admit_growth_of(ChangeSize::ORDINARY).await
     }
@@ -284,19 +284,28 @@ impl Filesystem {
     /// The same for a change of this size at most.
     pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
-        let mut synced = !self.store.keeps_replaced();
+        let mut synced = false;
         let mut admitted = self.store.admit_change(Admission::Grow, size).await;
         while matches!(admitted, Err(StoreError::NoSpace)) {
-            // Beside a snapshot, what is dirty has room for more nodes than it takes.
-            if !synced && self.data.dirty_bytes() > 0 {
+            if !synced && self.give_back_by_sync().await {
                 synced = true;
-                self.syncfs().await.ok();
             } else if !patience.wait(self, |_| true).await {
                 break;
             }
             admitted = self.store.admit_growth_now(size).await;
         }
         Ok(admitted?)
+    }
+
+    /// Writes back everything that is dirty: a file that goes into its inode item has a block until then, and every one has room for its
+    /// names. False if nothing is. The caller holds no lease.
+    pub(crate) async fn give_back_by_sync(&self) -> bool {
+        let dirty = self.data.dirty_bytes() > 0;
+        if dirty {
+            // What fails here has its own callers, who hear of it.
+            self.syncfs().await.ok();
+        }
+        dirty
     }
 
     /// The lease of an inode that is being removed. A late write or write-back may have it.

@@ -44,18 +44,26 @@ pub(crate) async fn write(
     data: Bytes,
     writer: Writer,
 ) -> Result<(), FsError> {
-    let mut restored = false;
+    let (mut restored, mut synced) = (false, false);
     loop {
-        let _room = prepare(fs, inode, data.len(), writer).await?;
+        let room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
             write_leased(fs, inode, offset, &data, writer).await
         };
         let end = offset.saturating_add(data.len() as u64);
-        if restored || !overwrite::is_full(&written) || !overwrite::restore(fs, inode, offset..end).await? {
+        if !overwrite::is_full(&written) {
             return written;
         }
-        restored = true;
+        if !restored && overwrite::restore(fs, inode, offset..end).await? {
+            restored = true;
+            continue;
+        }
+        drop(room);
+        if synced || !fs.give_back_by_sync().await {
+            return written;
+        }
+        synced = true;
     }
 }
 
@@ -66,10 +74,23 @@ pub(crate) async fn append(
     data: Bytes,
     writer: Writer,
 ) -> Result<u64, FsError> {
+    let appended = append_now(fs, inode, &data, writer).await;
+    if !overwrite::is_full(&appended) || !fs.give_back_by_sync().await {
+        return appended;
+    }
+    append_now(fs, inode, &data, writer).await
+}
+
+async fn append_now(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    data: &Bytes,
+    writer: Writer,
+) -> Result<u64, FsError> {
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, &data, writer).await?;
+    write_leased(fs, inode, offset, data, writer).await?;
     Ok(offset)
 }
 

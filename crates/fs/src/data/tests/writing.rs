@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::shared;
+use syncline_store::StoreError;
 
 #[test]
 fn bytes_come_back_from_memory_from_disk_and_after_a_remount() {
@@ -513,4 +514,35 @@ fn several_tasks_write_one_file() {
     mount.check_items(ino);
     let mount = mount.reopen();
     check(&mount, mount.find("shared"));
+}
+
+/// Each small file has a block and room for its names until it lies in its inode item: with that everything is full long before it has to be.
+#[test]
+fn an_image_is_not_full_of_what_waits_to_be_written_back() {
+    let mount = Mount::sized(32 << 20, options());
+    let fill = |first: usize| {
+        let make = |number: &usize| {
+            let made = block_on(mount.fs.mknod(
+                CALLER,
+                ROOT,
+                format!("{number}").as_bytes(),
+                FileType::Regular,
+                0o644,
+                0,
+            ));
+            let written = made.and_then(|made| {
+                mount.fs.forget(made.ino, 1);
+                block_on(mount.fs.write(made.ino, 0, vec![7; 1900].into(), false))
+            });
+            let full = matches!(written, Err(FsError::Store(StoreError::NoSpace)));
+            assert!(full || written.is_ok(), "{written:?}");
+            !full
+        };
+        (first..).take_while(make).count()
+    };
+    let made = fill(0);
+    assert!(made > 1000, "{made}");
+    block_on(mount.fs.syncfs()).unwrap();
+    let more = fill(1_000_000);
+    assert!(more < made / 50, "{made}, and {more} after a sync");
 }
