@@ -47,6 +47,7 @@ const REFUSED: &str = "
     6  | sync --all missing                        | missing; No such file; check the path
     6  | metrics empty missing                     | missing; No such file; check the path
     6  | explain missing                           | missing; No such file; check the path
+    5  | mkfs missing                              | missing does not exist; no size was given; --size
     1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
     5  | info text/image                           | text/image; Not a directory; check the path
 

@@ -200,7 +200,7 @@ fn metrics_of_nothing_say_so() {
     let mut server = command.stderr(log).stdout(std::process::Stdio::null()).spawn().unwrap();
     eventually("it says that nothing is mounted there", || {
         let log = fs::read_to_string(place.path().join("log")).unwrap();
-        log.contains("no Syncline filesystem is mounted at .")
+        log.contains("no Syncline filesystem answers at .")
     });
     server.kill().unwrap();
     server.wait().unwrap();

@@ -141,6 +141,17 @@ fn either_superblock_may_be_lost_with_both_its_copies() {
     }
 }
 
+/// What 'dd bs=1M count=1' leaves is a filesystem still, and mkfs takes it for one.
+#[test]
+fn an_image_whose_start_is_zeros_is_not_made_anew_unasked() {
+    let place = Place::with_image("64MiB");
+    edit(&place.image(), 0, 1 << 20, |bytes| bytes.fill(0));
+    let before = fs::read(place.image()).unwrap();
+    with_image("mkfs", &place.image())
+        .fails(1, &["holds a Syncline filesystem whose start is gone", "--force"]);
+    assert!(fs::read(place.image()).unwrap() == before);
+}
+
 #[test]
 fn all_superblocks_lost_is_the_end_and_said_so() {
     let place = Place::with_image("64MiB");

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use support::{Mount, Place, no_fuse, program, run, wait};
+use support::{Mount, Place, eventually, no_fuse, program, run, wait};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -204,6 +204,35 @@ fn metrics_are_served_until_a_signal_comes() {
     run(second).fails(1, &["cannot listen at", "--listen"]);
     kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
     assert_eq!(wait(&mut server.child, LIMIT), Some(0));
+    mount.unmount().ok();
+}
+
+/// One daemon that does not answer is down; the others are told of all the same.
+#[test]
+fn a_daemon_that_hangs_hides_no_other() {
+    skip_if!(no_fuse());
+    let (_place, mount) = ground();
+    let (_elsewhere, stopped) = ground();
+    let ups = |server: &Server| {
+        let started = Instant::now();
+        let told = Told::parse(&server.ask("GET /metrics").1);
+        assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
+        [&mount.path, &stopped.path].map(|path| told.value("syncline_up", path))
+    };
+    let early = Server::start(&[&stopped.path, &mount.path]);
+    assert_eq!(ups(&early), [1.0, 1.0]);
+    let daemon = stopped.pid();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let late = Server::start(&[&stopped.path, &mount.path]);
+    for server in [&early, &late, &early] {
+        assert_eq!(ups(server), [1.0, 0.0]);
+    }
+    kill_process(daemon, Signal::CONT).unwrap();
+    for server in [&early, &late] {
+        eventually("an answer", || ups(server) == [1.0, 1.0]);
+    }
+    drop((early, late));
+    stopped.unmount().ok();
     mount.unmount().ok();
 }
 

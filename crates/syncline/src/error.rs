@@ -58,7 +58,11 @@ impl Error {
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. }) => 16,
             Self::Device(DeviceError::NotEmpty { .. }) => 17,
-            Self::Device(error) => error.io_error().and_then(|error| error.raw_os_error()).unwrap_or(EIO),
+            Self::Device(error) => error.io_error().map_or(EIO, |error| match error.kind() {
+                // Of a path that is no image and no device, which no system call has refused.
+                io::ErrorKind::InvalidInput => 22,
+                _ => error.raw_os_error().unwrap_or(EIO),
+            }),
             Self::TooManySymlinks => 40,
             Self::WrongAccess(_) => 9,
             Self::Invalid(_) => 22,

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::FormatOptions;
-use syncline_device::{Background, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
 use syncline_fs::Filesystem;
+use syncline_store::read_superblocks;
 
-/// Size of a new image unless told otherwise.
-pub const DEFAULT_SIZE: &str = "8GiB";
 /// Size of the smallest image.
 pub const LEAST_BYTES: u64 = 16 << 20;
 
@@ -103,9 +102,18 @@ pub fn can_be_read(path: &Path) -> bool {
     block_on(syncline_check::can_be_read(device, spawn))
 }
 
+/// True if a filesystem of ours lies there, though its start says nothing any more: its superblocks have copies at the end.
+fn has_superblock_at_its_end(path: &Path) -> bool {
+    let Ok(device) = open_read_only(path) else { return false };
+    let device: Arc<dyn Device> = device;
+    block_on(read_superblocks(&device)).is_ok()
+}
+
 /// Refuses a place that holds something with a name. What can't be read here is left to those who open it next.
 fn refuse_known(path: &Path) -> Result<(), Failure> {
-    match known_contents(path) {
+    let ours =
+        || has_superblock_at_its_end(path).then(|| "a Syncline filesystem whose start is gone".to_owned());
+    match known_contents(path).or_else(ours) {
         None => Ok(()),
         Some(what) => Err(Failure::new(format!("{} holds {what}", path.display()))
             .next("add --force if it is not needed any more")),

@@ -1,8 +1,8 @@
 //! `syncline metrics`: what mounts have counted, for Prometheus to fetch by HTTP.
 
+use super::ask;
 use crate::failure::{Failure, Outcome};
-use crate::live::Sample;
-use crate::metrics::{self, Mounted, Server};
+use crate::metrics::{self, Asked, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -49,9 +49,12 @@ pub fn run(args: Args) -> Outcome {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    let directories = args.directories;
     let mut absent = Vec::new();
-    for directory in &directories {
+    for directory in &args.directories {
+        if ask::require_answer(directory, ask::PATIENCE).is_err() {
+            absent.push(directory.clone());
+            continue;
+        }
         match control::text(directory, "daemon") {
             Ok(_) => {}
             // A mount may come later, but not without its directory.
@@ -61,7 +64,9 @@ pub fn run(args: Args) -> Outcome {
             Err(_) => absent.push(directory.clone()),
         }
     }
-    let server = Server::listen(args.listen, metrics::CONTENT_TYPE, move || of(&directories));
+    let mounts: Vec<Asked> = args.directories.into_iter().map(Asked::new).collect();
+    let text = move || metrics::text(metrics::ask(&mounts));
+    let server = Server::listen(args.listen, metrics::CONTENT_TYPE, text);
     let server = server.map_err(|error| {
         let text = format!("cannot listen at {}: {error}", args.listen);
         Failure::from(error).with_text(text).next("choose another address or port with --listen")
@@ -69,22 +74,10 @@ pub fn run(args: Args) -> Outcome {
     for directory in absent {
         let directory = directory.display();
         note!(
-            "syncline: no Syncline filesystem is mounted at {directory}: it is told to be down until one is"
+            "syncline: no Syncline filesystem answers at {directory}: it is told to be down until one does"
         );
     }
     say!("http://{}/metrics", server.address()?);
     server.serve(NOTICE, || stop.load(Ordering::Relaxed));
     Ok(ExitCode::SUCCESS)
-}
-
-/// The metrics of mounts at this moment.
-pub fn of(directories: &[PathBuf]) -> String {
-    let asked = directories.iter().map(|directory| {
-        let sample = Sample::take(directory);
-        if let Err(failure) = &sample {
-            tracing::warn!("{failure}");
-        }
-        Mounted::new(directory, sample.ok())
-    });
-    metrics::text(asked.collect())
 }

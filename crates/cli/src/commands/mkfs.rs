@@ -1,7 +1,7 @@
 //! `syncline mkfs`: make a filesystem.
 
 use super::image;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use syncline_device::{Device, OpenOptions, block_on};
 pub struct Args {
     /// Image file to make, or block device to use
     image: PathBuf,
-    /// Size of the image file; a block device is used whole. Default 8GiB for a new file, its length for an existing one
+    /// Size of the image file; a block device is used whole. A new file needs it; the default for an existing one is its length
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
     /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
@@ -63,8 +63,11 @@ pub fn run(args: Args) -> Outcome {
     if args.size.is_some_and(|size| size < image::LEAST_BYTES) {
         return Err(Failure::usage("--size is at least 16MiB"));
     }
-    let default = || size::parse(image::DEFAULT_SIZE).expect("the default is a size");
-    let size = if args.image.exists() { args.size } else { Some(args.size.unwrap_or_else(default)) };
+    if args.size.is_none() && !args.image.exists() {
+        let text = format!("{} does not exist, and no size was given", args.image.display());
+        return Err(Failure::of(Cause::NotAnImage, text)
+            .next("check the path, or make an image file with --size 8GiB"));
+    }
     let seed = args.uuid.map(|uuid| *uuid.as_bytes());
     let options = FormatOptions {
         node_bytes: args.node_size as u32,
@@ -76,7 +79,7 @@ pub fn run(args: Args) -> Outcome {
         hash_seed: seed,
         ..FormatOptions::default()
     };
-    let device = image::make(&args.image, size, args.force, OpenOptions::default(), &options)?;
+    let device = image::make(&args.image, args.size, args.force, OpenOptions::default(), &options)?;
     if args.json {
         let device: Arc<dyn Device> = device;
         let info = block_on(syncline_check::info(&device))

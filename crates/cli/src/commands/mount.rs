@@ -335,7 +335,7 @@ fn tell(image: &Path, report: &RecoveryReport) {
     if report.discarded_batches > 0 {
         let discarded = report.discarded_batches;
         note!(
-            "syncline: {}: {discarded} log batches that no fsync had acknowledged were incomplete and are discarded",
+            "syncline: {}: the last {discarded} batches of the log are not whole and are left out: the crash tore them, or they have rotted",
             image.display()
         );
     }

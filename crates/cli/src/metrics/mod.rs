@@ -1,8 +1,10 @@
 //! The counters of mounts as Prometheus reads them (OpenMetrics text).
 
+mod asked;
 mod export;
 mod server;
 mod table;
 
+pub use asked::{Asked, ask};
 pub use export::{CONTENT_TYPE, Mounted, text};
 pub use server::Server;

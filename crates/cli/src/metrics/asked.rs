@@ -1,0 +1,67 @@
+//! Mounts that are asked beside each other: one whose daemon is stopped, or hangs, keeps none of the others from being told of.
+
+use super::Mounted;
+use crate::failure::Failure;
+use crate::live::Sample;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take before its mount is told to be down. It answers from memory, without its device.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A mount, and the answer that is waited for.
+pub struct Asked {
+    directory: PathBuf,
+    /// Whoever waits in the kernel for a daemon can't be called back: he is waited for, and nobody else is sent after him.
+    answer: Mutex<Option<Receiver<Result<Sample, Failure>>>>,
+}
+
+impl Asked {
+    /// A mount that was not asked yet.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory, answer: Mutex::default() }
+    }
+
+    fn answer(&self) -> MutexGuard<'_, Option<Receiver<Result<Sample, Failure>>>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self) {
+        let mut answer = self.answer();
+        if let Some(late) = answer.as_ref() {
+            // What was asked for earlier is of an earlier moment.
+            match late.try_recv() {
+                Err(TryRecvError::Empty) => return,
+                _ => *answer = None,
+            }
+        }
+        let (sender, receiver) = channel();
+        let directory = self.directory.clone();
+        let asking = thread::Builder::new().name("ask".to_owned());
+        // Without a thread there is no answer.
+        if asking.spawn(move || drop(sender.send(Sample::take(&directory)))).is_ok() {
+            *answer = Some(receiver);
+        }
+    }
+
+    /// What it says, if that comes in time.
+    fn sample(&self, until: Instant) -> Option<Sample> {
+        let mut answer = self.answer();
+        let sample = answer.as_ref()?.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        match sample {
+            Some(_) => *answer = None,
+            None => tracing::warn!(directory = %self.directory.display(), "the daemon does not answer"),
+        }
+        sample?.inspect_err(|failure| tracing::warn!("{failure}")).ok()
+    }
+}
+
+/// What all say at this moment.
+pub fn ask(mounts: &[Asked]) -> Vec<Mounted> {
+    mounts.iter().for_each(Asked::ask);
+    let until = Instant::now() + PATIENCE;
+    mounts.iter().map(|asked| Mounted::new(&asked.directory, asked.sample(until))).collect()
+}
