@@ -173,6 +173,9 @@ impl From<DeviceError> for Failure {
             (_, Some(io::ErrorKind::PermissionDenied)) => {
                 of(Cause::Permission).next(crate::permission::next_step(&error))
             }
+            (DeviceError::Create { .. }, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
+                of(Cause::Permission).next("nothing can be made there: choose another place")
+            }
             (_, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
                 of(Cause::Permission).next("it is read-only: mount it with -o ro, or choose another place")
             }
@@ -364,7 +367,7 @@ impl From<ControlError> for Failure {
                 Self::of(Cause::MountPoint, error).next("check the path")
             }
             ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                Self::of(Cause::Permission, error).next("ask as root, or as the user whose daemon it is")
+                Self::of(Cause::Permission, error).next(crate::permission::of_asking())
             }
             // It has died, and left its mount behind.
             ControlError::Open { ref source, .. } | ControlError::Failed { ref source, .. }

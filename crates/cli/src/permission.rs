@@ -20,6 +20,17 @@ pub fn next_step(error: &DeviceError) -> Cow<'static, str> {
     }
 }
 
+/// Who may ask a daemon, where the caller may not. The kernel lets nobody but the user of a daemon in, not even root, unless the mount allows
+/// others.
+pub fn of_asking() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => {
+            "it is another user's mount, without -o allow_other: ask as that user ('findmnt -o TARGET,OPTIONS' shows user_id)"
+        }
+        false => "ask as root, or as the user whose daemon it is",
+    }
+}
+
 const AS_SOMEBODY_ELSE: &str = "run it as the owner of the image, or as root";
 
 /// EPERM is about what a file is, EACCES about who asks.
@@ -31,6 +42,9 @@ fn is_about_the_file(error: &DeviceError) -> bool {
 fn of_opening(path: &Path, error: &DeviceError) -> Cow<'static, str> {
     let name = path.display();
     let Ok(metadata) = fs::metadata(path) else {
+        if rustix::process::geteuid().is_root() {
+            return of_asking().into();
+        }
         return "a directory above it may not be entered: run it as its owner, or as root".into();
     };
     let readable = File::open(path).is_ok();
