@@ -192,7 +192,7 @@ fn what_is_admitted_at_once_has_room_together() {
     let mut life = Life::begin(16384, None);
     while life.make(1) {}
     let files: Vec<Ino> = life.files.iter().map(|(ino, ..)| *ino).take(300).collect();
-    for (_, name, ..) in life.files.split_off(life.files.len() - 150) {
+    for (_, name, ..) in life.files.split_off(life.files.len() - 400) {
         let fs = life.fs.clone();
         life.run(async move { fs.unlink(ROOT, name.as_bytes()).await }).unwrap();
     }
