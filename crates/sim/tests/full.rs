@@ -160,7 +160,7 @@ fn live(node_bytes: u32, canary: Option<Canary>) -> Result<(), String> {
         }
         let filled = life.blocks() - left;
         assert!(
-            filled * 10 > (before - left) * 9,
+            filled * 20 > (before - left) * 17,
             "round {round}: {filled} of {} blocks in holes",
             before - left
         );

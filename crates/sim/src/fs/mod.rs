@@ -308,8 +308,10 @@ fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
         ..Options::default()
     };
     // Whoever fills a large filesystem block by block does nothing else all his life.
-    let round_blocks = if world.device.size_bytes() > IMAGE_BYTES { 4096 } else { options.round_blocks };
-    Options { round_blocks, ..options }
+    match world.device.size_bytes() > IMAGE_BYTES {
+        true => Options { place_ahead_blocks: options.place_ahead_blocks, ..Options::default() },
+        false => options,
+    }
 }
 
 fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorithm>) -> Arc<MemoryDevice> {
