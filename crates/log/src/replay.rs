@@ -82,7 +82,8 @@ impl Scan {
     }
 }
 
-/// Follows the chain from `start` as far as headers, payload checksums and links hold.
+/// Follows the chain from `start` as far as headers, payload checksums and links hold. `clean` is what the superblock says of the log
+/// ([`Reading::clean`]).
 pub async fn scan(
     device: &Arc<dyn Device>,
     geometry: Geometry,
