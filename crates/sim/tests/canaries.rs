@@ -63,7 +63,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         // Looked for over schedules, and by tests of the store: these take a thread that stops, or an end of the device, at one moment.
         LateRetry | SealAfterSuperblock => return None,
         // The same: a block must be written again while it is on its way to a place.
-        PlaceStale | TruncateBehind => return None,
+        PlaceStale | TruncateBehind | ForgetRecalled => return None,
         // A life that fills the image and empties every second hole of it shows it at once (`full`), a slow device after 128 seeds.
         ScatteredRoom => return None,
         // The search for what repairs break finds it, over images with a wrong space map.

@@ -94,11 +94,13 @@ pub enum Canary {
     PlaceStale,
     /// Take a submission for ended although a truncation has put back the size that it had to log.
     TruncateBehind,
+    /// Remember of the blocks in flight that truncations made dirty again only the last.
+    ForgetRecalled,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -140,6 +142,7 @@ impl Canary {
         Self::MapToRead,
         Self::PlaceStale,
         Self::TruncateBehind,
+        Self::ForgetRecalled,
     ];
 
     /// Its name: the variant's, in small letters with dashes.

@@ -25,7 +25,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
-use syncline_store::{Admission, Reservation};
+use syncline_store::{Admission, Canary, Reservation};
 
 /// Most extents that one transaction deletes.
 pub(super) fn extents_max(fs: &Filesystem) -> usize {
@@ -293,7 +293,8 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             data.dirty.zero_from(block, at);
             if data.in_flight.remove(block).is_some() {
                 // Others may be recalled already: whoever looks again takes all from the first of them on.
-                let first = data.recalled.as_deref().map_or(block, |first| block.min(*first));
+                let earlier = data.recalled.take().filter(|_| !fs.store.breaks(Canary::ForgetRecalled));
+                let first = earlier.map_or(block, |first| block.min(*first));
                 data.recalled = Some(Box::new(first));
             }
         }

@@ -156,13 +156,17 @@ pub fn some_change(world: &World, thread: u64, index: usize, own: &[usize], rand
             write(world, thread, file, places, append);
         }
         8 | 9 => {
-            let size = match random.random_range(0..4) {
-                0 => 0,
-                1 => random.random_range(0..=RECORDS_MAX),
-                2 => random.random_range(0..=len),
-                _ => random.random_range(0..=len) / BLOCK * BLOCK,
-            };
-            truncate(world, thread, file, size);
+            // Several in a row meet one submission.
+            for _ in 0..[1, 1, 2, 4][random.random_range(0..4)] {
+                let len = file.history.present().values.len();
+                let size = match random.random_range(0..4) {
+                    0 => 0,
+                    1 => random.random_range(0..=RECORDS_MAX),
+                    2 => random.random_range(0..=len),
+                    _ => random.random_range(0..=len) / BLOCK * BLOCK,
+                };
+                truncate(world, thread, file, size);
+            }
         }
         10 | 11 => {
             let keep_size = random.random();
