@@ -93,6 +93,18 @@ impl Holder {
         }
     }
 
+    /// True where nobody can be who has it, but a process that has ended: what it had open stays so until the device has answered its
+    /// last requests.
+    pub(super) fn is_left_over(&self) -> bool {
+        let nobody = match self {
+            Self::Unknown => true,
+            // The kernel itself may use it.
+            Self::Device { device } => !is_part_of_another(device) && !is_swap(device),
+            Self::Process { .. } | Self::Mount { .. } => false,
+        };
+        nobody && strangers::can_be_told()
+    }
+
     /// Who is behind a refusal.
     pub(super) fn of(refusal: &Refusal) -> Self {
         match refusal {
@@ -108,7 +120,8 @@ impl Holder {
     fn of_claimed(device: &Path) -> Self {
         let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
         let number = format!("{}:{}", libc::major(number), libc::minor(number));
-        let is_it = |mount: &MountEntry| mount.device == number;
+        // Some filesystems of several devices have a number of their own.
+        let is_it = |mount: &MountEntry| mount.device == number || Path::new(&mount.source) == device;
         if let Some(mount) = mounts().ok().and_then(|mounts| mounts.into_iter().rfind(is_it)) {
             let MountEntry { mount_point, filesystem_type, .. } = mount;
             return Self::Mount { filesystem_type, device: device.to_owned(), mount_point };
@@ -118,6 +131,18 @@ impl Holder {
         })
         .unwrap_or_else(|| Self::Device { device: device.to_owned() })
     }
+}
+
+/// True if a block device of the kernel's is made of this one: of RAID, LVM or encryption.
+fn is_part_of_another(device: &Path) -> bool {
+    let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
+    let holders = format!("/sys/dev/block/{}:{}/holders", libc::major(number), libc::minor(number));
+    fs::read_dir(holders).is_ok_and(|mut holders| holders.next().is_some())
+}
+
+fn is_swap(device: &Path) -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swaps.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(device))
 }
 
 /// Who holds a lock on what the kernel calls `place`.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How long, where it is certain that no process has it: flushes that take a minute are survived.
+const LEFT_WAIT: Duration = Duration::from_secs(90);
 
 /// Why something can't be opened.
 pub(super) enum Refusal {
@@ -31,14 +33,28 @@ pub(super) enum Refusal {
 /// Opens, locks and probes something that exists.
 pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
     let started = Instant::now();
+    let mut told = false;
     loop {
-        match try_open(path, options) {
-            Err(Refusal::Locked(_) | Refusal::Claimed(_)) if started.elapsed() < LOCK_WAIT => {
-                sleep(Duration::from_millis(10))
-            }
-            Err(refusal) => return Err(tell(path, refusal)),
+        let refusal = match try_open(path, options) {
             Ok(opened) => return Ok(opened),
+            Err(failed @ Refusal::Failed(_)) => return Err(tell(path, failed)),
+            Err(refusal) => refusal,
+        };
+        if started.elapsed() < LOCK_WAIT {
+            sleep(Duration::from_millis(10));
+            continue;
         }
+        let holder = Holder::of(&refusal);
+        if started.elapsed() > LEFT_WAIT || !holder.is_left_over() {
+            return Err(DeviceError::in_use(path, holder));
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(
+                path = %path.display(),
+                "no process has it: waiting for the device to answer what a process that ended had asked it for"
+            );
+        }
+        sleep(Duration::from_millis(100));
     }
 }
 

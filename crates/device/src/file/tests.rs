@@ -4,6 +4,7 @@ use super::*;
 use crate::{DeviceExt, block_on};
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -251,6 +252,32 @@ fn one_writer_or_many_readers() {
     assert!(is_in_use(OpenOptions::default()));
     drop((first, second));
     open(&path, OpenOptions::default());
+}
+
+/// What a process that ended had asked a device for keeps its files open. So does a mapping, and no process has a descriptor.
+#[test]
+fn what_no_process_has_is_waited_for() {
+    if !super::strangers::can_be_told() {
+        return eprintln!("skipped: only root sees that no process has it");
+    }
+    let (_place, path) = image();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    assert!(super::lock::lock(&file, false, &super::loops::WHOLE).unwrap());
+    // SAFETY: a mapping of the file that nobody looks at.
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    drop(file);
+    let (map, started) = (map as usize, Instant::now());
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2500));
+        // SAFETY: it is the mapping made above.
+        assert_eq!(unsafe { libc::munmap(map as *mut libc::c_void, 4096) }, 0);
+    });
+    FileDevice::open(&path, OpenOptions::default()).unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(2), "it was held until then");
+    ends.join().unwrap();
 }
 
 const CHILD_PATH: &str = "SYNCLINE_TEST_LOCKED_IMAGE";
