@@ -6,6 +6,7 @@ mod parents;
 mod repair;
 mod repair_crash;
 mod repair_keeps;
+mod repair_maps;
 mod repair_nodes;
 mod repair_shared;
 mod sound;

@@ -35,7 +35,9 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
         let done = block_on(repair(any, spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
         assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
         let events = recording.events();
-        assert!(events.len() > 8, "{}: a repair writes", kind.name());
+        // A page of the space map is put back where it was.
+        let least = if *kind == FindingKind::SpaceMapDamaged { 2 } else { 9 };
+        assert!(events.len() >= least, "{}: a repair writes", kind.name());
         let positions = events.len();
         let mut images = CrashImages::new(&base, events, 7);
         for position in 0..=positions {

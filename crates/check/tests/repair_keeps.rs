@@ -2,7 +2,9 @@
 
 use crate::common::damages::{edit_quota, limit, open_read_only, take_snapshot};
 use crate::common::survey::{assert_kept, survey, survey_for_reading, survey_of};
-use crate::common::{BadBlock, edit_inode, examine, expect, extents, items, plant, rot, sample, spawn};
+use crate::common::{
+    BadBlock, edit_inode, examine, expect, extents, items, leaf_of, plant, rot, sample, spawn,
+};
 use std::sync::Arc;
 use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, format_device};
@@ -214,6 +216,7 @@ fn hopeless() -> Arc<MemoryDevice> {
     // What the snapshot keeps can't be known any more; it can still be mounted.
     let snapshots = block_on(syncline_store::Store::snapshots(&open_read_only(&device)));
     rot(&device, snapshots[0].space.page.addr);
+    rot(&device, leaf_of(&device, snapshots[0].tree));
     device
 }
 

@@ -209,6 +209,13 @@ pub fn decode_index(
     Ok((entries, used))
 }
 
+/// Which page this is, and how many blocks are in use under it, going by what it says of itself; `None` if it is none that lies here.
+pub fn claimed_page(block: &[u8], addr: BlockAddr) -> Option<(PageId, u64)> {
+    let is_one = block.len() == BLOCK_BYTES && block[..LEVEL] == MAGIC && u64_at(block, ADDRESS) == addr;
+    let level = u8::try_from(u32_at(block.get(..BODY)?, LEVEL)).ok()?;
+    is_one.then(|| (PageId { level, index: u64_at(block, INDEX) }, u64_at(block, USED)))
+}
+
 /// Checks everything that pages of both kinds have in common; the used blocks that the page claims.
 fn check_header(block: &[u8], id: PageId, pointer: Pointer) -> Result<u64, FormatError> {
     if block.len() != BLOCK_BYTES {

@@ -1,8 +1,10 @@
-//! Inner nodes that are lost, found again by what lies below them, and put back byte for byte.
+//! Inner nodes that are lost, found again by what lies below them, and put back byte for byte; `pages` does it with those of space maps.
 //!
 //! Where the children of a lost node lie, what is left of it says; for the rest all blocks are looked through in which nodes can lie.
 //! What is put back has the checksum that the node above, or the superblock, has for it ([`regrow`]), so it is what was there, and
 //! may be written in place as the identical rewrites of rule R5 are: a crash on the way leaves the block as lost as it was.
+
+mod pages;
 
 use crate::{Salvaged, Snapshot, Store, StoreError};
 use std::collections::{BTreeSet, HashSet};
@@ -22,12 +24,12 @@ const ITEMS_EACH: usize = 4096;
 /// Lost nodes looked at, so that an image made for it can't keep a repair busy for ever.
 const TRIES_MAX: usize = 10_000;
 
-/// A node that was put back.
+/// A node of a tree, or a page of a space map, that was put back.
 #[derive(Clone, Debug)]
 pub struct Regrown {
     /// Where it lies.
     pub addr: BlockAddr,
-    /// Its level.
+    /// Its level in its tree or map.
     pub level: u8,
     /// The blocks of it that were written: those that did not hold what they should.
     pub blocks: Vec<BlockAddr>,
@@ -121,7 +123,7 @@ impl Store {
         });
     }
 
-    /// The first of these nodes' blocks that something else has as well, which can't be in an image that only rotted. With
+    /// The first of these nodes' and pages' blocks that something else has as well, which can't be in an image that only rotted. With
     /// `and_nodes` other nodes count: in a store that has not got these ones.
     pub async fn contested(
         &self,

@@ -4,7 +4,7 @@
 //! The rule: what a mount could read before, it reads after, byte for byte; or the repair refuses, names the reason, and has
 //! changed nothing.
 //!
-//! [`repair`] first runs a check. `inner` puts back inner nodes that follow from what lies below them. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
+//! [`repair`] first runs a check. `put_back` puts back inner nodes and pages of space maps that follow from the rest. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
 //! by itself (`object`), brings names and inodes together (`names`) and so gathers a set of changed items; `apply` writes the tree and
 //! the space map that follow from them. All of that goes to an `overlay`, which keeps it from the image. A check of the overlay
 //! decides whether another pass is needed, and what is said in the end; `compare` holds it against the image as a mount shows it.
@@ -15,7 +15,6 @@
 mod apply;
 mod compare;
 mod flaw;
-mod inner;
 mod losses;
 mod names;
 mod object;
@@ -23,6 +22,7 @@ mod objects;
 mod overlay;
 mod parents;
 mod planner;
+mod put_back;
 mod quotas;
 mod rooms;
 mod shared;
@@ -181,7 +181,7 @@ struct Work {
     /// The same, and what each later pass needs of the one before.
     used: Option<BlockSet>,
     moved: Moved,
-    /// Blocks of inner nodes that were put back.
+    /// Blocks of inner nodes and pages of space maps that were put back.
     put_back: BTreeSet<u64>,
     accept_loss: bool,
     flaw: Option<Flaw>,
@@ -207,7 +207,7 @@ impl Work {
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Option<Report>, Stopped> {
         let mut report: Option<Report> = None;
-        if self.inner_nodes(repair).await? {
+        if self.put_back(repair).await? {
             let after = check(self.over(), self.spawn.clone(), tell).await?;
             if !after.needs_mending() {
                 self.verify().await?;

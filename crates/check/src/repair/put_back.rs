@@ -1,16 +1,16 @@
-//! Inner nodes of the tree that are lost, put back where they were.
+//! Inner nodes of trees and pages of space maps that are lost, put back where they were.
 //!
-//! What is put back is what was there, byte for byte, as the checksum above it says; so it goes where it was, which mends it for every
-//! snapshot that has the same node, and nothing else has to be written.
+//! What is put back is what was there, byte for byte, as the checksum of whatever points to it says; so it goes where it was, which mends
+//! it for every snapshot that has the same node or page, and nothing else has to be written.
 
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::repair::flaw::Flaw;
 use crate::repair::{Repair, Stopped, Work};
-use syncline_store::{Store, StoreError, read_snapshots};
+use syncline_store::{Regrown, Store, StoreError, read_snapshots};
 
 impl Work {
     /// Puts back all it can. True if that is any.
-    pub(super) async fn inner_nodes(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
+    pub(super) async fn put_back(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
         if self.flaw == Some(Flaw::InnerNodesGoAway) {
             return Ok(false);
         }
@@ -22,7 +22,17 @@ impl Work {
             Err(_) => return Ok(false),
         };
         let snapshots = read_snapshots(&self.over()).await.map(|(_, entries)| entries).unwrap_or_default();
-        let regrown = store.regrow_nodes(&salvaged, &snapshots).await?;
+        let mut regrown = store.regrow_nodes(&salvaged, &snapshots).await?;
+        for node in &regrown {
+            let text = format!("a node of level {}", node.level);
+            self.tell_put_back(repair, FindingKind::NodeDamaged, node, text, "the nodes below it");
+        }
+        let pages = store.regrow_pages(&salvaged, &snapshots).await?;
+        for page in &pages {
+            let text = format!("a page of level {} of a space map", page.level);
+            self.tell_put_back(repair, FindingKind::SpaceMapDamaged, page, text, "what is in use");
+        }
+        regrown.extend(pages);
         if regrown.is_empty() {
             return Ok(false);
         }
@@ -31,27 +41,28 @@ impl Work {
         for ((store, salvaged), and_nodes) in [((store, salvaged), false), (before, true)] {
             if let Some(block) = store.contested(&salvaged, &snapshots, &regrown, and_nodes).await {
                 let why = format!(
-                    "a node of the tree belongs to block {block}, where something else lies that would be lost"
+                    "what is lost in block {block} could be put back, but something else lies there, which would be lost"
                 );
                 return Err(Stopped::Refused(why));
             }
         }
-        for node in &regrown {
-            self.put_back.extend(&node.blocks);
-            if repair.changes.len() == FINDINGS_MAX {
-                repair.changes_dropped += 1;
-                continue;
-            }
-            repair.changes.push(Finding {
-                kind: FindingKind::NodeDamaged,
-                object: None,
-                block: Some(node.addr),
-                text: format!(
-                    "a node of level {} → the same bytes again, which follow from the nodes below it",
-                    node.level
-                ),
-            });
-        }
         Ok(true)
+    }
+
+    fn tell_put_back(
+        &mut self,
+        repair: &mut Repair,
+        kind: FindingKind,
+        what: &Regrown,
+        text: String,
+        source: &str,
+    ) {
+        self.put_back.extend(&what.blocks);
+        if repair.changes.len() == FINDINGS_MAX {
+            repair.changes_dropped += 1;
+            return;
+        }
+        let text = format!("{text} → the same bytes again, which follow from {source}");
+        repair.changes.push(Finding { kind, object: None, block: Some(what.addr), text });
     }
 }

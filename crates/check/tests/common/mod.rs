@@ -14,9 +14,11 @@ use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions,
 use syncline_check::{FindingKind, Report, check};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::InodeItem;
-use syncline_format::superblock::Superblock;
+use syncline_format::node::Node;
+use syncline_format::superblock::{Pointer, Superblock, TreeRoot};
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 use syncline_store::{Store, StoreOptions, Transaction, read_superblocks};
+use syncline_tree::{Tree, TreeError};
 
 pub const SIZE: u64 = 64 << 20;
 
@@ -129,6 +131,19 @@ pub fn edit_superblock(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Superb
     for addr in superblock.geometry.superblock_copies(slots.slot) {
         block_on(device.write_at(addr * BLOCK_BYTES as u64, vec![block.clone()])).unwrap();
     }
+}
+
+/// A leaf of a tree of the image.
+pub fn leaf_of(device: &Arc<MemoryDevice>, root: TreeRoot) -> u64 {
+    let any: Arc<dyn Device> = device.clone();
+    let geometry = block_on(read_superblocks(&any)).unwrap().superblock.geometry;
+    let tree = Tree::new(syncline_device::FlushTracker::new(any), geometry, 1 << 20);
+    let mut leaf = None;
+    let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
+        leaf = leaf.or((node.unwrap().level() == 0).then_some(pointer.addr));
+    };
+    block_on(tree.walk(root, &mut visit));
+    leaf.expect("every tree has one")
 }
 
 /// Flips a bit of a block.
