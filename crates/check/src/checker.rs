@@ -144,7 +144,7 @@ async fn check_snapshot(
             report.block(FindingKind::SpaceMapDamaged, addr, detail.to_string());
             return Ok(report);
         }
-        Err(StoreError::Unusable(text)) => {
+        Err(StoreError::Damaged(text) | StoreError::Unusable(text)) => {
             report.add(FindingKind::SpaceMapDamaged, None, None, text.to_string());
             return Ok(report);
         }

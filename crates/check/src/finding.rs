@@ -151,7 +151,7 @@ pub struct Finding {
 
 impl FindingKind {
     /// Damage to file data and to snapshots, which a repair leaves alone.
-    pub(crate) fn is_left_alone(self) -> bool {
+    pub fn is_left_alone(self) -> bool {
         matches!(self, Self::DataDamaged | Self::DataUnreadable | Self::SnapshotDamaged)
     }
 }

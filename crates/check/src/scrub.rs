@@ -3,7 +3,7 @@
 //! A scrub reads the superblock copies, the space map, each tree node and each block of file data of the newest state from
 //! the device, then those of each snapshot that it has not read yet. It goes through the items a piece at a time, each with a
 //! pin of its own, so that blocks freed meanwhile are neither a false alarm nor kept from being reused for long. What is on its
-//! way to the device is served from memory and so is right by itself. The log is not read: recovery verifies it before it believes it.
+//! way to the device is served from memory and so is right by itself. What is damaged is told of everybody who has it. The log is not read: recovery verifies it before it believes it.
 
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::printable;
@@ -17,7 +17,7 @@ use syncline_device::{Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockRun, Key, Kind};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
 use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable};
 
@@ -301,8 +301,7 @@ impl Scrub {
         self.count(fresh * node_bytes);
         self.state.lock().report.nodes += fresh;
         for node in unreadable {
-            // What the newest state has too was told of there.
-            if !part.bad.insert(node.addr) || verified.insert(BlockRun::new(node.addr, 1)).is_empty() {
+            if !part.bad.insert(node.addr) {
                 continue;
             }
             let object = node.first.map(|key| key.object).filter(|object| *object > 0);
@@ -315,7 +314,10 @@ impl Scrub {
                 && store.geometry().contains(extent.run())
             {
                 for extent in fresh_parts(extent, verified) {
-                    self.extent(&store, key.object, &extent, part).await;
+                    // Whoever shares what is damaged is told of as well.
+                    for block in self.extent(&store, key.object, &extent, part).await {
+                        verified.forget(block);
+                    }
                     self.pace().await?;
                 }
             }
@@ -326,7 +328,14 @@ impl Scrub {
         Ok(next.filter(|_| !complete))
     }
 
-    async fn extent(&self, store: &Arc<Store>, object: u64, extent: &Extent, part: &mut Part) {
+    /// Verifies data; the blocks that are damaged.
+    async fn extent(
+        &self,
+        store: &Arc<Store>,
+        object: u64,
+        extent: &Extent,
+        part: &mut Part,
+    ) -> Vec<BlockAddr> {
         self.count(extent.run().len_bytes());
         self.state.lock().report.data_blocks += extent.run().blocks;
         if let Ok(bytes) = store.read_data(extent.run(), &extent.checksums).await {
@@ -335,9 +344,11 @@ impl Scrub {
             {
                 let text = format!("blocks from {} on of the file: {error}", extent.file_block);
                 part.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+                return vec![extent.addr];
             }
-            return;
+            return Vec::new();
         }
+        let mut damaged = Vec::new();
         for (index, checksum) in (0..).zip(&extent.checksums) {
             let block = BlockRun::new(extent.addr + index, 1);
             let Err(error) = store.read_data(block, &[*checksum]).await else { continue };
@@ -347,7 +358,9 @@ impl Scrub {
             };
             let text = format!("block {} of the file: {error}", extent.file_block + index);
             part.found(kind, Some(object), Some(block.start), text);
+            damaged.push(block.start);
         }
+        damaged
     }
 
     /// Waits while more was read than the rate allows.

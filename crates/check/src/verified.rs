@@ -35,6 +35,14 @@ impl Verified {
         }
         fresh
     }
+
+    /// Lets a block be new again.
+    pub(crate) fn forget(&mut self, block: u64) {
+        if let Some(page) = self.0.as_mut().and_then(|pages| pages.get_mut(&(block / PAGE_BLOCKS))) {
+            let within = (block % PAGE_BLOCKS) as usize;
+            page[within / 64] &= !(1_u64 << (within % 64));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -49,6 +57,8 @@ mod tests {
         let ends = [BlockRun::new(PAGE_BLOCKS - 2, 1), BlockRun::new(PAGE_BLOCKS + 1, 1)];
         assert_eq!(verified.insert(all), ends);
         assert!(verified.insert(all).is_empty());
+        verified.forget(PAGE_BLOCKS);
+        assert_eq!(verified.insert(all), [BlockRun::new(PAGE_BLOCKS, 1)]);
         let mut nothing = Verified::new(false);
         assert_eq!((nothing.insert(all), nothing.insert(all)), (vec![all], vec![all]));
     }

@@ -244,6 +244,7 @@ impl From<StoreError> for Failure {
             StoreError::Snapshot(SnapshotError::OtherSize { .. }) => Self::usage(error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
+            StoreError::Damaged(_) => Self::of(Cause::Damaged, error),
             StoreError::Unusable(_) => Self::of(Cause::NotAnImage, error),
         }
     }
@@ -406,6 +407,7 @@ mod tests {
     fn classes_follow_the_cause() {
         let code = |failure: Failure| failure.code();
         assert_eq!(code(DeviceError::InUse { path: "x".into(), holder: Holder::Unknown.into() }.into()), 3);
+        assert_eq!(code(StoreError::Damaged("a hole in the log".into()).into()), 4);
         assert_eq!(code(StoreError::Unusable("no image".into()).into()), 5);
         assert_eq!(code(MountError::NotEmpty { path: PathBuf::from("x") }.into()), 6);
         assert_eq!(code(MountError::NoFuseDevice.into()), 7);

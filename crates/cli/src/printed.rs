@@ -50,6 +50,17 @@ pub fn one_line(what: impl fmt::Display) -> String {
     escape(&what.to_string(), |_| false)
 }
 
+/// A number of things, by their names for one and for several.
+pub fn several(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
+/// What is said of batches of the log that recovery leaves out.
+pub fn left_out(batches: u64) -> String {
+    let batches = several(batches, "batch is", "batches are");
+    format!("the end of the log is not whole: {batches} left out, torn by the crash or rotten")
+}
+
 /// The bytes of a name in one line; what is no text stays as it is.
 pub fn name(bytes: &[u8]) -> Vec<u8> {
     escape_bytes(bytes, |_| false)

@@ -100,8 +100,12 @@ fn damage_of_a_block_that_only_a_snapshot_has_is_found() {
 }
 
 #[test]
-fn damage_that_the_newest_state_shares_is_told_once() {
+fn damage_that_several_states_share_is_told_of_each() {
     let (report, block) = scrubbed(|world| world.flip(&block_of(2, BLOCKS - 1)));
-    let [finding] = &report.findings[..] else { panic!("one finding, not {:?}", report.findings) };
-    assert_eq!((finding.kind, finding.block), (FindingKind::DataDamaged, Some(block)));
+    let found: Vec<_> = report.findings.iter().map(|finding| (finding.kind, finding.block)).collect();
+    assert_eq!(
+        found,
+        [(FindingKind::DataDamaged, Some(block)), (FindingKind::SnapshotDamaged, Some(block))],
+        "{report:?}"
+    );
 }

@@ -32,6 +32,9 @@ pub enum StoreError {
     /// What is free stays with the image file.
     #[error("the image file keeps the room that it was made with")]
     KeepsRoom,
+    /// The image is damaged beyond one block; the text says how and what to do.
+    #[error("{0}")]
+    Damaged(std::sync::Arc<str>),
     /// The image can't be used; the text says what is wrong and what to do.
     #[error("{0}")]
     Unusable(std::sync::Arc<str>),
@@ -56,7 +59,12 @@ impl From<syncline_space::SpaceError> for StoreError {
             SpaceError::Device(error) => Self::Device(error),
             SpaceError::Corrupt { addr, source, .. } => Self::Corrupt { addr, detail: source },
             SpaceError::NoSpace { .. } => Self::NoSpace,
-            other => Self::Unusable(format!("{other}; run 'syncline check'").into()),
+            SpaceError::OwnPageFree { .. } | SpaceError::RootLevel { .. } => {
+                Self::Damaged(format!("{error}; run 'syncline check'").into())
+            }
+            SpaceError::TooLarge { .. } | SpaceError::AlreadyPersisted { .. } => {
+                Self::Unusable(error.to_string().into())
+            }
         }
     }
 }

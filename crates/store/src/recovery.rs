@@ -278,7 +278,7 @@ pub(crate) async fn load_space(
     if named != used {
         let text =
             format!("the space map names {named} blocks, the superblock says {used}; run 'syncline check'");
-        return Err(StoreError::Unusable(text.into()));
+        return Err(StoreError::Damaged(text.into()));
     }
     Ok(space)
 }
@@ -308,7 +308,7 @@ fn refuse_contradiction(
         report.notes.push(text);
         return Ok(());
     }
-    Err(StoreError::Unusable(
+    Err(StoreError::Damaged(
         format!("{text}; mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on without what followed").into(),
     ))
 }

@@ -3,6 +3,7 @@
 use super::image;
 use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
+use crate::printed::{left_out, several};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -171,7 +172,11 @@ fn print_report(image: &Path, report: &Report) {
     print_findings(&report.findings, report.findings_dropped);
     print_summary(image, report);
     if !report.is_clean() {
-        let read = match image::can_be_read(image) {
+        let readable = image::can_be_read(image);
+        if report.findings.iter().all(|finding| finding.kind.is_left_alone()) && !report.incomplete {
+            return say!("{}: {}", image.display(), next_step(report, readable));
+        }
+        let read = match readable {
             true => "mount it with -o ro to save what can be read",
             false => "as it is, no mount can show anything of it",
         };
@@ -198,12 +203,18 @@ fn print_summary(image: &Path, report: &Report) {
         say!("{image}: clean ({read})");
         if !report.clean_unmount {
             let batches = report.batches_replayed;
-            say!("{image}: it was not unmounted: the next mount replays its log, {batches} batches");
+            say!(
+                "{image}: it was not unmounted: the next mount replays its log, {}",
+                several(batches, "batch", "batches")
+            );
+        }
+        if report.batches_discarded > 0 {
+            say!("{image}: {}", left_out(report.batches_discarded));
         }
         return;
     }
-    let errors = report.findings.len() as u64 + report.findings_dropped;
-    say!("{image}: {errors} errors ({read})");
+    let errors = several(report.findings.len() as u64 + report.findings_dropped, "error", "errors");
+    say!("{image}: {errors} ({read})");
     if report.incomplete {
         say!("{image}: parts could not be read, so not everything was compared");
     }
@@ -221,12 +232,12 @@ fn print_repair(path: &Path, repair: &Repair) {
         return;
     }
     if repair.dry_run && changes > 0 {
-        say!("{image}: {changes} changes would be made; nothing was written");
+        say!("{image}: {} would be made; nothing was written", several(changes, "change", "changes"));
         return;
     }
     let last = repair.after.as_ref().unwrap_or(&repair.before);
     if changes > 0 {
-        say!("{image}: {changes} changes were made");
+        say!("{image}: made {}", several(changes, "change", "changes"));
     }
     if !last.is_clean() {
         say!("{image}: what is left:");

@@ -7,6 +7,7 @@ use super::image;
 use super::mount_options::MountChoices;
 use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::left_out;
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
@@ -333,11 +334,7 @@ fn tell(image: &Path, report: &RecoveryReport) {
         note!("syncline: {}: {note}", image.display());
     }
     if report.discarded_batches > 0 {
-        let discarded = report.discarded_batches;
-        note!(
-            "syncline: {}: the last {discarded} batches of the log are not whole and are left out: the crash tore them, or they have rotted",
-            image.display()
-        );
+        note!("syncline: {}: {}", image.display(), left_out(report.discarded_batches));
     }
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
 }

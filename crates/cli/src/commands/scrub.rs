@@ -2,6 +2,7 @@
 
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -153,7 +154,8 @@ fn print(directory: &Path, report: &Value) {
     let directory = directory.display();
     let damaged = findings(report).count() as u64 + number("findings_dropped");
     let how = if report["cancelled"] == Value::Bool(true) { "interrupted, " } else { "" };
-    let what = if damaged == 0 { "nothing is damaged".to_owned() } else { format!("{damaged} errors") };
+    let what =
+        if damaged == 0 { "nothing is damaged".to_owned() } else { several(damaged, "error", "errors") };
     say!(
         "{directory}: {how}{what} ({} tree nodes, {} data blocks, {} read in {:.1} s)",
         number("nodes"),
@@ -162,10 +164,30 @@ fn print(directory: &Path, report: &Value) {
         number("milliseconds") as f64 / 1000.0
     );
     if damaged > 0 {
-        say!(
-            "{directory}: reading what is damaged fails; restore it from a backup, then unmount and run 'syncline check --repair'"
+        say!("{directory}: {}", next_step(report));
+    }
+}
+
+/// What to do about what was found: data and snapshots no repair mends.
+fn next_step(report: &Value) -> String {
+    let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
+    let (data, snapshot) = (["data-damaged", "data-unreadable"], ["snapshot-damaged"]);
+    let any = |names: &[&str]| findings(report).any(|finding| is(finding, names));
+    let mut steps = Vec::new();
+    if any(&data) {
+        steps.push(
+            "restore these files from a backup, or from a snapshot in which they are whole, or delete them",
         );
     }
+    if any(&snapshot) {
+        steps.push(
+            "save what can be read of the damaged snapshots, and delete them ('syncline snapshot delete')",
+        );
+    }
+    if findings(report).any(|finding| !is(finding, &data) && !is(finding, &snapshot)) {
+        steps.push("unmount and run 'syncline check --repair'");
+    }
+    format!("reading what is damaged fails: {}", steps.join("; "))
 }
 
 fn text(value: &Value) -> &str {
