@@ -122,6 +122,33 @@ fn fstrim_works_and_strangers_may_not() {
     ground.end();
 }
 
+/// Nothing else is written any more that would end the wait for one more superblock.
+#[test]
+fn what_was_freed_last_is_discarded_at_rest_and_at_the_end() {
+    skip_if!(no_fuse());
+    for options in ["discard=punch,commit=1", "discard=punch"] {
+        let mut ground = Ground::with(&["-o", options]);
+        skip_if!(no_holes(&ground.place));
+        let image = ground.place.image();
+        fs::write(ground.path("gone"), contents(2, 60 * MIB)).unwrap();
+        syncline_fuse::control::sync(&ground.path("")).unwrap();
+        let before = taken(&image);
+        fs::remove_file(ground.path("gone")).unwrap();
+        if options.contains("commit") {
+            eventually("discarding 60 MiB", || taken(&image) < before - 55 * MIB);
+            let stats = || ground.mount.as_ref().unwrap().stats();
+            let checkpoints = || stats()["store"]["checkpoints"].as_u64().unwrap();
+            let settled = checkpoints();
+            std::thread::sleep(std::time::Duration::from_secs(3));
+            assert_eq!(checkpoints(), settled, "it rests");
+            assert_eq!(stats()["store"]["discards_failed"], 0);
+        }
+        ground.remount();
+        assert!(taken(&image) < before - 55 * MIB, "{options}: {} of {before}", taken(&image));
+        ground.end();
+    }
+}
+
 #[test]
 fn what_becomes_free_is_discarded_in_the_background() {
     skip_if!(no_fuse());

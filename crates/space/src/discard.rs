@@ -5,7 +5,7 @@
 //! is to turn to if both copies of the newest are lost. Writers may overwrite that; on purpose it is not destroyed: such a block
 //! waits for one more superblock.
 
-use crate::bits::{sorted_and_joined, split_by};
+use crate::bits::{blocks_of, sorted_and_joined, split_by};
 use crate::space::Space;
 use syncline_format::BlockRun;
 
@@ -60,6 +60,11 @@ impl Space {
     /// Nobody wants to know any more what becomes free.
     pub fn forget_freed(&self) {
         self.lock().discards.waiting = None;
+    }
+
+    /// How many blocks the generation of the newest superblock freed: they wait for one more.
+    pub fn discards_waiting(&self) -> u64 {
+        blocks_of(&self.lock().discards.fresh)
     }
 
     /// What became free since this was called last, in order of address. Some of it may be in use again, or have to wait.

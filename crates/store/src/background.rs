@@ -202,7 +202,8 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         if is_due || strong.checkpoint_due.load(Ordering::Acquire) {
             // Before it begins: its own end takes back what is asked for meanwhile, and whoever asks after that waits for another.
             strong.checkpoint_due.store(false, Ordering::Release);
-            let failed = strong.checkpoint().await.is_err();
+            let done = if is_due { strong.checkpoint_at_rest().await } else { strong.checkpoint().await };
+            let failed = done.is_err();
             (due, is_due) = (None, false);
             if failed {
                 drop(strong);

@@ -508,6 +508,9 @@ impl Store {
     /// The last checkpoint, at unmount: afterwards nothing is left to replay, and nothing can be changed. One that ended well is done, whoever
     /// asks for it again.
     pub async fn close(&self) -> Result<(), StoreError> {
+        if self.health.writable().is_ok() && self.begun.load(Ordering::Acquire) {
+            self.discard_at_the_end().await;
+        }
         self.closing.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
         // The background ends: who waits for it would wait for ever if this fails.

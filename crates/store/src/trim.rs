@@ -15,11 +15,16 @@ const BATCH_BLOCKS: u64 = 4096;
 /// Most discards on their way at a time.
 const BATCH_DISCARDS: usize = 64;
 
+/// How much has to wait for one more superblock before one is written for its sake: 1 MiB, more than such a checkpoint frees itself.
+const WORTH_BLOCKS: u64 = 256;
+
 /// What is known of discards.
 #[derive(Default)]
 pub(crate) struct Discarding {
     /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
     pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
+    /// Held by whoever discards what became free, so that it has all been when another has done so.
+    sweep: syncline_sync::asynchronous::Mutex<()>,
     /// The device failed one; the background leaves it at that.
     given_up: AtomicBool,
 }
@@ -57,6 +62,7 @@ impl Store {
 
     /// Discards what became free since this was done last.
     async fn discard_freed(&self) -> Result<(), StoreError> {
+        let _sweep = self.discarding.sweep.lock().await;
         if self.breaks(Canary::DiscardEarly) {
             for run in self.space.freed_too_early() {
                 self.device().discard_at(run.offset_bytes(), run.len_bytes()).await?;
@@ -79,6 +85,44 @@ impl Store {
             self.discard_batch(batch).await.1?;
         }
         Ok(())
+    }
+
+    /// True if enough was freed by the newest superblock that one more should be written, so that it can be discarded.
+    fn wants_superblock(&self) -> bool {
+        self.options.discard && self.space.discards_waiting() >= WORTH_BLOCKS
+    }
+
+    /// A checkpoint of a filesystem that may have come to rest: what it freed last would wait for ever for another one.
+    pub(crate) async fn checkpoint_at_rest(&self) -> Result<(), StoreError> {
+        let before = self.superblock.read().generation;
+        self.checkpoint().await?;
+        if self.superblock.read().generation == before && self.wants_superblock() {
+            let mut state = self.checkpoint.lock().await;
+            self.run_checkpoint(&mut state, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Discards what was freed, as far as the device takes it: nobody will know of it any more.
+    pub(crate) async fn discard_at_the_end(&self) {
+        let done = async {
+            if self.options.discard && self.device().discards() && !self.given_up() {
+                self.checkpoint().await?;
+                if self.wants_superblock() {
+                    let mut state = self.checkpoint.lock().await;
+                    self.run_checkpoint(&mut state, false).await?;
+                }
+                self.discard_freed().await?;
+            }
+            Ok::<_, StoreError>(())
+        };
+        if let Err(error) = done.await {
+            tracing::warn!("not all that was freed was discarded before the end: {error}");
+        }
+    }
+
+    fn given_up(&self) -> bool {
+        self.discarding.given_up.load(Ordering::Acquire)
     }
 
     async fn checkpoint_twice(&self) -> Result<(), StoreError> {
