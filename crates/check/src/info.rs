@@ -43,6 +43,9 @@ pub struct Info {
     pub clean: bool,
     /// Log batches after the last checkpoint, which the next mount replays.
     pub log_batches: u64,
+    /// Why the log ends before its end, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_damaged: Option<String>,
     /// Copies of superblocks that are damaged.
     pub superblocks_damaged: u64,
 }
@@ -54,7 +57,10 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let scan =
         syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log, superblock.clean)
             .await;
-    let log_batches = scan.map_err(syncline_store::StoreError::from)?.batches.len() as u64;
+    let scan = scan.map_err(syncline_store::StoreError::from)?;
+    let log_damaged = scan
+        .contradiction
+        .map(|later| format!("batch {} is missing, and batch {} was there", scan.end.seq, later.seq));
     Ok(Info {
         format_version: FORMAT_VERSION,
         uuid: uuid::Uuid::from_bytes(superblock.uuid).to_string(),
@@ -72,7 +78,8 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         parent_pointers: superblock.has_parent_pointers(),
         created_seconds: superblock.created_ns / 1_000_000_000,
         clean: superblock.clean,
-        log_batches,
+        log_batches: scan.batches.len() as u64,
+        log_damaged,
         superblocks_damaged: slots.damaged.len() as u64,
     })
 }

@@ -3,6 +3,7 @@
 use super::image;
 use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +49,11 @@ fn print(info: &Info) {
     let dirty = "not unmounted: the next mount replays the log";
     say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
     say!("state         {}", if info.clean { clean } else { dirty });
+    if let Some(what) = &info.log_damaged {
+        say!("damaged       the log: {what}; 'syncline check' tells more");
+    }
     if info.superblocks_damaged > 0 {
-        say!("damaged       {} copies of superblocks; 'syncline check' tells more", info.superblocks_damaged);
+        let copies = several(info.superblocks_damaged, "copy of a superblock", "copies of superblocks");
+        say!("damaged       {copies}; 'syncline check' tells more");
     }
 }
