@@ -162,6 +162,7 @@ impl From<rustix::io::Errno> for Failure {
 }
 
 /// A mount that its daemon has left behind.
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
@@ -382,6 +383,10 @@ impl From<ControlError> for Failure {
             ControlError::Failed { ref source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 Self::of(Cause::Permission, error)
                     .next("mount it for writing; if it was, 'syncline stats' says why it turned read-only")
+            }
+            ControlError::Failed { ref source, .. } if source.raw_os_error() == Some(EIO) => {
+                Self::of(Cause::Device, error)
+                    .next("the device failed, or the host of the image file is full: the daemon's messages name it ('-o log=FILE')")
             }
             ControlError::Unknown { .. } => {
                 Self::new(error).next("unmount, and mount again with this version of the program")

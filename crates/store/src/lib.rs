@@ -70,6 +70,7 @@ pub use recovery::{Ignored, Recovered, RecoveryReport};
 pub use regrow::Regrown;
 pub use reserve::Reservation;
 pub use salvage::{Salvaged, Unreadable};
+pub use shrink::require_shrinkable;
 pub use slots::{ReadSlots, read_superblocks};
 pub use snapshots::{
     Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, require_rollback,

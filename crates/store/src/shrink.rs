@@ -36,16 +36,7 @@ impl Store {
         if total_blocks + Geometry::TAIL_BLOCKS > superblock.geometry.total_blocks {
             return refuse("a filesystem shrinks by 64 KiB at least");
         }
-        let table = Table::read(&device, &superblock).await?;
-        let larger = table.entries.iter().filter(|entry| entry.total_blocks > total_blocks);
-        let names: Vec<String> = larger.map(|entry| format!("{:?}", entry.name)).collect();
-        if !names.is_empty() {
-            return refuse(&format!(
-                "snapshots keep what they were made of where it is: {}; delete them with 'syncline snapshot delete', or copy them \
-                 elsewhere first",
-                names.join(", ")
-            ));
-        }
+        require_no_larger_snapshot(&Table::read(&device, &superblock).await?, total_blocks)?;
         Self::open_fenced(device, options, spawn, smaller.usable().end()).await
     }
 
@@ -144,6 +135,25 @@ impl Store {
         // Both slots tell of the new size. The copies at the old end would be found by who looks at the device's.
         self.clear_second_copies(larger).await
     }
+}
+
+/// Refuses what [`Store::open_to_shrink`] would refuse for snapshots. Writes nothing.
+pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> Result<(), StoreError> {
+    let superblock = crate::read_superblocks(device).await?.superblock;
+    require_no_larger_snapshot(&Table::read(device, &superblock).await?, total_blocks)
+}
+
+fn require_no_larger_snapshot(table: &Table, total_blocks: u64) -> Result<(), StoreError> {
+    let larger = table.entries.iter().filter(|entry| entry.total_blocks > total_blocks);
+    let names: Vec<String> = larger.map(|entry| format!("{:?}", entry.name)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    refuse(&format!(
+        "snapshots keep what they were made of where it is: {}; delete them with 'syncline snapshot delete', or copy them \
+         elsewhere first",
+        names.join(", ")
+    ))
 }
 
 fn refuse<T>(text: &str) -> Result<T, StoreError> {

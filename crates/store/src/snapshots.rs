@@ -49,11 +49,16 @@ pub enum SnapshotError {
     },
     /// The image was made larger or smaller since: there is no going back to it.
     #[error(
-        "the image had another size when snapshot {name:?} was taken; mount the snapshot and copy from it"
+        "the image had {then_bytes} bytes when snapshot {name:?} was taken, and has {now_bytes}: there is no going back to it; \
+         mount the snapshot ('mount --snapshot') and copy from it"
     )]
     OtherSize {
         /// What was asked for.
         name: String,
+        /// The size of the filesystem then.
+        then_bytes: u64,
+        /// Its size now.
+        now_bytes: u64,
     },
     /// There are as many as there can be.
     #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
@@ -379,7 +384,9 @@ async fn rollback_target(
 ) -> Result<Snapshot, StoreError> {
     let snapshot = Table::read(device, now).await?.find(name)?.clone();
     if snapshot.total_blocks != now.geometry.total_blocks {
-        return Err(SnapshotError::OtherSize { name: name.to_owned() }.into());
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let (then_bytes, now_bytes) = (bytes(snapshot.total_blocks), bytes(now.geometry.total_blocks));
+        return Err(SnapshotError::OtherSize { name: name.to_owned(), then_bytes, now_bytes }.into());
     }
     Ok(snapshot)
 }

@@ -207,6 +207,11 @@ fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
 fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     let wanted = asked - asked % BLOCK;
     recover(path)?;
+    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    // Before a smallest size is named that snapshots would keep from being reached.
+    block_on(syncline_store::require_shrinkable(&device, wanted / BLOCK))
+        .map_err(|error| in_the_way(path, error))?;
+    drop(device);
     let least = least(path)?;
     if wanted < least {
         let text = format!(
@@ -230,13 +235,16 @@ fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     let work = shrink::shrink(device.clone(), options, spawn, wanted / BLOCK, &mut moved);
     let done = block_on(work);
     bar.finish_and_clear();
-    done.map_err(|error| {
-        let state = matches!(error, FsError::Store(StoreError::Unusable(_)));
-        let failure = Failure::from(error).about(path);
-        // It was read before: it is an image, and what stands in the way is something in it.
-        if state { failure.with_code(Cause::Other as u8) } else { failure }
-    })?;
+    done.map_err(|error| in_the_way(path, error))?;
     Ok(device.shorten(wanted)?)
+}
+
+/// It was read before: it is an image, and what stands in the way is something in it.
+fn in_the_way(path: &Path, error: impl Into<FsError>) -> Failure {
+    let error = error.into();
+    let state = matches!(error, FsError::Store(StoreError::Unusable(_)));
+    let failure = Failure::from(error).about(path);
+    if state { failure.with_code(Cause::Other as u8) } else { failure }
 }
 
 #[cfg(test)]
