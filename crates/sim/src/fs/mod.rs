@@ -198,7 +198,7 @@ pub struct Growing;
 
 /// So large may the filesystem become: the space map gets a level more at 127 MiB, and the regions of log and data move behind the end
 /// that there was.
-const GROWN_BYTES: u64 = 160 << 20;
+const GROWN_BYTES: u64 = 320 << 20;
 
 impl Subject for Growing {
     type Model = FsHistory;
