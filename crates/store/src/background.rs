@@ -81,12 +81,21 @@ impl Store {
         self.sync(OpSeq(op)).await.is_ok()
     }
 
-    /// When idle after an acknowledgement: an empty batch that calls the one before it durable, so that one rotten
-    /// block of data seldom decides about acknowledged batches. No flush.
+    /// When idle after an acknowledgement: a batch that calls the one before it durable, so that one rotten block of
+    /// data seldom decides about acknowledged batches. It is empty unless something waits for a batch. No flush.
     fn mark_durable_when_idle(&self) {
         let mut log = self.log.lock();
         let commit = self.commit.lock();
         if !self.is_marker_due(&log, &commit) {
+            return;
+        }
+        if !commit.pending.is_empty() {
+            // The batch that holds it says the same.
+            log.marked_seq = log.chain.newest_seq();
+            drop((commit, log));
+            if let Err(error) = self.seal() {
+                tracing::debug!("what waits is not sealed while the log is idle: {error}");
+            }
             return;
         }
         let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
@@ -105,8 +114,9 @@ impl Store {
     fn is_marker_due(&self, log: &LogState, commit: &CommitState) -> bool {
         let newest = log.chain.newest_seq();
         let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
-        let can = !log.stalled && commit.pending.is_empty() && self.health.writable().is_ok();
-        due && can && (Self::has_room_for_marker(log) || self.breaks(Canary::IdleSegment))
+        let can = !log.stalled && self.health.writable().is_ok();
+        let fits = Self::has_room_for_marker(log) || !commit.pending.is_empty();
+        due && can && (fits || self.breaks(Canary::IdleSegment))
     }
 
     /// A segment keeps room for a marker. Another one for it alone would be room taken for nothing.
