@@ -2,14 +2,16 @@
 
 use crate::common::damages::open_read_only;
 use crate::common::survey::{assert_kept, survey};
-use crate::common::{examine, leaf_of, rot, spawn};
+use crate::common::{edit_inode, edit_superblock, examine, leaf_of, rot, spawn};
 use std::sync::Arc;
-use syncline::device::{DeviceExt, MemoryDevice, block_on};
-use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
+use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
+use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
 use syncline_check::{Condition, Repair, RepairOptions, repair};
-use syncline_format::space::{MAGIC, claimed_page};
+use syncline_format::snapshots::{decode_block, encode_block};
+use syncline_format::space::{MAGIC, claimed_page, decode_bitmap, encode_bitmap};
+use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockAddr};
-use syncline_store::Store;
+use syncline_store::{Store, read_superblocks};
 
 /// Snapshots between which little changes, so that their maps share most pages with each other and with the filesystem's own.
 fn sample(size_bytes: u64) -> Arc<MemoryDevice> {
@@ -39,7 +41,7 @@ fn block(device: &Arc<MemoryDevice>, addr: BlockAddr) -> Vec<u8> {
 
 /// Blocks that are, or were once, pages of a map; their levels.
 fn pages(device: &Arc<MemoryDevice>) -> Vec<(BlockAddr, u8)> {
-    let blocks = (1 << 30).min(syncline::device::Device::size_bytes(&**device)) / BLOCK_BYTES as u64;
+    let blocks = (1 << 30).min(device.size_bytes()) / BLOCK_BYTES as u64;
     let looks = |addr: &BlockAddr| block(device, *addr)[..MAGIC.len()] == MAGIC;
     let level = |addr| claimed_page(&block(device, addr), addr).map(|(id, _)| (addr, id.level));
     (0..blocks).filter(looks).filter_map(level).collect()
@@ -79,6 +81,94 @@ fn pages_of_two_levels_come_back() {
 #[test]
 fn pages_of_three_levels_come_back() {
     each_page_comes_back(64 << 30, 3);
+}
+
+/// Bitmap pages of two maps have the same bits at other places: of each of 24 there are two that fit.
+#[test]
+fn pages_with_the_same_bits_are_told_apart() {
+    let sound = MemoryDevice::new(3 << 30);
+    format_device(sound.clone(), &FormatOptions::default()).unwrap();
+    let fs = Filesystem::open_device(sound.clone(), ImageOptions::default()).unwrap();
+    for part in 0..24u64 {
+        let file = OpenOptions::new().write(true).create(true).open(&fs, format!("part {part}")).unwrap();
+        file.allocate(Allocation::Preallocate { keep_size: false }, 0, 4096).unwrap();
+        fs.write(format!("large {part}"), vec![part as u8; 3_000_000]).unwrap();
+    }
+    fs.create_snapshot("first").unwrap();
+    for round in 0..2u8 {
+        for part in 0..24u64 {
+            fs.write(format!("for a while {part}"), vec![round; 3_000_000]).unwrap();
+        }
+        block_on(fs.engine().syncfs()).unwrap();
+        for part in 0..24u64 {
+            fs.remove_file(format!("for a while {part}")).unwrap();
+        }
+        fs.create_snapshot(&format!("later {round}")).unwrap();
+    }
+    fs.close().unwrap();
+    let before = survey(&sound);
+    let mut mended = 0;
+    for snapshot in block_on(Store::snapshots(&open_read_only(&sound))) {
+        let rotten = sound.snapshot();
+        rot(&rotten, snapshot.space.page.addr);
+        let done = mend(&rotten, false);
+        assert_eq!(done.condition(), Condition::Repaired, "{}: {:?}", snapshot.name, done.refused);
+        assert_kept(&before, &survey(&rotten), "an index page");
+        mended += 1;
+    }
+    assert_eq!(mended, 3);
+}
+
+/// A map with right checksums that does not name what its snapshot uses: no repair writes there.
+#[test]
+fn what_a_snapshot_uses_is_not_written_over_whatever_its_map_says() {
+    const FILES: usize = 6000;
+    let (device, inodes) = crate::common::sample();
+    let contents = |index: usize, then: &str| format!("{index}{then}").into_bytes();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    for then in ["", "!"] {
+        for index in 0..FILES {
+            fs.write(format!("directory/file {index}"), contents(index, then)).unwrap();
+        }
+        if then.is_empty() {
+            fs.create_snapshot("kept").unwrap();
+        }
+    }
+    fs.close().unwrap();
+    edit_inode(&device, inodes.linked, |inode| inode.nlink = 3);
+    let any: Arc<dyn Device> = device.clone();
+    let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+    let (geometry, table) = (superblock.geometry, superblock.snapshots);
+    let bitmap = |page: Pointer| decode_bitmap(&block(&device, page.addr), geometry, 0, page).unwrap().0;
+    let put = |addr: BlockAddr, bytes: AlignedBuf| {
+        block_on(device.write_at(addr * BLOCK_BYTES as u64, vec![bytes.into_bytes()])).unwrap();
+    };
+    let (mut entries, next) = decode_block(&block(&device, table.addr), geometry, table).unwrap();
+    let page = entries[0].space.page;
+    let mut words = bitmap(page);
+    let present = bitmap(superblock.space.page);
+    words.iter_mut().zip(present.iter()).for_each(|(word, present)| *word &= present);
+    words[page.addr as usize / 64] |= 1 << (page.addr % 64);
+    let mut bytes = AlignedBuf::zeroed(BLOCK_BYTES);
+    let made = encode_bitmap(&mut bytes, 0, page.addr, &words);
+    put(page.addr, bytes);
+    (entries[0].space.page, entries[0].used_blocks) = (made.page, made.used.into());
+    let mut bytes = AlignedBuf::zeroed(BLOCK_BYTES);
+    let pointer = encode_block(&mut bytes, table.addr, next, &entries);
+    put(table.addr, bytes);
+    edit_superblock(&device, |superblock| {
+        superblock.snapshots = pointer;
+        superblock.used_blocks += 1;
+    });
+    let before = device.image();
+    let done = mend(&device, false);
+    if done.refused.is_some() {
+        assert!(device.image() == before, "it was refused, and something was written");
+    }
+    let fs = Filesystem::open_snapshot_device(device.clone(), "kept", ImageOptions::default()).unwrap();
+    for index in 0..FILES {
+        assert_eq!(fs.read(format!("directory/file {index}")).unwrap(), contents(index, ""));
+    }
 }
 
 /// What a snapshot keeps is not known if its map and a leaf of its tree are lost.

@@ -43,6 +43,6 @@ pub use kept::KeptMap;
 pub use persist::{Persisted, WrittenRun};
 pub use pins::Pin;
 pub use policy::Class;
-pub use regrow::{RegrownPage, TornMap};
+pub use regrow::{PageSearch, RegrownPage, TornMap};
 pub use space::{Free, Space, SpaceCounters};
 pub use syncline_format::space::MAX_BLOCKS;

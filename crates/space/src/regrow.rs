@@ -5,27 +5,33 @@
 //! made is what was there, or it is not used.
 
 use crate::SpaceError;
+use crate::bits::push_bits;
 use crate::load::read_pages;
 use crate::named::{Change, NamedMap};
 use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, FlushTracker};
 use syncline_format::space::{
-    CHILDREN, Entry, MAX_BLOCKS, PageId, WORDS, Words, claimed_page, decode_bitmap, decode_index,
-    encode_bitmap, encode_index, pages_at, root_level,
+    BITS, CHILDREN, Entry, MAX_BLOCKS, MAX_LEVEL, PageId, WORDS, Words, claimed_page, decode_bitmap,
+    decode_index, encode_bitmap, encode_index, pages_at, root_level,
 };
 use syncline_format::superblock::{Pointer, SpaceRoot};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Geometry, crc};
 
 /// Blocks read at a time.
 const BLOCKS_EACH: u64 = 256;
-/// Choices of pages below an index page that are tried.
+/// Choices of pages below index pages that are tried, for all maps together, so that an image made for it can't keep a repair busy for
+/// ever. So are the others.
 const TRIES_MAX: usize = 100_000;
 /// Pages read while it is looked which of them belong below an index page.
 const READS_MAX: usize = 1_000_000;
+/// Blocks that look like pages.
+const STRAYS_MAX: usize = 1 << 20;
+/// Blocks that are looked through for them: 16 TiB.
+const SEARCHED_MAX: u64 = 1 << 32;
 
 /// A page that is what its pointer says again.
 #[derive(Clone, Debug)]
@@ -45,14 +51,72 @@ pub struct TornMap {
     /// What is known to be in use.
     used: NamedMap,
     lost: Vec<(PageId, Entry)>,
+    /// What the bitmap pages say that can be read.
+    read: Vec<(u64, Box<Words>)>,
 }
 
-/// Pages of this map, of others and of earlier ones.
+/// A search for pages of all maps of an image, each of which is looked for once.
+pub struct PageSearch {
+    tracker: Arc<FlushTracker>,
+    /// Of the image as it is.
+    geometry: Geometry,
+    strays: Option<Strays>,
+    tries_left: usize,
+    reads_left: AtomicUsize,
+    failed: HashSet<(BlockAddr, u32)>,
+}
+
+/// Pages of any map, present or earlier.
+#[derive(Default)]
 struct Strays {
     by_place: HashMap<PageId, Vec<Entry>>,
-    addrs: HashSet<BlockAddr>,
-    /// How many more may be read again, so that an image made for it can't keep a repair busy for ever.
-    reads_left: AtomicUsize,
+    addrs: BTreeSet<BlockAddr>,
+}
+
+/// A page that may lie below a lost one, or none.
+#[derive(Clone, Default)]
+struct Choice {
+    entry: Entry,
+    /// It, and the pages below it.
+    pages: Vec<BlockAddr>,
+    /// What these say is in use and nothing else knows of: pages of their map.
+    more: Vec<BlockAddr>,
+}
+
+impl PageSearch {
+    /// One that has found nothing yet. `geometry` is that of the image as it is.
+    pub fn new(tracker: Arc<FlushTracker>, geometry: Geometry) -> Self {
+        let (reads_left, failed) = (READS_MAX.into(), HashSet::new());
+        Self { tracker, geometry, strays: None, tries_left: TRIES_MAX, reads_left, failed }
+    }
+
+    /// Looks through all blocks, once; too many, or too much that looks like pages, and nothing is found.
+    async fn look(&mut self) -> Result<(), SpaceError> {
+        if self.strays.is_some() {
+            return Ok(());
+        }
+        let (mut strays, area) = (Strays::default(), self.geometry.usable());
+        let mut at = area.start;
+        while area.blocks <= SEARCHED_MAX && at < area.end() {
+            let chunk = BlockRun::new(at, (area.end() - at).min(BLOCKS_EACH));
+            let bytes = self.tracker.read(chunk.offset_bytes(), chunk.len_bytes() as usize).await?;
+            for (addr, block) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                let Some((id, used)) = claimed_page(block, addr) else { continue };
+                let there = id.level <= MAX_LEVEL && id.index < pages_at(self.geometry, id.level);
+                let Some(used) = u32::try_from(used).ok().filter(|_| there) else { continue };
+                let entry = Entry { page: Pointer { addr, checksum: crc(block) }, used };
+                strays.by_place.entry(id).or_default().push(entry);
+                strays.addrs.insert(addr);
+            }
+            if strays.addrs.len() > STRAYS_MAX {
+                strays = Strays::default();
+                break;
+            }
+            at = chunk.end();
+        }
+        self.strays = Some(strays);
+        Ok(())
+    }
 }
 
 impl TornMap {
@@ -70,7 +134,7 @@ impl TornMap {
             return Err(SpaceError::RootLevel { found: root.level, expected });
         }
         let used = NamedMap::empty(geometry);
-        let mut torn = Self { tracker: tracker.clone(), geometry, used, lost: Vec::new() };
+        let mut torn = Self { tracker: tracker.clone(), geometry, used, lost: Vec::new(), read: Vec::new() };
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
         while !wanted.is_empty() {
             let mut below = Vec::new();
@@ -79,7 +143,7 @@ impl TornMap {
                 torn.name(BlockRun::new(entry.page.addr, 1));
                 match torn.contents(block, id, entry) {
                     Some(Contents::Index(entries)) => below.extend(children(id, entries)),
-                    Some(Contents::Bitmap(_)) => {}
+                    Some(Contents::Bitmap(words)) => torn.read.push((id.index, words)),
                     None => torn.lost.push((id, entry)),
                 }
                 Ok(())
@@ -98,20 +162,22 @@ impl TornMap {
     }
 
     /// Makes the pages that are lost, as far as they follow from what was named: everything that the tree uses.
-    pub async fn regrow(mut self) -> Result<Vec<RegrownPage>, SpaceError> {
+    pub async fn regrow(mut self, search: &mut PageSearch) -> Result<Vec<RegrownPage>, SpaceError> {
         let mut lost = std::mem::take(&mut self.lost);
         // Where the pages below an index page lie is part of what bitmap pages say.
         lost.sort_by_key(|(id, _)| std::cmp::Reverse(id.level));
-        let indexes = lost.iter().any(|(id, _)| id.level > 0);
-        let strays = if indexes { Some(self.strays().await?) } else { None };
         let mut regrown = Vec::new();
         for (id, entry) in lost {
-            let bytes = match &strays {
-                Some(strays) if id.level > 0 => self.index_page(id, entry.page, strays).await?,
-                _ => self.bitmap_page(id, entry.page),
+            let Pointer { addr, checksum } = entry.page;
+            let bytes = match id.level {
+                0 => self.bitmap_page(id, entry.page),
+                _ if search.failed.contains(&(addr, checksum)) => None,
+                _ => self.index_page(id, entry.page, search).await?,
             };
-            let (addr, level) = (entry.page.addr, id.level);
-            regrown.extend(bytes.map(|bytes| RegrownPage { addr, level, bytes }));
+            match bytes {
+                Some(bytes) => regrown.push(RegrownPage { addr, level: id.level, bytes }),
+                None => drop(search.failed.insert((addr, checksum))),
+            }
         }
         Ok(regrown)
     }
@@ -126,101 +192,101 @@ impl TornMap {
         &mut self,
         id: PageId,
         pointer: Pointer,
-        strays: &Strays,
+        search: &mut PageSearch,
     ) -> Result<Option<Bytes>, SpaceError> {
-        let below = pages_at(self.geometry, id.level - 1);
-        let slots = (0..below.saturating_sub(id.child(0).index).min(CHILDREN as u64))
-            .map(|slot| id.child(slot as usize));
+        search.look().await?;
+        let below = pages_at(self.geometry, id.level - 1).saturating_sub(id.child(0).index);
         let mut choices = Vec::new();
-        for child in slots {
-            let mut choice: Vec<(Entry, Vec<BlockAddr>)> = Vec::new();
-            if !self.uses_any(child) {
-                choice.push((Entry::default(), Vec::new()));
-            }
-            for entry in strays.by_place.get(&child).into_iter().flatten() {
-                choice.extend(self.fitting(child, *entry, strays).await?.map(|pages| (*entry, pages)));
-            }
-            choices.push(choice);
+        for slot in 0..below.min(CHILDREN as u64) {
+            choices.push(self.choices(id.child(slot as usize), search).await?);
         }
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-        let chosen =
-            choose(&choices, |entries| encode_index(&mut block, id, pointer.addr, entries).0 == pointer);
-        let Some(chosen) = chosen else { return Ok(None) };
-        for (choice, index) in choices.iter().zip(chosen) {
-            choice[index].1.iter().for_each(|addr| self.name(BlockRun::new(*addr, 1)));
-        }
+        let is_right = |entries: &[Entry]| encode_index(&mut block, id, pointer.addr, entries).0 == pointer;
+        let tells: Vec<bool> = (0..choices.len()).map(|slot| search.has_any_in(id.child(slot))).collect();
+        let own = self.told_of_pages();
+        let Some(pages) = choose(&choices, &tells, &own, &mut search.tries_left, is_right) else {
+            return Ok(None);
+        };
+        pages.into_iter().for_each(|addr| self.name(BlockRun::new(addr, 1)));
         Ok(Some(block.into_bytes()))
     }
 
-    /// Where the pages from this one downwards lie, if they are whole and say what is in use, and of the rest only that pages may
-    /// lie there.
-    fn fitting<'a>(
+    /// What the bitmap pages that can be read say is in use and nothing else knows of: pages of this map.
+    fn told_of_pages(&self) -> HashSet<BlockAddr> {
+        let mut told = Vec::new();
+        for (index, words) in &self.read {
+            let known = self.words(*index);
+            for (number, (found, known)) in (index * WORDS as u64..).zip(words.iter().zip(&known)) {
+                push_bits(&mut told, number, found & !known);
+            }
+        }
+        told.into_iter().flat_map(|run| run.start..run.end()).collect()
+    }
+
+    /// The pages that may be this one.
+    async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Vec<Choice>, SpaceError> {
+        let mut choices = Vec::new();
+        if !self.uses_any(id) {
+            choices.push(Choice::default());
+        }
+        let strays = search.strays.iter().filter_map(|strays| strays.by_place.get(&id)).flatten();
+        for entry in strays {
+            let mut choice = Choice { entry: *entry, ..Choice::default() };
+            if self.fits(id, *entry, search, &mut choice).await? {
+                choices.push(choice);
+            }
+        }
+        Ok(choices)
+    }
+
+    /// True if the pages from this one downwards are whole and say what is in use, and of the rest only that pages lie there.
+    fn fits<'a>(
         &'a self,
         id: PageId,
         entry: Entry,
-        strays: &'a Strays,
-    ) -> Pin<Box<dyn Future<Output = Result<Option<Vec<BlockAddr>>, SpaceError>> + Send + 'a>> {
+        search: &'a PageSearch,
+        choice: &'a mut Choice,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, SpaceError>> + Send + 'a>> {
         Box::pin(async move {
             let spend = |left: usize| left.checked_sub(1);
-            if strays.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_err() {
-                return Ok(None);
+            if search.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_err() {
+                return Ok(false);
             }
             let at = BlockRun::new(entry.page.addr, 1);
             let block = self.tracker.read(at.offset_bytes(), BLOCK_BYTES).await?;
-            let mut pages = vec![entry.page.addr];
+            choice.pages.push(entry.page.addr);
             match self.contents(&block, id, entry) {
-                None => return Ok(None),
+                None => return Ok(false),
                 Some(Contents::Bitmap(words)) => {
                     let known = self.words(id.index);
-                    let mut both = words.iter().zip(&known).enumerate();
-                    let fits = both.all(|(number, (found, known))| {
-                        let first = (id.index * WORDS as u64 + number as u64) * 64;
-                        let more = found & !known;
-                        let may_be =
-                            |bit: &u64| more >> bit & 1 == 0 || strays.addrs.contains(&(first + bit));
-                        known & !found == 0 && (more == 0 || (0..64).all(|bit| may_be(&bit)))
-                    });
-                    if !fits {
-                        return Ok(None);
+                    for (number, (found, known)) in (id.index * WORDS as u64..).zip(words.iter().zip(&known))
+                    {
+                        if known & !found != 0 {
+                            return Ok(false);
+                        }
+                        let mut more = Vec::new();
+                        push_bits(&mut more, number, found & !known);
+                        choice.more.extend(more.into_iter().flat_map(|run| run.start..run.end()));
                     }
+                    let strays = search.strays.as_ref();
+                    let is_page = |addr| strays.is_some_and(|strays| strays.addrs.contains(addr));
+                    return Ok(choice.more.iter().all(is_page));
                 }
                 Some(Contents::Index(entries)) => {
                     for (slot, entry) in entries.into_iter().enumerate() {
                         let child = id.child(slot);
-                        if entry.is_null() && !self.uses_any(child) {
-                            continue;
-                        }
-                        match self.fitting(child, entry, strays).await? {
-                            Some(below) => pages.extend(below),
-                            None => return Ok(None),
+                        let right = match entry.is_null() {
+                            true => !self.uses_any(child),
+                            false => self.fits(child, entry, search, choice).await?,
+                        };
+                        if !right {
+                            return Ok(false);
                         }
                     }
                 }
             }
-            Ok(Some(pages))
+            Ok(true)
         })
-    }
-
-    /// Looks for pages in everything that is not known to be in use for something else.
-    async fn strays(&self) -> Result<Strays, SpaceError> {
-        let mut strays =
-            Strays { by_place: HashMap::new(), addrs: HashSet::new(), reads_left: READS_MAX.into() };
-        for run in self.used.unnamed_parts(self.geometry.usable()) {
-            let mut at = run.start;
-            while at < run.end() {
-                let chunk = BlockRun::new(at, (run.end() - at).min(BLOCKS_EACH));
-                let bytes = self.tracker.read(chunk.offset_bytes(), chunk.len_bytes() as usize).await?;
-                for (addr, block) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-                    let Some((id, used)) = claimed_page(block, addr) else { continue };
-                    let Ok(used) = u32::try_from(used) else { continue };
-                    let entry = Entry { page: Pointer { addr, checksum: crc(block) }, used };
-                    strays.by_place.entry(id).or_default().push(entry);
-                    strays.addrs.insert(addr);
-                }
-                at = chunk.end();
-            }
-        }
-        Ok(strays)
     }
 
     /// What a page says, if it is what is pointed to.
@@ -250,10 +316,24 @@ impl TornMap {
 
     /// True if anything that this page covers is known to be in use.
     fn uses_any(&self, id: PageId) -> bool {
-        let width = (0..id.level).fold(1, |width: u64, _| width * CHILDREN as u64);
+        let width = bitmaps_below(id.level);
         let pages = self.used.pages().iter().skip((id.index * width) as usize).take(width as usize);
         pages.flatten().any(|page| page.used() > 0)
     }
+}
+
+impl PageSearch {
+    /// True if pages lie in what this page covers.
+    fn has_any_in(&self, id: PageId) -> bool {
+        let blocks = bitmaps_below(id.level) * BITS;
+        let covered = id.index * blocks..(id.index + 1) * blocks;
+        self.strays.as_ref().is_some_and(|strays| strays.addrs.range(covered).next().is_some())
+    }
+}
+
+/// Bitmap pages that a page of this level covers.
+fn bitmaps_below(level: u8) -> u64 {
+    (0..level).fold(1, |width, _| width * CHILDREN as u64)
 }
 
 enum Contents {
@@ -266,24 +346,70 @@ fn children(id: PageId, entries: Vec<Entry>) -> impl Iterator<Item = (PageId, En
     children.map(move |(slot, entry)| (id.child(slot), entry))
 }
 
-/// The first choice of one of each that is right.
+/// The pages of the first choice of one of each that is right. Those that cover pages tell which of all pages are of this map, and so
+/// there is mostly no choice for the others.
 fn choose(
-    choices: &[Vec<(Entry, Vec<BlockAddr>)>],
+    choices: &[Vec<Choice>],
+    tells: &[bool],
+    told_elsewhere: &HashSet<BlockAddr>,
+    tries_left: &mut usize,
     mut is_right: impl FnMut(&[Entry]) -> bool,
-) -> Option<Vec<usize>> {
-    if choices.iter().any(Vec::is_empty) {
-        return None;
-    }
-    let mut chosen = vec![0; choices.len()];
-    for _ in 0..TRIES_MAX {
-        let entries: Vec<Entry> =
-            choices.iter().zip(&chosen).map(|(choice, &index)| choice[index].0).collect();
-        if is_right(&entries) {
-            return Some(chosen);
+) -> Option<Vec<BlockAddr>> {
+    let telling: Vec<usize> = (0..choices.len()).filter(|slot| tells[*slot]).collect();
+    let mut told = Odometer::new(telling.iter().map(|slot| choices[*slot].len()))?;
+    loop {
+        let picked: HashMap<usize, usize> = telling.iter().copied().zip(told.at.iter().copied()).collect();
+        let own: HashSet<BlockAddr> =
+            picked.iter().flat_map(|(slot, index)| &choices[*slot][*index].more).copied().collect();
+        let is_one = |addr: &BlockAddr| own.contains(addr) || told_elsewhere.contains(addr);
+        let is_own = |choice: &Choice| choice.pages.iter().all(is_one);
+        let left: Vec<Vec<&Choice>> = choices
+            .iter()
+            .enumerate()
+            .map(|(slot, all)| match picked.get(&slot) {
+                Some(index) => all[*index..=*index].iter().filter(|choice| is_own(choice)).collect(),
+                None => all.iter().filter(|choice| is_own(choice)).collect(),
+            })
+            .collect();
+        let mut rest = Odometer::new(left.iter().map(Vec::len));
+        while let Some(odometer) = &mut rest {
+            *tries_left = tries_left.checked_sub(1)?;
+            let chosen: Vec<&Choice> =
+                left.iter().zip(&odometer.at).map(|(all, index)| all[*index]).collect();
+            let entries: Vec<Entry> = chosen.iter().map(|choice| choice.entry).collect();
+            if is_right(&entries) {
+                return Some(chosen.iter().flat_map(|choice| choice.pages.iter().copied()).collect());
+            }
+            if !odometer.turn() {
+                break;
+            }
         }
-        let next = chosen.iter().zip(choices).position(|(index, choice)| index + 1 < choice.len())?;
-        chosen[next] += 1;
-        chosen[..next].fill(0);
+        *tries_left = tries_left.checked_sub(1)?;
+        if !told.turn() {
+            return None;
+        }
     }
-    None
+}
+
+/// All ways to take one of each.
+struct Odometer {
+    at: Vec<usize>,
+    sizes: Vec<usize>,
+}
+
+impl Odometer {
+    /// The first way; `None` if there is nothing to take of one of them.
+    fn new(sizes: impl Iterator<Item = usize>) -> Option<Self> {
+        let sizes: Vec<usize> = sizes.collect();
+        (!sizes.contains(&0)).then(|| Self { at: vec![0; sizes.len()], sizes })
+    }
+
+    /// The next one; false after the last.
+    fn turn(&mut self) -> bool {
+        let next = self.at.iter().zip(&self.sizes).position(|(at, size)| at + 1 < *size);
+        let Some(next) = next else { return false };
+        self.at[next] += 1;
+        self.at[..next].fill(0);
+        true
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Key, Kind};
-use syncline_store::{Rebuild, Salvaged, Store, StoreError};
+use syncline_store::{Rebuild, Salvaged, Store, StoreError, read_snapshots};
 
 /// Items that go into a new tree at a time.
 const ITEMS_EACH: usize = 8192;
@@ -60,6 +60,14 @@ async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     }
     let Pointer { addr, .. } = store.superblock().space.page;
     blocks.add(BlockRun::new(addr, 1));
+    // A map that does not name what its snapshot uses is no reason to write over that.
+    for snapshot in read_snapshots(store.device()).await.map(|(_, all)| all).unwrap_or_default() {
+        store
+            .each_use(snapshot.tree, &mut |run| {
+                blocks.add(run);
+            })
+            .await;
+    }
     blocks
 }
 

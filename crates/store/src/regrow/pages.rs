@@ -6,7 +6,7 @@ use syncline_device::DeviceExt;
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BLOCK_BYTES, BlockRun};
-use syncline_space::{SpaceError, TornMap};
+use syncline_space::{PageSearch, SpaceError, TornMap};
 use syncline_tree::TreeError;
 
 impl Store {
@@ -22,7 +22,10 @@ impl Store {
         }
         let superblock = self.superblock();
         let present = (superblock.geometry, superblock.tree, superblock.space);
-        let earlier = snapshots.iter().map(|it| (it.geometry(superblock.geometry), it.tree, it.space));
+        // All that snapshots have can be read if what they keep can.
+        let torn = if salvaged.kept.is_some() { &[] } else { snapshots };
+        let earlier = torn.iter().map(|it| (it.geometry(superblock.geometry), it.tree, it.space));
+        let mut search = PageSearch::new(self.tracker.clone(), superblock.geometry);
         let mut regrown = Vec::new();
         for (geometry, tree, root) in std::iter::once(present).chain(earlier) {
             // What one map has got back the next does not miss.
@@ -31,10 +34,10 @@ impl Store {
                 Ok(None) | Err(SpaceError::RootLevel { .. } | SpaceError::TooLarge { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            if !self.name_all(tree, &mut torn).await {
+            if !self.each_use(tree, &mut |run| torn.name(run)).await {
                 continue;
             }
-            for page in torn.regrow().await? {
+            for page in torn.regrow(&mut search).await? {
                 let at = BlockRun::new(page.addr, 1);
                 if self.device().read_at(at.offset_bytes(), BLOCK_BYTES).await?[..] != page.bytes[..] {
                     self.device().write_at(at.offset_bytes(), vec![page.bytes]).await?;
@@ -45,16 +48,15 @@ impl Store {
         Ok(regrown)
     }
 
-    /// Says what a tree uses; false if a node of it is lost.
-    async fn name_all(&self, root: TreeRoot, torn: &mut TornMap) -> bool {
+    /// Tells what a tree uses, its nodes and data; false if a node of it is lost.
+    pub async fn each_use(&self, root: TreeRoot, tell: &mut (dyn FnMut(BlockRun) + Send)) -> bool {
         let (blocks, mut whole) = (self.geometry().node_blocks(), true);
         let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
-            let Ok(node) = node else {
-                whole = false;
-                return;
-            };
-            torn.name(BlockRun::new(pointer.addr, blocks));
-            extents(node).for_each(|run| torn.name(run));
+            tell(BlockRun::new(pointer.addr, blocks));
+            match node {
+                Ok(node) => extents(node).for_each(&mut *tell),
+                Err(_) => whole = false,
+            }
         };
         self.tree.walk(root, &mut visit).await;
         whole
