@@ -85,6 +85,12 @@ pub enum DeviceError {
         /// Who, as far as that can be told.
         holder: Arc<Holder>,
     },
+    /// Somebody has a snapshot of the image mounted, or reads one.
+    #[error("a snapshot of {path} is in use: unmount it first ('findmnt -t fuse.syncline' lists the mounts)")]
+    SnapshotInUse {
+        /// The path as given.
+        path: String,
+    },
     /// There is something at the path, and the caller did not say that it may be overwritten.
     #[error("{path} is not empty: overwriting it must be forced")]
     NotEmpty {
@@ -103,7 +109,10 @@ impl DeviceError {
             | Self::Create { source, .. }
             | Self::TakeOver { source, .. }
             | Self::Extend { source, .. } => Some(source),
-            Self::Abandoned { .. } | Self::InUse { .. } | Self::NotEmpty { .. } => None,
+            Self::Abandoned { .. }
+            | Self::InUse { .. }
+            | Self::SnapshotInUse { .. }
+            | Self::NotEmpty { .. } => None,
         }
     }
 

@@ -56,7 +56,7 @@ impl Error {
         match self {
             Self::Filesystem(error) => error.errno(),
             Self::Store(error) => FsError::Store(error.clone()).errno(),
-            Self::Device(DeviceError::InUse { .. }) => 16,
+            Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,
             Self::Device(DeviceError::NotEmpty { .. }) => 17,
             Self::Device(error) => error.io_error().map_or(EIO, |error| match error.kind() {
                 // Of a path that is no image and no device, which no system call has refused.

@@ -1,6 +1,6 @@
 //! Making images: allocated first, so that a lack of room shows early, then written whole.
 
-use super::lock::lock;
+use super::lock::{self, lock};
 use super::loops::WHOLE;
 use super::open::{self, LOCK_WAIT, Refusal};
 use super::ways::Others;
@@ -107,6 +107,10 @@ fn take_over(
     if !force && holds_something(&opened).map_err(failed)? {
         return Err(DeviceError::NotEmpty { path: path.display().to_string() });
     }
+    // A mounted snapshot keeps nobody from writing, since nobody writes where it lies; a new image would.
+    if !lock::no_claims(&opened.file).map_err(failed)? {
+        return Err(DeviceError::SnapshotInUse { path: path.display().to_string() });
+    }
     let present = open::size_bytes(&opened).map_err(failed)?;
     let size_bytes = size_bytes.unwrap_or(present);
     if size_bytes == 0 {
@@ -116,11 +120,10 @@ fn take_over(
         )));
     }
     if opened.block_device {
-        if size_bytes > present {
-            return Err(failed(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the block device is smaller than that",
-            )));
+        if size_bytes != present {
+            let text =
+                format!("a block device is used whole, and this one has {present} bytes: leave out the size");
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         return Ok(opened);
     }

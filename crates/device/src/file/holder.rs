@@ -93,16 +93,17 @@ impl Holder {
         }
     }
 
-    /// True where nobody can be who has it, but a process that has ended: what it had open stays so until the device has answered its
-    /// last requests.
-    pub(super) fn is_left_over(&self) -> bool {
-        let nobody = match self {
-            Self::Unknown => true,
-            // The kernel itself may use it.
-            Self::Device { device } => !is_part_of_another(device) && !is_swap(device),
-            Self::Process { .. } | Self::Mount { .. } => false,
+    /// True where it is a process that has ended: what it had open stays so until the device has answered its last requests.
+    pub(super) fn is_left_over(&self, refusal: &Refusal) -> bool {
+        let ended = match (self, refusal) {
+            (Self::Unknown, Refusal::Locked(file)) => {
+                lock::place(file).is_some_and(|place| strangers::all_are_ours(&place))
+            }
+            // The kernel itself may have it, for a partition or a filesystem that is not seen from here; a device at rest owes no answer.
+            (Self::Device { device }, _) => has_requests(device),
+            _ => false,
         };
-        nobody && strangers::can_be_told()
+        ended && strangers::can_be_told()
     }
 
     /// Who is behind a refusal.
@@ -133,16 +134,12 @@ impl Holder {
     }
 }
 
-/// True if a block device of the kernel's is made of this one: of RAID, LVM or encryption.
-fn is_part_of_another(device: &Path) -> bool {
+/// True if requests are on their way to a block device.
+fn has_requests(device: &Path) -> bool {
     let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
-    let holders = format!("/sys/dev/block/{}:{}/holders", libc::major(number), libc::minor(number));
-    fs::read_dir(holders).is_ok_and(|mut holders| holders.next().is_some())
-}
-
-fn is_swap(device: &Path) -> bool {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swaps.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(device))
+    let path = format!("/sys/dev/block/{}:{}/inflight", libc::major(number), libc::minor(number));
+    let counts = fs::read_to_string(path).unwrap_or_default();
+    counts.split_whitespace().any(|count| count != "0")
 }
 
 /// Who holds a lock on what the kernel calls `place`.

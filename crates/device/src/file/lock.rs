@@ -93,6 +93,11 @@ pub(super) fn claim(file: &File, start: u64, number: u64, claim: Claim) -> io::R
     set(file, sort, CLAIMS + (number % CLAIMS as u64) as i64, 1)
 }
 
+/// True if nobody has a snapshot of any image in this file.
+pub(super) fn no_claims(file: &File) -> io::Result<bool> {
+    would_get(file, libc::F_WRLCK, CLAIMS, ASKED - CLAIMS)
+}
+
 fn range(sort: libc::c_int, start: i64, len: i64) -> libc::flock {
     // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks demand.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };

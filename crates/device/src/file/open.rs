@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// How long, where it is certain that no process has it: flushes that take a minute are survived.
-const LEFT_WAIT: Duration = Duration::from_secs(90);
+/// How long, where no process has it: flushes that take a minute are survived. Less than the 90 s that systemd waits for a mount.
+const LEFT_WAIT: Duration = Duration::from_secs(75);
 
 /// Why something can't be opened.
 pub(super) enum Refusal {
@@ -45,7 +45,7 @@ pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFil
             continue;
         }
         let holder = Holder::of(&refusal);
-        if started.elapsed() > LEFT_WAIT || !holder.is_left_over() {
+        if started.elapsed() > LEFT_WAIT || !holder.is_left_over(&refusal) {
             return Err(DeviceError::in_use(path, holder));
         }
         if !std::mem::replace(&mut told, true) {
@@ -54,7 +54,7 @@ pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFil
                 "no process has it: waiting for the device to answer what a process that ended had asked it for"
             );
         }
-        sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(250));
     }
 }
 

@@ -9,10 +9,15 @@ use std::path::Path;
 
 /// The number of the first namespace of processes, the one that sees all others (`PROC_PID_INIT_INO`).
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// The same of users (`PROC_USER_INIT_INO`).
+const FIRST_OF_USERS: u64 = 0xEFFF_FFFD;
 
 /// True for root that sees all processes. Anybody else can't tell a stranger from a writer that it does not see.
 pub(super) fn can_be_told() -> bool {
-    is_root() && fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST_NAMESPACE)
+    let sees_all = || fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == FIRST_NAMESPACE);
+    // Root of a namespace of users may not look at others' processes.
+    let is_of_all = || fs::metadata("/proc/self/ns/user").is_ok_and(|space| space.ino() == FIRST_OF_USERS);
+    is_root() && sees_all() && is_of_all()
 }
 
 pub(super) fn is_root() -> bool {
@@ -71,6 +76,14 @@ fn look(file: &File) -> io::Result<Found> {
     let held = all.lines().filter(|line| !line.contains("->"));
     let held = held.filter(|line| line.split_whitespace().any(|word| word == place)).count();
     Ok(if strangers > 0 && held <= explained { Found::Strangers } else { Found::Unknown })
+}
+
+/// True if there are locks at a place, and all are of the kind that image files are locked with, which belong to an open file: others
+/// belong to a process, or to another host.
+pub(super) fn all_are_ours(at: &str) -> bool {
+    let all = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut there = all.lines().filter(|line| line.split_whitespace().any(|word| word == at)).peekable();
+    there.peek().is_some() && there.all(|line| line.contains("OFDLCK"))
 }
 
 /// The locks that a file of /proc/PID/fdinfo tells of.

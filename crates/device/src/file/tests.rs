@@ -280,6 +280,20 @@ fn what_no_process_has_is_waited_for() {
     ends.join().unwrap();
 }
 
+/// Nobody who writes to an image is in the way of a snapshot, but whoever makes it anew is.
+#[test]
+fn no_image_is_made_over_a_snapshot_in_use() {
+    let (_place, path) = image();
+    let beside = OpenOptions { read_only: true, beside_writer: true, ..OpenOptions::default() };
+    let reader = open(&path, beside);
+    assert!(reader.claim_snapshot(7, crate::Claim::Shared).unwrap());
+    let again = patiently(|| FileDevice::create(&path, None, true, OpenOptions::default(), &mut |_| {}));
+    assert!(matches!(again, Err(DeviceError::SnapshotInUse { .. })));
+    open(&path, OpenOptions::default());
+    assert!(reader.claim_snapshot(7, crate::Claim::Released).unwrap());
+    take_over(&path, None, true);
+}
+
 const CHILD_PATH: &str = "SYNCLINE_TEST_LOCKED_IMAGE";
 
 /// Only with the variable set is this more than an empty test: the one below runs it in a process of its own.
