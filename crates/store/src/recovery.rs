@@ -143,7 +143,12 @@ impl Store {
         let superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
-            format!("copy {copy} of superblock {slot}: {error}; the next checkpoints rewrite it")
+            let next = if options.read_only {
+                "a mount for writing rewrites it"
+            } else {
+                "the next checkpoints rewrite it"
+            };
+            format!("copy {copy} of superblock {slot}: {error}; {next}")
         }));
         let (space, table) = load_structures(&tracker, &superblock, &options, &mut report).await?;
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);

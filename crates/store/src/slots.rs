@@ -187,7 +187,10 @@ fn no_superblock(damaged: &[(usize, usize, FormatError)]) -> StoreError {
     if errors().any(|error| !matches!(error, FormatError::Magic { .. })) {
         return unusable("every superblock is damaged: restore the image from a backup");
     }
-    unusable("not a Syncline image: no superblock found; make one with 'syncline mkfs'")
+    unusable(
+        "not a Syncline image: no superblock found; check the name: if it was one, restore it from a backup, and 'syncline mkfs' \
+         makes a new one",
+    )
 }
 
 /// Writes both copies of a slot and makes them durable.

@@ -49,8 +49,8 @@ pub enum SnapshotError {
     },
     /// The image was made larger or smaller since: there is no going back to it.
     #[error(
-        "the image had {then_bytes} bytes when snapshot {name:?} was taken, and has {now_bytes}: there is no going back to it; \
-         mount the snapshot ('mount --snapshot') and copy from it"
+        "the image had {then_bytes} bytes when snapshot {name:?} was taken, and has {now_bytes}; give it that size again \
+         ('syncline resize') and roll back, or mount the snapshot ('mount --snapshot') and copy from it"
     )]
     OtherSize {
         /// What was asked for.

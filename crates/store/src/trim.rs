@@ -4,8 +4,11 @@
 //! `syncline_space`). So a crash at any time, whatever it makes of the discard, finds nothing missing.
 
 use crate::{Canary, Store, StoreError};
+use futures_lite::future::poll_once;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Weak;
+use std::time::Duration;
 use syncline_device::{DeviceError, DeviceExt};
 use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +18,12 @@ const BATCH_BLOCKS: u64 = 4096;
 /// Most discards on their way at a time.
 const BATCH_DISCARDS: usize = 64;
 
+/// How long an unmount goes on discarding.
+const AT_THE_END_MAX: Duration = Duration::from_secs(5);
 /// How much has to wait for one more superblock before one is written for its sake: 1 MiB, more than such a checkpoint frees itself.
 const WORTH_BLOCKS: u64 = 256;
+
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What is known of discards.
 #[derive(Default)]
@@ -60,8 +67,8 @@ impl Store {
         Ok(trimmed)
     }
 
-    /// Discards what became free since this was done last.
-    async fn discard_freed(&self) -> Result<(), StoreError> {
+    /// Discards what became free since this was done last, until that is `over`.
+    async fn discard_freed(&self, mut over: Option<Sleep>) -> Result<(), StoreError> {
         let _sweep = self.discarding.sweep.lock().await;
         if self.breaks(Canary::DiscardEarly) {
             for run in self.space.freed_too_early() {
@@ -79,7 +86,10 @@ impl Store {
             });
             let (batch, later) = rest.split_at(fits.count().max(1));
             rest = later;
-            if self.closing.load(Ordering::Acquire) {
+            if let Some(over) = &mut over
+                && poll_once(over).await.is_some()
+            {
+                tracing::warn!("not all that was freed was discarded before the end: the device takes long");
                 return Ok(());
             }
             self.discard_batch(batch).await.1?;
@@ -89,7 +99,8 @@ impl Store {
 
     /// True if enough was freed by the newest superblock that one more should be written, so that it can be discarded.
     fn wants_superblock(&self) -> bool {
-        self.options.discard && self.space.discards_waiting() >= WORTH_BLOCKS
+        let discards = self.options.discard && self.device().discards() && !self.given_up();
+        discards && !self.has_hole() && self.space.discards_waiting() >= WORTH_BLOCKS
     }
 
     /// A checkpoint of a filesystem that may have come to rest: what it freed last would wait for ever for another one.
@@ -103,20 +114,21 @@ impl Store {
         Ok(())
     }
 
-    /// Discards what was freed, as far as the device takes it: nobody will know of it any more.
+    /// Discards what was freed: nobody will know of it any more. A device that takes long keeps nobody from unmounting.
     pub(crate) async fn discard_at_the_end(&self) {
         let done = async {
-            if self.options.discard && self.device().discards() && !self.given_up() {
-                self.checkpoint().await?;
-                if self.wants_superblock() {
-                    let mut state = self.checkpoint.lock().await;
-                    self.run_checkpoint(&mut state, false).await?;
-                }
-                self.discard_freed().await?;
+            self.checkpoint().await?;
+            if self.wants_superblock() {
+                let mut state = self.checkpoint.lock().await;
+                self.run_checkpoint(&mut state, false).await?;
             }
-            Ok::<_, StoreError>(())
+            self.discard_freed(Some(self.spawn.sleep(AT_THE_END_MAX))).await
         };
-        if let Err(error) = done.await {
+        let discards = self.options.discard && self.device().discards() && !self.given_up();
+        if discards
+            && !self.has_hole()
+            && let Err(error) = done.await
+        {
             tracing::warn!("not all that was freed was discarded before the end: {error}");
         }
     }
@@ -134,6 +146,10 @@ impl Store {
     /// Discards what is free of some runs. Says how many bytes were, also when a later one failed.
     async fn discard_batch(&self, runs: &[BlockRun]) -> (u64, Result<(), StoreError>) {
         let _batch = self.discarding.batch.lock().await;
+        // Whoever closes waits for the batch under way, and gives the image to others then.
+        if self.closing.load(Ordering::Acquire) {
+            return (0, Ok(()));
+        }
         if let Err(error) = self.health.writable() {
             return (0, Err(error));
         }
@@ -174,7 +190,7 @@ pub(crate) async fn tend_discards(store: Weak<Store>) {
             return;
         }
         let ended = strong.checkpoint_ended.listen();
-        match strong.discard_freed().await {
+        match strong.discard_freed(None).await {
             Ok(()) => {}
             Err(StoreError::Device(error)) => return strong.give_up(&error),
             // Read-only: nothing more is discarded.
