@@ -3,7 +3,7 @@
 //! `cargo test -p syncline-sim --test laboratory canaries:: -- --nocapture` prints how many seeds each took; `SYNCLINE_CANARY=<name>`
 //! looks for one only.
 
-use crate::support::{search, silently};
+use crate::support::{one_at_a_time, search, silently};
 use std::time::Instant;
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
 use syncline_sim::rot::LogLife;
@@ -140,7 +140,7 @@ fn each_is_found() {
                 Engine::Store => look(&StoreSubject, canary, faults, seeds),
                 Engine::Fs => look(&FsSubject, canary, faults, seeds),
                 Engine::Everything => look(&Everything, canary, faults, seeds),
-                Engine::Growing => look(&Growing, canary, faults, seeds),
+                Engine::Growing => one_at_a_time(|| look(&Growing, canary, faults, seeds)),
                 Engine::Rot => look_in_rot(canary, seeds),
             }
         }

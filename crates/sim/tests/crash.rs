@@ -2,7 +2,7 @@
 //!
 //! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory crash::` repeats it.
 
-use crate::support::{assert_no_violation, explore, repeat_is_identical};
+use crate::support::{assert_no_violation, explore, one_at_a_time, repeat_is_identical};
 use syncline_sim::lab::Plan;
 use syncline_sim::{Compressed, Everything, FsSubject, Growing, WithQuotas, WithoutParentPointers};
 
@@ -53,12 +53,12 @@ fn everything_at_once_survives_a_failing_device() {
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises() {
-    assert_no_violation(&Growing, Plan::default(), 20);
+    one_at_a_time(|| assert_no_violation(&Growing, Plan::default(), 20));
 }
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises_on_a_failing_device() {
-    assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 12);
+    one_at_a_time(|| assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 12));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 use syncline_sim::rest::Rested;
@@ -105,6 +105,14 @@ pub fn assert_no_violation<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     if let Some((seed, what)) = found.violations.first() {
         panic!("seed {seed}: {what}\nto repeat it: SYNCLINE_CRASH_SEED={seed} with the same test");
     }
+}
+
+/// Does what takes gigabytes of memory while no other test does.
+pub fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
+    static LARGE: Mutex<()> = Mutex::new(());
+    // A test that failed has left nothing behind.
+    let _large = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
+    work()
 }
 
 thread_local! {
