@@ -46,6 +46,20 @@ fn an_unknown_mount_option_is_refused_by_name() {
 }
 
 #[test]
+fn a_label_is_short_and_plain_text() {
+    let place = Place::with_image("16MiB");
+    for (label, why) in [("x".repeat(65), "at most 64 bytes"), ("red\u{1b}[31m".into(), "control characters")]
+    {
+        let mut name = program();
+        name.arg("label").arg(place.image()).arg(&label);
+        run(name).fails(2, &[why]);
+        let mut make = program();
+        make.arg("mkfs").arg(place.path().join("new")).args(["--size", "16MiB", "--label", &label]);
+        run(make).fails(2, &[why]);
+    }
+}
+
+#[test]
 fn an_image_that_does_not_exist_is_said_to_be_missing() {
     let place = Place::new();
     for command in ["info", "check"] {

@@ -161,8 +161,8 @@ impl From<rustix::io::Errno> for Failure {
     }
 }
 
-/// A mount that its daemon has left behind.
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+/// A mount that its daemon has left behind.
 const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
@@ -217,6 +217,7 @@ impl From<DeviceError> for Failure {
                 let mounted_at = holder.mount_point().map(Path::to_owned);
                 Self { mounted_at, ..of(Cause::InUse) }
             }
+            (DeviceError::SnapshotInUse { .. }, _) => of(Cause::InUse),
             (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
                 .next("add --force if it is not needed any more"),
             // Of a block device, or of an image file that its host never gave all its room.
@@ -242,7 +243,6 @@ impl From<StoreError> for Failure {
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
                 .next("'syncline trim --punch' gives what is free back to its host"),
             StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
-            StoreError::Snapshot(SnapshotError::OtherSize { .. }) => Self::usage(error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
             StoreError::Damaged(_) => Self::of(Cause::Damaged, error),
@@ -386,7 +386,7 @@ impl From<ControlError> for Failure {
             }
             ControlError::Failed { ref source, .. } if source.raw_os_error() == Some(EIO) => {
                 Self::of(Cause::Device, error)
-                    .next("the device failed, or the host of the image file is full: the daemon's messages name it ('-o log=FILE')")
+                    .next("the device failed, the host of the image file is full, or something is damaged: the daemon's messages tell which ('-o log=FILE')")
             }
             ControlError::Unknown { .. } => {
                 Self::new(error).next("unmount, and mount again with this version of the program")

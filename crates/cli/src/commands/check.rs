@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::{
-    CheckError, Condition, FINDINGS_MAX, Finding, Progress, Repair, RepairOptions, Report, Stage,
+    CheckError, Condition, FINDINGS_MAX, Finding, FindingKind, Progress, Repair, RepairOptions, Report, Stage,
 };
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_store::StoreError;
@@ -173,7 +173,10 @@ fn print_report(image: &Path, report: &Report) {
     print_summary(image, report);
     if !report.is_clean() {
         let readable = image::can_be_read(image);
-        if report.findings.iter().all(|finding| finding.kind.is_left_alone()) && !report.incomplete {
+        // Of a snapshot a repair may put back what is lost, so that it is not deleted for nothing.
+        let in_snapshots = report.of(FindingKind::SnapshotDamaged).next().is_some();
+        let left_alone = report.findings.iter().all(|finding| finding.kind.is_left_alone());
+        if left_alone && !in_snapshots && !report.incomplete {
             return say!("{}: {}", image.display(), next_step(report, readable));
         }
         let read = match readable {
@@ -270,7 +273,7 @@ fn next_step(left: &Report, readable: bool) -> &'static str {
         return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup";
     }
     if left.findings.iter().all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable)) {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them";
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; 'syncline path IMAGE INODE' tells the paths of an inode";
     }
     if left.findings.iter().all(|finding| finding.kind == SnapshotDamaged) {
         return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')";
@@ -280,7 +283,7 @@ fn next_step(left: &Report, readable: bool) -> &'static str {
         .iter()
         .all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable | SnapshotDamaged))
     {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; delete the damaged snapshots ('syncline snapshot delete')";
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them ('syncline path IMAGE INODE' tells the paths of an inode); delete the damaged snapshots ('syncline snapshot delete')";
     }
     after_refusal(false, readable)
 }

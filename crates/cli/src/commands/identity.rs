@@ -64,12 +64,7 @@ pub fn label(args: LabelArgs) -> Outcome {
         say!("{}", identity(&args.source)?.label);
         return Ok(ExitCode::SUCCESS);
     };
-    if encode_label(&new).is_none() {
-        return Err(Failure::usage(format!(
-            "a label has at most {LABEL_BYTES} bytes and no NUL, this one has {} bytes",
-            new.len()
-        )));
-    }
+    require_label(&new)?;
     if args.source.is_dir() {
         // The ioctl alone would also name a filesystem of another kind.
         identity_of_mount(&args.source)?;
@@ -78,6 +73,18 @@ pub fn label(args: LabelArgs) -> Outcome {
         change(&args.source, |fs| fs.set_label(&new))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses what can't be a label, and what would not be seen as what it is where it is shown.
+pub fn require_label(label: &str) -> Result<(), Failure> {
+    let bytes = label.len();
+    if label.chars().any(char::is_control) {
+        return Err(Failure::usage("a label has no control characters"));
+    }
+    match encode_label(label) {
+        Some(_) => Ok(()),
+        None => Err(Failure::usage(format!("a label has at most {LABEL_BYTES} bytes, this one has {bytes}"))),
+    }
 }
 
 /// Runs `uuid`.

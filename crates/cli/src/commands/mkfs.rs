@@ -1,5 +1,6 @@
 //! `syncline mkfs`: make a filesystem.
 
+use super::identity::require_label;
 use super::image;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
@@ -57,9 +58,7 @@ pub fn run(args: Args) -> Outcome {
     if !args.node_size.is_power_of_two() || !(4096..=65536).contains(&args.node_size) {
         return Err(Failure::usage("--node-size is 4KiB, 8KiB, 16KiB, 32KiB or 64KiB"));
     }
-    if args.label.len() > 64 {
-        return Err(Failure::usage("--label has at most 64 bytes"));
-    }
+    require_label(&args.label)?;
     if args.size.is_some_and(|size| size < image::LEAST_BYTES) {
         return Err(Failure::usage("--size is at least 16MiB"));
     }

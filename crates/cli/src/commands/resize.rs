@@ -65,7 +65,8 @@ pub fn run(args: Args) -> Outcome {
         Target::Max => device,
         Target::Min => {
             recover(&args.image)?;
-            least(&args.image)?.min(present)
+            // Snapshots stay: what they were made of is where it is.
+            least(&args.image)?.max(largest_snapshot(&args.image)?).min(present)
         }
         Target::Bytes(bytes) => bytes - bytes % BLOCK,
     };
@@ -174,6 +175,14 @@ fn least(path: &Path) -> Result<u64, Failure> {
     Ok(least.map_err(|failure| failure.about(path))? * BLOCK)
 }
 
+/// The size of the largest filesystem that there is a snapshot of, in bytes; 0 without one.
+fn largest_snapshot(path: &Path) -> Result<u64, Failure> {
+    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    let (_, snapshots) = block_on(syncline_store::read_snapshots(&device))
+        .map_err(|error| Failure::from(error).about(path))?;
+    Ok(snapshots.iter().map(|snapshot| snapshot.total_blocks).max().unwrap_or(0) * BLOCK)
+}
+
 /// Opens and closes an image that a crash left: files without names that still take room are removed then.
 fn recover(path: &Path) -> Result<(), Failure> {
     let (device, spawn) = (FileDevice::open(path, OpenOptions::default())?, image::background()?);
@@ -194,7 +203,7 @@ fn recover(path: &Path) -> Result<(), Failure> {
 /// A smaller filesystem needs less for itself: goes on as long as that makes it smaller still.
 fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
     loop {
-        let wanted = least(path)?.min(present);
+        let wanted = least(path)?.max(largest_snapshot(path)?).min(present);
         if present - wanted < Geometry::TAIL_BLOCKS * BLOCK {
             return Ok(present);
         }
@@ -215,13 +224,13 @@ fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     let least = least(path)?;
     if wanted < least {
         let text = format!(
-            "{}: {} are too few; the smallest size that will do is {} ({least} bytes)",
+            "{}: {} are too few to go to at once; the smallest size that will do is {} ({least} bytes)",
             path.display(),
             size::show(asked),
             size::show(least)
         );
         let next = if least < present {
-            "name that size, or 'min'; or delete something"
+            "name that size, or 'min', which goes on from there as far as it can; or delete something"
         } else {
             "delete something"
         };

@@ -168,24 +168,21 @@ fn print(directory: &Path, report: &Value) {
     }
 }
 
-/// What to do about what was found: data and snapshots no repair mends.
+/// What to do about what was found: no repair mends data.
 fn next_step(report: &Value) -> String {
     let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
-    let (data, snapshot) = (["data-damaged", "data-unreadable"], ["snapshot-damaged"]);
-    let any = |names: &[&str]| findings(report).any(|finding| is(finding, names));
+    let data = ["data-damaged", "data-unreadable"];
     let mut steps = Vec::new();
-    if any(&data) {
+    if findings(report).any(|finding| is(finding, &data)) {
         steps.push(
             "restore these files from a backup, or from a snapshot in which they are whole, or delete them",
         );
     }
-    if any(&snapshot) {
-        steps.push(
-            "save what can be read of the damaged snapshots, and delete them ('syncline snapshot delete')",
-        );
-    }
-    if findings(report).any(|finding| !is(finding, &data) && !is(finding, &snapshot)) {
+    if findings(report).any(|finding| !is(finding, &data)) {
         steps.push("unmount and run 'syncline check --repair'");
+    }
+    if findings(report).any(|finding| is(finding, &["snapshot-damaged"])) {
+        steps.push("delete the snapshots that stay damaged ('syncline snapshot delete')");
     }
     format!("reading what is damaged fails: {}", steps.join("; "))
 }
