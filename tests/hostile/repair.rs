@@ -50,7 +50,7 @@ fn a_clean_image_is_left_as_it_is() {
 }
 
 #[test]
-fn a_damaged_space_map_is_made_anew() {
+fn a_damaged_space_map_is_put_back() {
     skip_if!(no_fuse());
     let place = filled();
     flip(&place.image(), newest(&place.image()).space.page.addr);
@@ -65,7 +65,7 @@ fn a_damaged_space_map_is_made_anew() {
     assert!(fs::read(place.image()).unwrap() == before);
     let done = check(&place, &["--repair"]);
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.out.contains("→ made anew from what is in use"), "{done:?}");
+    assert!(done.out.contains("→ the same bytes again, which follow from what is in use"), "{done:?}");
     check(&place, &["--repair"]).ok();
     let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
     assert_eq!(fs::read(mount.path.join("large")).unwrap(), vec![5; 1_000_000]);

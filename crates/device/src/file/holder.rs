@@ -121,8 +121,11 @@ impl Holder {
     fn of_claimed(device: &Path) -> Self {
         let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
         let number = format!("{}:{}", libc::major(number), libc::minor(number));
-        // Some filesystems of several devices have a number of their own.
-        let is_it = |mount: &MountEntry| mount.device == number || Path::new(&mount.source) == device;
+        // Some filesystems of several devices have a number of their own; those of FUSE have a process that tells more.
+        let is_it = |mount: &MountEntry| {
+            let named = Path::new(&mount.source) == device && !mount.filesystem_type.starts_with("fuse");
+            mount.device == number || named
+        };
         if let Some(mount) = mounts().ok().and_then(|mounts| mounts.into_iter().rfind(is_it)) {
             let MountEntry { mount_point, filesystem_type, .. } = mount;
             return Self::Mount { filesystem_type, device: device.to_owned(), mount_point };
