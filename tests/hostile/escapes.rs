@@ -3,7 +3,6 @@
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 

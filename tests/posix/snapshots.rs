@@ -182,7 +182,7 @@ fn a_snapshot_outlives_that_the_image_grows() {
     ground.place.check_clean();
     // No present is kept for a way back that there is not.
     let refused = snapshot(&[&"rollback", &image, &"small", &"--keep", &"present"]);
-    refused.fails(2, &["another size", "mount the snapshot"]);
+    refused.fails(1, &["syncline resize", "mount the snapshot"]);
     assert_eq!(names(&image), ["small"]);
     let mounted = Mount::new(&image, &root, &[]);
     fs::write(root.join("larger"), vec![3; 150 << 20]).unwrap();
