@@ -44,13 +44,7 @@ impl Loader {
         geometry: Geometry,
         root: SpaceRoot,
     ) -> Result<Self, SpaceError> {
-        if geometry.total_blocks > MAX_BLOCKS {
-            return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
-        }
-        let expected = root_level(geometry);
-        if root.level != expected {
-            return Err(SpaceError::RootLevel { found: root.level, expected });
-        }
+        require_root(geometry, root)?;
         let mut loader = Self::new(geometry);
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
         // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
@@ -112,6 +106,15 @@ impl Loader {
         }
         Ok(())
     }
+}
+
+/// Refuses a root that no image of this size has.
+pub(crate) fn require_root(geometry: Geometry, root: SpaceRoot) -> Result<(), SpaceError> {
+    if geometry.total_blocks > MAX_BLOCKS {
+        return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
+    }
+    let expected = root_level(geometry);
+    if root.level == expected { Ok(()) } else { Err(SpaceError::RootLevel { found: root.level, expected }) }
 }
 
 /// Reads pages by address, neighbours together, and hands each over with what came with its address.

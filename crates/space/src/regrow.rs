@@ -6,7 +6,7 @@
 
 use crate::SpaceError;
 use crate::bits::push_bits;
-use crate::load::read_pages;
+use crate::load::{read_pages, require_root};
 use crate::named::{Change, NamedMap};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, FlushTracker};
 use syncline_format::space::{
-    BITS, CHILDREN, Entry, MAX_BLOCKS, MAX_LEVEL, PageId, WORDS, Words, claimed_page, decode_bitmap,
-    decode_index, encode_bitmap, encode_index, pages_at, root_level,
+    BITS, CHILDREN, Entry, MAX_LEVEL, PageId, WORDS, Words, claimed_page, decode_bitmap, decode_index,
+    encode_bitmap, encode_index, pages_at, root_level,
 };
 use syncline_format::superblock::{Pointer, SpaceRoot};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Geometry, crc};
@@ -126,13 +126,7 @@ impl TornMap {
         geometry: Geometry,
         root: SpaceRoot,
     ) -> Result<Option<Self>, SpaceError> {
-        if geometry.total_blocks > MAX_BLOCKS {
-            return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
-        }
-        let expected = root_level(geometry);
-        if root.level != expected {
-            return Err(SpaceError::RootLevel { found: root.level, expected });
-        }
+        require_root(geometry, root)?;
         let used = NamedMap::empty(geometry);
         let mut torn = Self { tracker: tracker.clone(), geometry, used, lost: Vec::new(), read: Vec::new() };
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];

@@ -5,13 +5,11 @@
 //! one place on each level and of a few places at the bottom: some megabytes, however many maps there are and however large the image is.
 
 use crate::SpaceError;
-use crate::load::read_pages;
+use crate::load::{read_pages, require_root};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use syncline_device::FlushTracker;
-use syncline_format::space::{
-    Entry, MAX_BLOCKS, PageId, Words, decode_bitmap, decode_index, pages_at, root_level,
-};
+use syncline_format::space::{Entry, PageId, Words, decode_bitmap, decode_index, pages_at, root_level};
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BlockAddr, FormatError, Geometry};
 
@@ -92,13 +90,7 @@ impl Walk {
     fn begin(maps: &[(Geometry, SpaceRoot)]) -> Result<Self, SpaceError> {
         let mut roots: BTreeMap<u8, Grouping> = BTreeMap::new();
         for (index, (geometry, root)) in (0..).zip(maps) {
-            if geometry.total_blocks > MAX_BLOCKS {
-                return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
-            }
-            let expected = root_level(*geometry);
-            if root.level != expected {
-                return Err(SpaceError::RootLevel { found: root.level, expected });
-            }
+            require_root(*geometry, *root)?;
             let entry = Entry { page: root.page, used: 0 };
             roots.entry(root.level).or_default().add(entry, *geometry, &[index]);
         }
