@@ -118,7 +118,7 @@ kinds! {
     PreallocationSum = "0040" "preallocation-sum",
     /// The table of snapshots is damaged or can't be read.
     SnapshotTable = "0041" "snapshot-table",
-    /// Something in a snapshot is damaged. It can be deleted, but not mended.
+    /// Something in a snapshot is damaged. A repair puts back inner nodes; what else is lost goes with the snapshot.
     SnapshotDamaged = "0042" "snapshot-damaged",
     /// A quota's usage is not what the inodes of its tree use.
     QuotaUsage = "0043" "quota-usage",
