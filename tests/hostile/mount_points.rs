@@ -2,7 +2,8 @@
 
 use crate::skip_if;
 use crate::support::{
-    ALONE, Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run, tool, wait_for_end,
+    ALONE, Answer, Place, as_nobody, is_root, no_fuse, not_root, program, run, starting_a_namespace, tool,
+    wait_for_end,
 };
 use std::fs;
 use std::io::Read;
@@ -84,6 +85,7 @@ impl Sleeper {
         "#;
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(mount);
+        let _starting = starting_a_namespace();
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut word = [0; 5];
         child.stdout.as_mut().unwrap().read_exact(&mut word).expect("it gets its namespace");

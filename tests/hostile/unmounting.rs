@@ -3,7 +3,8 @@
 use crate::disk::Disk;
 use crate::skip_if;
 use crate::support::{
-    Answer, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool, wait,
+    ALONE, Answer, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run,
+    starting_a_namespace, syncline, tool, wait,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::ffi::OsStr;
@@ -34,7 +35,7 @@ fn a_device_that_fails_altogether_is_told_of() {
     let mount = Mount::new(&disk.path, &place.directory("mount"), &[]);
     write_synced(&mount);
     disk.troubles.set(true, true, true);
-    mount.unmount().fails(8, &["it is unmounted", "can't be told", "not synced"]);
+    mount.unmount_alone().fails(8, &["it is unmounted", "can't be told", "not synced"]);
     disk.troubles.set(false, false, false);
     let mount = Mount::new(&disk.path, &place.directory("again"), &[]);
     assert_eq!(fs::read(mount.path.join("synced")).unwrap(), b"synced");
@@ -50,14 +51,14 @@ fn an_image_that_is_not_there_any_more_is_told_of() {
     write_synced(&mount);
     let moved = place.path().join("moved");
     fs::rename(place.image(), &moved).unwrap();
-    mount.unmount().fails(5, &["it is unmounted", "there is no", "if it was moved"]);
+    mount.unmount_alone().fails(5, &["it is unmounted", "there is no", "if it was moved"]);
     let mount = Mount::new(&moved, &place.directory("again"), &[]);
     write_synced(&mount);
     // Somebody else's is clean, and says nothing of this one.
     let other = Place::with_image("16MiB");
     fs::rename(&moved, place.image()).unwrap();
     fs::copy(other.image(), &moved).unwrap();
-    mount.unmount().fails(5, &["it is unmounted", "another image"]);
+    mount.unmount_alone().fails(5, &["it is unmounted", "another image"]);
     place.check_clean();
 }
 
@@ -302,10 +303,13 @@ impl Elsewhere {
             "\"$0\" mount \"$1\" \"$2\" && {{ {script}echo mounted; read directory; \
              \"$0\" umount --timeout 3 \"$directory\" 2>&1; echo code $?; exec sleep 1000; }}"
         );
+        let of_mounts = paths.len() > 2;
+        let script = if of_mounts { format!("{ALONE}{script}") } else { script };
         let mut shell = Command::new("unshare");
         shell.args(["--pid", "--fork", "--kill-child"]);
-        shell.args((paths.len() > 2).then_some("--mount-proc"));
+        shell.args(of_mounts.then_some("--mount-proc"));
         shell.args(["sh", "-c", &script]).arg(env!("CARGO_BIN_EXE_syncline")).args(paths);
+        let _starting = starting_a_namespace();
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut answers = BufReader::new(shell.stdout.take().unwrap());
         let mut line = String::new();

@@ -8,12 +8,21 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// Longest that any command may take; nothing may hang.
 const LIMIT: Duration = Duration::from_secs(120);
 /// An ordinary user.
 pub const NOBODY: u32 = 65534;
+
+/// Shared by those who start a mount namespace of their own: everybody's mounts are in it until it has let go of them ([`ALONE`]).
+static NAMESPACES: RwLock<()> = RwLock::new(());
+
+/// Held while a mount namespace is started.
+pub fn starting_a_namespace() -> RwLockReadGuard<'static, ()> {
+    NAMESPACES.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What a program answered.
 pub struct Answer {
@@ -65,6 +74,7 @@ pub fn syncline<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Answ
 /// Runs a command to its end; one that hangs is killed and fails the test.
 #[track_caller]
 pub fn run(mut command: Command) -> Answer {
+    let _starting = (command.get_program() == "unshare").then(starting_a_namespace);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
     // Read beside it, so that a full pipe stops nobody.
@@ -297,6 +307,13 @@ impl Mount {
             self.daemon = None;
         }
         answer
+    }
+
+    /// The same where what is said matters: no other test starts a mount namespace meanwhile.
+    #[track_caller]
+    pub fn unmount_alone(self) -> Answer {
+        let _alone = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
+        self.unmount()
     }
 }
 
