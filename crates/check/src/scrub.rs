@@ -17,7 +17,7 @@ use syncline_device::{Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Geometry, Key, Kind};
 use syncline_space::{Space, SpaceError};
 use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable};
 
@@ -239,8 +239,9 @@ impl Scrub {
             let (mut error, mut addr) = (None, 0);
             for _ in 0..COPY_ATTEMPTS {
                 // It may have moved: the filesystem becomes larger.
-                addr = store.geometry().superblock_copies(slot)[copy];
-                error = bad_copy(store.device(), addr).await;
+                let geometry = store.geometry();
+                addr = geometry.superblock_copies(slot)[copy];
+                error = bad_copy(store.device(), geometry, slot, copy).await;
                 if error.is_none() {
                     break;
                 }
@@ -449,9 +450,18 @@ fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
 }
 
 /// What is wrong with a copy of a superblock. One that was never written is right.
-async fn bad_copy(device: &Arc<dyn Device>, addr: u64) -> Option<String> {
-    match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
-        Ok(block) if block.iter().all(|&byte| byte == 0) => None,
+async fn bad_copy(device: &Arc<dyn Device>, geometry: Geometry, slot: usize, copy: usize) -> Option<String> {
+    let addrs = geometry.superblock_copies(slot);
+    let read = |addr: u64| device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES);
+    let is_zeros = |block: &[u8]| block.iter().all(|&byte| byte == 0);
+    match read(addrs[copy]).await {
+        Ok(block) if is_zeros(&block) => {
+            let other = read(addrs[1 - copy]).await.ok()?;
+            // One that tells another size has its second copy elsewhere: the filesystem becomes larger just now.
+            let was_written =
+                is_zeros(&other) || Superblock::decode(&other).is_ok_and(|other| other.geometry == geometry);
+            was_written.then(|| "zeros, and it was written once".to_owned())
+        }
         Ok(block) => Superblock::decode(&block).err().map(|error| error.to_string()),
         Err(error) => Some(error.to_string()),
     }

@@ -27,6 +27,10 @@ pub(crate) async fn superblock(
             }
         }
     }
+    for (slot, copy, addr) in found.iter().flat_map(|slots| &slots.wiped) {
+        let text = format!("copy {copy} of superblock {slot}: zeros, and it was written once");
+        report.block(FindingKind::SuperblockDamaged, *addr, text);
+    }
     match found {
         Ok(slots) => Ok(Some(slots.superblock)),
         Err(_) if damaged => Ok(None),
@@ -46,7 +50,7 @@ async fn look_at_copy(
     report: &mut Report,
 ) -> bool {
     let (error, beyond_doubt) = match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
-        // Never written.
+        // Never written, or told of elsewhere.
         Ok(block) if block.iter().all(|&byte| byte == 0) => return false,
         Ok(block) => match Superblock::decode(&block) {
             Ok(_) | Err(FormatError::Version { .. } | FormatError::Features { .. }) => return false,

@@ -5,13 +5,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use syncline_check::{FindingKind, check};
+use syncline_check::check;
 use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::Geometry;
 use syncline_format::superblock::Superblock;
 use syncline_fs::types::{Caller, FileType, ROOT, Timestamp};
 use syncline_fs::{Filesystem, Options};
-use syncline_sim::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation};
+use syncline_sim::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation, unexplained};
 use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format, read_superblocks};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
@@ -78,9 +78,7 @@ fn look_for(image: Arc<MemoryDevice>, seed: u64, grow_again: bool, synced: &[&st
     let simulation = Simulation::new(seed);
     let report = block_on(check(image.snapshot(), simulation.spawner(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
-    // One that was being written may be torn.
-    let wrong = report.findings.iter().find(|finding| finding.kind != FindingKind::SuperblockDamaged);
-    if let Some(finding) = wrong {
+    if let Some(finding) = unexplained(&report) {
         return Err(format!("check: {finding:?}"));
     }
     let (store_options, options) = options(&simulation, 9);

@@ -7,11 +7,11 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_check::{FindingKind, check};
+use syncline_check::check;
 use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_fs::types::{Algorithm, Caller, FileType, Ino, ROOT, Timestamp};
 use syncline_fs::{Allocation, Filesystem, FsError, Options, QuotaLimits, shrink::shrink};
-use syncline_sim::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation};
+use syncline_sim::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation, unexplained};
 use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
@@ -155,9 +155,7 @@ fn look(image: &Arc<MemoryDevice>, seed: u64, contents: &Contents) -> Result<u64
     let simulation = Simulation::new(seed);
     let report = block_on(check(image.snapshot(), simulation.spawner(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
-    // One that was being written may be torn.
-    let wrong = report.findings.iter().find(|finding| finding.kind != FindingKind::SuperblockDamaged);
-    if let Some(finding) = wrong {
+    if let Some(finding) = unexplained(&report) {
         return Err(format!("check: {finding:?}"));
     }
     let contents = contents.clone();

@@ -9,7 +9,8 @@ use syncline_format::Epoch;
 pub struct StoreOptions {
     /// Write nothing: replay into memory only. Default false.
     pub read_only: bool,
-    /// Open for writing although the log ends before what it calls durable, accepting the loss. Default false.
+    /// Open for writing although the log ends before what it calls durable, or the newest superblock may be gone, accepting the loss.
+    /// Default false.
     pub accept_damaged_log: bool,
     /// Node cache in bytes. Default 128 MiB.
     pub node_cache_bytes: usize,

@@ -150,6 +150,7 @@ impl Store {
             };
             format!("copy {copy} of superblock {slot}: {error}; {next}")
         }));
+        refuse_lost_slot(&slots, &options, &mut report)?;
         let (space, table) = load_structures(&tracker, &superblock, &options, &mut report).await?;
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
         let lenient = options.read_only || options.accept_damaged_log;
@@ -296,6 +297,28 @@ fn believed(options: &StoreOptions) -> Believed {
         records: options.canary == Some(Canary::UncheckedPayload),
         segment: options.canary == Some(Canary::LeadOnce),
     }
+}
+
+/// Copies of superblocks that are gone. Where both of a slot are, it may have been the newest.
+fn refuse_lost_slot(
+    slots: &ReadSlots,
+    options: &StoreOptions,
+    report: &mut RecoveryReport,
+) -> Result<(), StoreError> {
+    let Some(loss) = slots.loss() else {
+        let told = slots.wiped.iter().map(|(slot, copy, _)| {
+            format!("copy {copy} of superblock {slot} is zeros, and was written once; a mount for writing rewrites it")
+        });
+        report.notes.extend(told);
+        return Ok(());
+    };
+    if options.read_only || options.accept_damaged_log {
+        report.notes.push(loss);
+        return Ok(());
+    }
+    let next =
+        "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on from what is left";
+    Err(StoreError::Damaged(format!("{loss}; {next}").into()))
 }
 
 /// A hole in the log before a batch that was acknowledged is damage, not a torn tail.

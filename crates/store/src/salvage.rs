@@ -44,6 +44,8 @@ pub struct Salvaged {
     pub ignored: Ignored,
     /// Why the log was not read to its end, if it was not.
     pub log_cut: Option<String>,
+    /// Why the newest superblock may be gone, if it may be.
+    pub lost_slot: Option<String>,
 }
 
 impl Store {
@@ -104,6 +106,7 @@ impl Store {
             segments: replayed.segments.clone(),
             space_map,
             log_cut,
+            lost_slot: slots.loss(),
         };
         let options =
             StoreOptions { read_only: true, node_cache_bytes: NODE_CACHE_BYTES, ..StoreOptions::default() };

@@ -17,8 +17,10 @@ pub struct ReadSlots {
     pub generation_seen: u64,
     /// Copies that are damaged: slot, copy, what is wrong. The slot that was never written counts as absent, not as damaged.
     pub damaged: Vec<(usize, usize, FormatError)>,
-    /// Copies that could not be read: where they lie, and what a whole copy of the same slot says, if there is one.
-    unreadable: Vec<(BlockAddr, Option<Superblock>)>,
+    /// Copies that are zeros although they were written once: slot, copy, block.
+    pub wiped: Vec<(usize, usize, BlockAddr)>,
+    /// Copies that could not be read, or were never written: where they lie, and what a whole copy of the same slot says, if there is one.
+    incomplete: Vec<(BlockAddr, Option<Superblock>)>,
 }
 
 /// Reads all copies and picks the newest superblock.
@@ -45,7 +47,7 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         }
     }
     copies.damaged.sort_by_key(|(slot, copy, _)| (*slot, *copy));
-    let Some((slot, superblock)) = copies.best else { return Err(no_superblock(&copies.damaged)) };
+    let Some((slot, superblock)) = copies.best.take() else { return Err(no_superblock(&copies.damaged)) };
     if superblock.geometry.total_blocks > device_blocks {
         let (want, have) = (superblock.geometry.total_blocks * 4096, device_blocks * 4096);
         return Err(unusable(&format!(
@@ -53,20 +55,38 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
              'truncate -s {want}' does it for a file, with zeros where something is missing, and 'syncline check' tells what"
         )));
     }
+    let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
     let Copies { generation_seen, damaged, good, unreadable, .. } = copies;
-    let unreadable = unreadable.into_iter().map(|(slot, addr)| (addr, good[slot].clone())).collect();
-    Ok(ReadSlots { superblock, slot, generation_seen, damaged, unreadable })
+    let incomplete = unreadable.into_iter().chain(unwritten).map(|(slot, addr)| (addr, good[slot].clone()));
+    let incomplete = incomplete.collect();
+    Ok(ReadSlots { superblock, slot, generation_seen, damaged, wiped, incomplete })
 }
 
 impl ReadSlots {
-    /// Makes copies that could not be read say what the other one of their slot says, durably, before anything is written that
-    /// follows from what was read.
+    /// Why the newest superblock may be gone, if it may be: no power cut makes both copies of a slot zeros that was written before, and
+    /// a new filesystem has written both slots.
+    pub fn loss(&self) -> Option<String> {
+        let of_slot = |slot| self.wiped.iter().filter(|(of, _, _)| *of == slot).count();
+        let slot = (0..2).find(|&slot| of_slot(slot) == 2)?;
+        let generation = self.superblock.generation;
+        Some(format!(
+            "both copies of superblock {slot} are zeros: if it was the newer one, what was done since generation {generation} is missing"
+        ))
+    }
+
+    /// Makes copies that could not be read, or were never written, say what the other one of their slot says, durably, before anything
+    /// is written that follows from what was read.
     ///
-    /// Such a copy may hold a superblock that was being written when the power failed, newer than the one that is gone on from. If
-    /// it became readable later it would count, and lead to blocks that were used for other things meanwhile.
+    /// A copy that can't be read may hold a superblock that was being written when the power failed, newer than the one that is gone on
+    /// from. If it became readable later it would count, and lead to blocks that were used for other things meanwhile. Where there
+    /// is no other copy, it gets what is gone on from, as if that had been written twice.
     pub(crate) async fn settle(&self, tracker: &Arc<FlushTracker>) -> Result<(), StoreError> {
-        for (addr, other) in &self.unreadable {
-            let block = other.as_ref().map_or([0; BLOCK_BYTES], Superblock::encode);
+        let before = self.superblock.generation.saturating_sub(1);
+        for (addr, other) in &self.incomplete {
+            let block = match other {
+                Some(other) => other.encode(),
+                None => Superblock { generation: before, ..self.superblock.clone() }.encode(),
+            };
             let block = AlignedBuf::copy_from(&block).into_bytes();
             tracker.write(addr * BLOCK_BYTES as u64, vec![block]).wait().await.map_err(|error| {
                 unusable(&format!(
@@ -75,7 +95,7 @@ impl ReadSlots {
                 ))
             })?;
         }
-        if !self.unreadable.is_empty() {
+        if !self.incomplete.is_empty() {
             tracker.flush_now().await?;
         }
         Ok(())
@@ -92,6 +112,8 @@ struct Copies {
     good: [Option<Superblock>; 2],
     /// Copies that could not be read: slot and block.
     unreadable: Vec<(usize, BlockAddr)>,
+    /// Blocks of zeros where copies may lie.
+    zeros: Vec<BlockAddr>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
     damaged: Vec<(usize, usize, FormatError)>,
@@ -127,6 +149,35 @@ impl Copies {
         superblock.geometry.total_blocks == end && !stranger
     }
 
+    /// Copies of a slot of which the other copy is whole and says that the filesystem has its present size.
+    fn unwritten(&self, present: Geometry) -> Vec<(usize, BlockAddr)> {
+        let copies = |slot: usize| present.superblock_copies(slot).map(|addr| (slot, addr));
+        let of_size =
+            |(slot, _): &(usize, _)| self.good[*slot].as_ref().is_some_and(|it| it.geometry == present);
+        let copies = [0, 1].into_iter().flat_map(copies).filter(of_size);
+        copies.filter(|(_, addr)| self.zeros.contains(addr)).collect()
+    }
+
+    /// Copies that are zeros and were written. Only at a new end are there places that never were, until both slots have been written
+    /// there. What a power cut left out of the newest is completed before the other slot is written ([`ReadSlots::settle`]).
+    fn wiped(&self, newest: &Superblock) -> Vec<(usize, usize, BlockAddr)> {
+        let mut wiped = Vec::new();
+        for slot in 0..2 {
+            let addrs = newest.geometry.superblock_copies(slot);
+            let written = match &self.good[slot] {
+                None => newest.generation > 1 && addrs.iter().all(|addr| self.zeros.contains(addr)),
+                // Both copies were durable before the next superblock was written, or a mount was ended.
+                Some(own) => {
+                    own.geometry == newest.geometry && (own.generation < newest.generation || newest.clean)
+                }
+            };
+            let zeros =
+                addrs.into_iter().enumerate().filter(|(_, addr)| written && self.zeros.contains(addr));
+            wiped.extend(zeros.map(|(copy, addr)| (slot, copy, addr)));
+        }
+        wiped
+    }
+
     /// Looks at the first copy of a slot, or at the second one of a filesystem that ends there.
     async fn look(
         &mut self,
@@ -139,7 +190,10 @@ impl Copies {
         let certain = self.is_certain(end);
         let whole = |block: &[u8]| Superblock::decode(block).is_ok();
         let found = match read_settled(device, addr * BLOCK_BYTES as u64, BLOCK_BYTES, whole).await {
-            Ok(block) if block.iter().all(|byte| *byte == 0) => return Ok(()),
+            Ok(block) if block.iter().all(|byte| *byte == 0) => {
+                self.zeros.push(addr);
+                return Ok(());
+            }
             Ok(block) => Superblock::decode(&block),
             // A slot counts as durable only when both of its copies are, so the good one tells enough.
             Err(error) if copy == 0 || self.good[slot].is_some() || !certain => {

@@ -69,7 +69,13 @@ pub(crate) fn too_much(
     salvaged: &Salvaged,
     planner: &Planner,
 ) -> Option<String> {
-    objects(store, planner).or_else(|| snapshots(store, salvaged)).or_else(|| log(found, salvaged))
+    let slot = || {
+        salvaged.lost_slot.as_ref().map(|loss| format!("it would go on from an older state perhaps: {loss}"))
+    };
+    objects(store, planner)
+        .or_else(|| snapshots(store, salvaged))
+        .or_else(|| log(found, salvaged))
+        .or_else(slot)
 }
 
 /// What the log says of its end may be wrong, so a mount that writes refuses it, too, unless it is told not to.

@@ -232,14 +232,12 @@ impl Subject for Growing {
 
 /// Every structure of the image as the crash left it agrees with every other.
 fn check_image(world: &World) -> Result<(), String> {
-    use syncline_check::{FindingKind, check};
+    use syncline_check::check;
     // Its own view of the device: nothing of it goes into the record, and nothing of it waits.
     let image = world.image.snapshot();
     let report = block_on(check(image, world.spawn.clone(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
-    // A superblock that was being written may be torn; its slot is not the newest durable one's.
-    let wrong = report.findings.iter().find(|finding| finding.kind != FindingKind::SuperblockDamaged);
-    match wrong {
+    match crate::unexplained(&report) {
         Some(finding) => Err(format!("check: {finding:?}")),
         None => Ok(()),
     }

@@ -6,10 +6,10 @@ use super::judge::Found;
 use super::kept;
 use super::observe::observe;
 use super::run::options;
-use crate::{Event, RecordingDevice, Simulation};
+use crate::{Event, RecordingDevice, Simulation, unexplained};
 use std::sync::Arc;
 use std::time::Duration;
-use syncline_check::{FindingKind, check};
+use syncline_check::check;
 use syncline_device::{Device, block_on};
 use syncline_fs::Filesystem;
 use syncline_store::{Canary, Store};
@@ -64,8 +64,7 @@ fn check_image(simulation: &Simulation, image: &Image) -> Result<(), String> {
     // It starts no task, and reads end at once.
     let report = block_on(check(device, spawn, &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
-    // A superblock that was being written may be torn; its slot is not the newest durable one's.
-    match report.findings.iter().find(|finding| finding.kind != FindingKind::SuperblockDamaged) {
+    match unexplained(&report) {
         Some(finding) => Err(format!("check: {finding}")),
         None if report.incomplete => Err("check: something could not be read".to_owned()),
         None => Ok(()),
