@@ -8,7 +8,9 @@ use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
 use syncline_check::{Condition, Repair, RepairOptions, repair};
 use syncline_format::snapshots::{decode_block, encode_block};
-use syncline_format::space::{MAGIC, claimed_page, decode_bitmap, encode_bitmap};
+use syncline_format::space::{
+    BITS, MAGIC, WORDS, claimed_page, decode_bitmap, encode_bitmap, usable_in_page,
+};
 use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockAddr};
 use syncline_store::{Store, read_superblocks};
@@ -181,4 +183,42 @@ fn a_map_whose_tree_is_torn_does_not_come_back() {
     let before = device.image();
     let done = mend(&device, true);
     assert!(done.refused.is_some() && device.image() == before, "{:?}", done.condition());
+}
+
+/// Every free block looks like a page of one place, which says that all of them are in use: a repair does not weigh them all.
+#[test]
+fn pages_made_to_mislead_take_no_memory() {
+    let device = MemoryDevice::new(260 << 20);
+    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    let any: Arc<dyn Device> = device.clone();
+    let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+    let area = usable_in_page(superblock.geometry, 1).unwrap();
+    let mut words = [0; WORDS];
+    for at in area.start - BITS..area.end() - BITS {
+        words[(at / 64) as usize] |= 1 << (at % 64);
+    }
+    for at in area.start..area.end() {
+        if block(&device, at).iter().all(|&byte| byte == 0) {
+            let mut bytes = AlignedBuf::zeroed(BLOCK_BYTES);
+            encode_bitmap(&mut bytes, 1, at, &words);
+            block_on(device.write_at(at * BLOCK_BYTES as u64, vec![bytes.into_bytes()])).unwrap();
+        }
+    }
+    rot(&device, superblock.space.page.addr);
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
+    };
+    let before = resident();
+    let repaired = {
+        let device = device.clone();
+        std::thread::spawn(move || mend(&device, true).condition())
+    };
+    while !repaired.is_finished() {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        // Other tests run beside it.
+        assert!(resident() < before + 2048, "{} MiB, {before} before", resident());
+    }
+    assert_eq!(repaired.join().unwrap(), Condition::Repaired);
 }

@@ -28,6 +28,10 @@ const BLOCKS_EACH: u64 = 256;
 const TRIES_MAX: usize = 100_000;
 /// Pages read while it is looked which of them belong below an index page.
 const READS_MAX: usize = 1_000_000;
+/// Pages that may belong at one place: of a map that was not made to mislead, hardly ever more than one.
+const CHOICES_MAX: usize = 64;
+/// Blocks told by a choice that cost as much as a try.
+const BLOCKS_A_TRY: usize = 1024;
 /// Blocks that look like pages.
 const STRAYS_MAX: usize = 1 << 20;
 /// Blocks that are looked through for them: 16 TiB.
@@ -192,7 +196,10 @@ impl TornMap {
         let below = pages_at(self.geometry, id.level - 1).saturating_sub(id.child(0).index);
         let mut choices = Vec::new();
         for slot in 0..below.min(CHILDREN as u64) {
-            choices.push(self.choices(id.child(slot as usize), search).await?);
+            match self.choices(id.child(slot as usize), search).await? {
+                Some(found) => choices.push(found),
+                None => return Ok(None),
+            }
         }
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         let is_right = |entries: &[Entry]| encode_index(&mut block, id, pointer.addr, entries).0 == pointer;
@@ -217,8 +224,8 @@ impl TornMap {
         told.into_iter().flat_map(|run| run.start..run.end()).collect()
     }
 
-    /// The pages that may be this one.
-    async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Vec<Choice>, SpaceError> {
+    /// The pages that may be this one; `None` if they are too many to choose from.
+    async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Option<Vec<Choice>>, SpaceError> {
         let mut choices = Vec::new();
         if !self.uses_any(id) {
             choices.push(Choice::default());
@@ -229,8 +236,11 @@ impl TornMap {
             if self.fits(id, *entry, search, &mut choice).await? {
                 choices.push(choice);
             }
+            if choices.len() > CHOICES_MAX {
+                return Ok(None);
+            }
         }
-        Ok(choices)
+        Ok(Some(choices))
     }
 
     /// True if the pages from this one downwards are whole and say what is in use, and of the rest only that pages lie there.
@@ -261,6 +271,9 @@ impl TornMap {
                         let mut more = Vec::new();
                         push_bits(&mut more, number, found & !known);
                         choice.more.extend(more.into_iter().flat_map(|run| run.start..run.end()));
+                        if choice.more.len() as u64 > self.pages_max() {
+                            return Ok(false);
+                        }
                     }
                     let strays = search.strays.as_ref();
                     let is_page = |addr| strays.is_some_and(|strays| strays.addrs.contains(addr));
@@ -281,6 +294,11 @@ impl TornMap {
             }
             Ok(true)
         })
+    }
+
+    /// No map has more pages.
+    fn pages_max(&self) -> u64 {
+        (0..=root_level(self.geometry)).map(|level| pages_at(self.geometry, level)).sum()
     }
 
     /// What a page says, if it is what is pointed to.
@@ -378,7 +396,7 @@ fn choose(
                 break;
             }
         }
-        *tries_left = tries_left.checked_sub(1)?;
+        *tries_left = tries_left.checked_sub(1 + own.len() / BLOCKS_A_TRY)?;
         if !told.turn() {
             return None;
         }
