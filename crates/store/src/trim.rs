@@ -18,6 +18,9 @@ const BATCH_BLOCKS: u64 = 4096;
 /// Most discards on their way at a time.
 const BATCH_DISCARDS: usize = 64;
 
+/// The same at an unmount, which waits for those that are on their way however long they take.
+const LAST_DISCARDS: usize = 8;
+
 /// How long an unmount goes on discarding.
 const AT_THE_END_MAX: Duration = Duration::from_secs(5);
 /// How much has to wait for one more superblock before one is written for its sake: 1 MiB, more than such a checkpoint frees itself.
@@ -30,8 +33,10 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Discarding {
     /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
     pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
-    /// Held by whoever discards what became free, so that it has all been when another has done so.
-    sweep: syncline_sync::asynchronous::Mutex<()>,
+    /// What became free and has still to be discarded. Held by whoever does that, so that it has all been when another has done so.
+    sweep: syncline_sync::asynchronous::Mutex<Vec<BlockRun>>,
+    /// The filesystem is being unmounted: the background leaves the rest to whoever does that, and who has little time.
+    ending: AtomicBool,
     /// The device failed one; the background leaves it at that.
     given_up: AtomicBool,
 }
@@ -67,34 +72,42 @@ impl Store {
         Ok(trimmed)
     }
 
-    /// Discards what became free since this was done last, until that is `over`.
+    /// Discards what became free since this was done last, until that is `over`; in the background, until an unmount begins.
     async fn discard_freed(&self, mut over: Option<Sleep>) -> Result<(), StoreError> {
-        let _sweep = self.discarding.sweep.lock().await;
+        let mut left = self.discarding.sweep.lock().await;
         if self.breaks(Canary::DiscardEarly) {
             for run in self.space.freed_too_early() {
                 self.device().discard_at(run.offset_bytes(), run.len_bytes()).await?;
             }
         }
-        let pieces: Vec<BlockRun> =
-            self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)).collect();
-        let mut rest = pieces.as_slice();
-        while !rest.is_empty() {
-            let mut blocks = 0;
-            let fits = rest.iter().take(BATCH_DISCARDS).take_while(|run| {
-                blocks += run.blocks;
-                blocks <= BATCH_BLOCKS
-            });
-            let (batch, later) = rest.split_at(fits.count().max(1));
-            rest = later;
-            if let Some(over) = &mut over
-                && poll_once(over).await.is_some()
-            {
+        left.extend(self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)));
+        while !left.is_empty() {
+            let Some(over) = &mut over else {
+                if self.discarding.ending.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                self.discard_first(&mut left, BATCH_DISCARDS).await?;
+                continue;
+            };
+            if poll_once(over).await.is_some() {
                 tracing::warn!("not all that was freed was discarded before the end: the device takes long");
                 return Ok(());
             }
-            self.discard_batch(batch).await.1?;
+            self.discard_first(&mut left, LAST_DISCARDS).await?;
         }
         Ok(())
+    }
+
+    /// Discards at most so many of the first of these runs, and takes them away.
+    async fn discard_first(&self, runs: &mut Vec<BlockRun>, most: usize) -> Result<(), StoreError> {
+        let mut blocks = 0;
+        let fits = runs.iter().take(most).take_while(|run| {
+            blocks += run.blocks;
+            blocks <= BATCH_BLOCKS
+        });
+        let count = fits.count().max(1);
+        let batch: Vec<BlockRun> = runs.drain(..count).collect();
+        self.discard_batch(&batch).await.1
     }
 
     /// True if enough was freed by the newest superblock that one more should be written, so that it can be discarded.
@@ -116,13 +129,15 @@ impl Store {
 
     /// Discards what was freed: nobody will know of it any more. A device that takes long keeps nobody from unmounting.
     pub(crate) async fn discard_at_the_end(&self) {
+        self.discarding.ending.store(true, Ordering::Release);
+        let over = self.spawn.sleep(AT_THE_END_MAX);
         let done = async {
             self.checkpoint().await?;
             if self.wants_superblock() {
                 let mut state = self.checkpoint.lock().await;
                 self.run_checkpoint(&mut state, false).await?;
             }
-            self.discard_freed(Some(self.spawn.sleep(AT_THE_END_MAX))).await
+            self.discard_freed(Some(over)).await
         };
         let discards = self.options.discard && self.device().discards() && !self.given_up();
         if discards
