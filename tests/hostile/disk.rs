@@ -41,6 +41,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        self.troubles.flushes_hang.store(false, Ordering::Relaxed);
         tool("umount", &[OsStr::new("-l"), self.below.as_ref()]);
     }
 }
@@ -51,6 +52,8 @@ pub struct Troubles {
     pub reads_fail: AtomicBool,
     pub writes_fail: AtomicBool,
     pub flushes_fail: AtomicBool,
+    /// They are answered when this ends.
+    pub flushes_hang: AtomicBool,
     /// Bytes that somebody tried to write.
     pub written_bytes: AtomicU64,
 }
@@ -182,6 +185,9 @@ impl fuser::Filesystem for Served {
         // Reads and writes go on meanwhile.
         std::thread::spawn(move || {
             std::thread::sleep(flush);
+            while troubles.flushes_hang.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             match troubles.flushes_fail.load(Ordering::Relaxed) {
                 true => reply.error(Errno::EIO),
                 false => reply.ok(),

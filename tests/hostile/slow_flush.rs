@@ -73,3 +73,40 @@ fn flushes_of_seconds_make_writers_slow_and_nothing_else() {
     mount.unmount().ok();
     syncline([OsStr::new("check"), device.device.as_ref()]).ok();
 }
+
+/// The kernel tells nobody of a flush that is under way; who comes next waits for it all the same.
+#[test]
+fn what_a_killed_daemon_asked_a_slow_device_for_is_waited_for() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    let Some(device) = Loop::new(&disk.path) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    syncline([OsStr::new("mkfs"), device.device.as_ref()]).ok();
+    let mut mount = Mount::new(&device.device, &place.directory("mount"), &[]);
+    let path = mount.path.join("file");
+    fs::write(&path, "acknowledged").unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    disk.troubles.flushes_hang.store(true, Ordering::Relaxed);
+    let late = mount.path.join("late");
+    let waiting = std::thread::spawn(move || {
+        fs::write(&late, "not acknowledged").and_then(|()| File::open(&late)?.sync_all())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    mount.kill();
+    assert!(waiting.join().unwrap().is_err(), "its flush is still under way");
+    drop(mount);
+    let troubles = disk.troubles.clone();
+    let answers = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(5));
+        troubles.flushes_hang.store(false, Ordering::Relaxed);
+    });
+    let started = Instant::now();
+    let mount = Mount::new(&device.device, &place.directory("again"), &[]);
+    assert!(started.elapsed() >= Duration::from_secs(4), "it was waited for: {:?}", started.elapsed());
+    answers.join().unwrap();
+    assert_eq!(fs::read(mount.path.join("file")).unwrap(), b"acknowledged");
+    mount.unmount().ok();
+}

@@ -157,6 +157,27 @@ fn a_mounted_snapshot_is_met_on_every_way() {
     place.check_clean();
 }
 
+/// Nor does a new image come about over one of which a snapshot is mounted by another way.
+#[test]
+fn no_image_is_made_over_a_snapshot_that_is_mounted_by_another_way() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    syncline(["snapshot".as_ref(), "create".as_ref(), place.image().as_os_str(), "kept".as_ref()]).ok();
+    let Some(device) = Loop::new(&place.image()) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    for (index, (from, over)) in
+        [(&place.image(), &device.device), (&device.device, &place.image())].into_iter().enumerate()
+    {
+        let directory = place.directory(&index.to_string());
+        let snapshot = Mount::new(from, &directory, &["--snapshot", "kept"]);
+        call(&["mkfs", "--force"], &[over]).fails(3, &["snapshot"]);
+        snapshot.unmount().ok();
+    }
+    place.check_clean();
+}
+
 /// Two loop devices over two parts of one file, as a disk's image has, are two devices.
 #[test]
 fn parts_of_one_file_are_mounted_beside_each_other() {

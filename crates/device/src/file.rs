@@ -1,5 +1,6 @@
 //! Image files and block devices.
 
+mod claimed;
 mod create;
 mod holder;
 mod lock;

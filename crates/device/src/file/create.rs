@@ -108,8 +108,12 @@ fn take_over(
         return Err(DeviceError::NotEmpty { path: path.display().to_string() });
     }
     // A mounted snapshot keeps nobody from writing, since nobody writes where it lies; a new image would.
-    if !lock::no_claims(&opened.file).map_err(failed)? {
-        return Err(DeviceError::SnapshotInUse { path: path.display().to_string() });
+    // Below, it may be one that lies in another part of the file: which, the locks there do not tell.
+    let below = opened.others.below.iter().map(|(file, _)| file);
+    for file in std::iter::once(&opened.file).chain(below) {
+        if !lock::no_claims(file).map_err(failed)? {
+            return Err(DeviceError::SnapshotInUse { path: path.display().to_string() });
+        }
     }
     let present = open::size_bytes(&opened).map_err(failed)?;
     let size_bytes = size_bytes.unwrap_or(present);

@@ -1,7 +1,7 @@
 //! Who has what is in use, as far as /proc tells: so that a refusal can name it.
 
 use super::open::Refusal;
-use super::{lock, strangers};
+use super::{claimed, lock, strangers};
 use crate::{MountEntry, mounts, parse_mounts};
 use std::fmt;
 use std::fs;
@@ -99,8 +99,7 @@ impl Holder {
             (Self::Unknown, Refusal::Locked(file)) => {
                 lock::place(file).is_some_and(|place| strangers::all_are_ours(&place))
             }
-            // The kernel itself may have it, for a partition or a filesystem that is not seen from here; a device at rest owes no answer.
-            (Self::Device { device }, _) => has_requests(device),
+            (Self::Device { device }, _) => !claimed::may_be_in_use(device),
             _ => false,
         };
         ended && strangers::can_be_told()
@@ -135,14 +134,6 @@ impl Holder {
         })
         .unwrap_or_else(|| Self::Device { device: device.to_owned() })
     }
-}
-
-/// True if requests are on their way to a block device.
-fn has_requests(device: &Path) -> bool {
-    let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
-    let path = format!("/sys/dev/block/{}:{}/inflight", libc::major(number), libc::minor(number));
-    let counts = fs::read_to_string(path).unwrap_or_default();
-    counts.split_whitespace().any(|count| count != "0")
 }
 
 /// Who holds a lock on what the kernel calls `place`.
