@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use syncline_device::{Device, DeviceExt, FlushTracker, Spawn};
+use syncline_device::{DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Geometry, Key, Kind};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
-use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable};
+use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
 
 /// Items read at a time, and so the most extents whose blocks one pin keeps.
 const ITEMS_EACH: usize = 256;
@@ -239,9 +239,8 @@ impl Scrub {
             let (mut error, mut addr) = (None, 0);
             for _ in 0..COPY_ATTEMPTS {
                 // It may have moved: the filesystem becomes larger.
-                let geometry = store.geometry();
-                addr = geometry.superblock_copies(slot)[copy];
-                error = bad_copy(store.device(), geometry, slot, copy).await;
+                addr = store.geometry().superblock_copies(slot)[copy];
+                error = bad_copy(&store, slot, copy).await;
                 if error.is_none() {
                     break;
                 }
@@ -450,17 +449,19 @@ fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
 }
 
 /// What is wrong with a copy of a superblock. One that was never written is right.
-async fn bad_copy(device: &Arc<dyn Device>, geometry: Geometry, slot: usize, copy: usize) -> Option<String> {
+async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
+    let (geometry, newest) = (store.geometry(), store.superblock().generation);
     let addrs = geometry.superblock_copies(slot);
-    let read = |addr: u64| device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES);
+    let read = |addr: u64| store.device().read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES);
     let is_zeros = |block: &[u8]| block.iter().all(|&byte| byte == 0);
     match read(addrs[copy]).await {
         Ok(block) if is_zeros(&block) => {
             let other = read(addrs[1 - copy]).await.ok()?;
-            // One that tells another size has its second copy elsewhere: the filesystem becomes larger just now.
-            let was_written =
-                is_zeros(&other) || Superblock::decode(&other).is_ok_and(|other| other.geometry == geometry);
-            was_written.then(|| "zeros, and it was written once".to_owned())
+            // While the filesystem becomes larger, one that tells the old size has its second copy elsewhere, and one that is not durable
+            // yet may lack it.
+            let is_complete = |other: Superblock| other.geometry == geometry && other.generation <= newest;
+            let was_written = is_zeros(&other) || Superblock::decode(&other).is_ok_and(is_complete);
+            was_written.then(|| WIPED.to_owned())
         }
         Ok(block) => Superblock::decode(&block).err().map(|error| error.to_string()),
         Err(error) => Some(error.to_string()),

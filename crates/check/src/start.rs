@@ -8,7 +8,7 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Geometry};
 use syncline_log::ReplayError;
 use syncline_space::{Space, SpaceError};
-use syncline_store::read_superblocks;
+use syncline_store::{WIPED, read_superblocks};
 
 /// Reads every copy of the superblocks. `None` when all are damaged, which the report then says.
 pub(crate) async fn superblock(
@@ -28,7 +28,7 @@ pub(crate) async fn superblock(
         }
     }
     for (slot, copy, addr) in found.iter().flat_map(|slots| &slots.wiped) {
-        let text = format!("copy {copy} of superblock {slot}: zeros, and it was written once");
+        let text = format!("copy {copy} of superblock {slot}: {WIPED}");
         report.block(FindingKind::SuperblockDamaged, *addr, text);
     }
     match found {

@@ -307,6 +307,29 @@ fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_ba
     }
 }
 
+/// Growing that was cut off leaves zeros for the other copy of such a slot: they must not go to both.
+#[test]
+fn nothing_is_wiped_when_a_repair_was_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let (device, inodes) = sample();
+    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
+    let any: Arc<dyn Device> = device.clone();
+    let slots = block_on(read_superblocks(&any)).unwrap();
+    let [first, second] = slots.superblock.geometry.superblock_copies(1 - slots.slot);
+    let zeros = vec![vec![0; BLOCK_BYTES].into()];
+    block_on(device.write_at(second * BLOCK_BYTES as u64, zeros)).unwrap();
+    let before = survey(&device);
+    let bad = BadBlock::new(device.clone(), first);
+    let undo = directory.path().join("undo");
+    let options = RepairOptions { undo: Some(undo.clone()), ..accepting_loss() };
+    let done = block_on(repair(bad.clone(), spawn(), &options, &mut |_| {})).unwrap();
+    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+    block_on(take_back(bad, &undo)).unwrap();
+    assert_eq!(survey(&device), before);
+    let opened = Filesystem::open_device(device, ImageOptions::default());
+    assert!(opened.is_ok(), "{:?}", opened.err());
+}
+
 /// Power that fails while a disk writes may leave a sector that can't be read. Whether what it belongs to was acknowledged nobody knows.
 #[test]
 fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {

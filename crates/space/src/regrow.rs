@@ -28,7 +28,7 @@ const BLOCKS_EACH: u64 = 256;
 const TRIES_MAX: usize = 100_000;
 /// Pages read while it is looked which of them belong below an index page.
 const READS_MAX: usize = 1_000_000;
-/// Pages that may belong at one place: of a map that was not made to mislead, hardly ever more than one.
+/// Pages that are tried at one place. Of a map that was not made to mislead there is hardly ever more than one.
 const CHOICES_MAX: usize = 64;
 /// Blocks told by a choice that cost as much as a try.
 const BLOCKS_A_TRY: usize = 1024;
@@ -196,10 +196,7 @@ impl TornMap {
         let below = pages_at(self.geometry, id.level - 1).saturating_sub(id.child(0).index);
         let mut choices = Vec::new();
         for slot in 0..below.min(CHILDREN as u64) {
-            match self.choices(id.child(slot as usize), search).await? {
-                Some(found) => choices.push(found),
-                None => return Ok(None),
-            }
+            choices.push(self.choices(id.child(slot as usize), search).await?);
         }
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         let is_right = |entries: &[Entry]| encode_index(&mut block, id, pointer.addr, entries).0 == pointer;
@@ -224,8 +221,8 @@ impl TornMap {
         told.into_iter().flat_map(|run| run.start..run.end()).collect()
     }
 
-    /// The pages that may be this one; `None` if they are too many to choose from.
-    async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Option<Vec<Choice>>, SpaceError> {
+    /// The pages that may be this one, as many of them as are tried.
+    async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Vec<Choice>, SpaceError> {
         let mut choices = Vec::new();
         if !self.uses_any(id) {
             choices.push(Choice::default());
@@ -236,11 +233,11 @@ impl TornMap {
             if self.fits(id, *entry, search, &mut choice).await? {
                 choices.push(choice);
             }
-            if choices.len() > CHOICES_MAX {
-                return Ok(None);
+            if choices.len() == CHOICES_MAX {
+                break;
             }
         }
-        Ok(Some(choices))
+        Ok(choices)
     }
 
     /// True if the pages from this one downwards are whole and say what is in use, and of the rest only that pages lie there.
@@ -423,5 +420,32 @@ impl Odometer {
         self.at[next] += 1;
         self.at[..next].fill(0);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two pages at each place, which tell of so much that each way to choose takes long.
+    #[test]
+    fn what_a_try_costs_counts() {
+        let choices: Vec<Vec<Choice>> = (0..12)
+            .map(|slot| {
+                let one = |at: u64| Choice {
+                    entry: Entry { page: Pointer { addr: slot * BITS + at, checksum: 1 }, used: 1 },
+                    pages: vec![slot * BITS + at],
+                    more: (slot * BITS..(slot + 1) * BITS).collect(),
+                };
+                vec![one(0), one(1)]
+            })
+            .collect();
+        let (mut left, mut tried) = (1000, 0);
+        let wrong = |_: &[Entry]| {
+            tried += 1;
+            false
+        };
+        assert!(choose(&choices, &[true; 12], &HashSet::new(), &mut left, wrong).is_none());
+        assert!((1..10).contains(&tried), "{tried}");
     }
 }

@@ -71,7 +71,7 @@ pub use regrow::Regrown;
 pub use reserve::Reservation;
 pub use salvage::{Salvaged, Unreadable};
 pub use shrink::require_shrinkable;
-pub use slots::{ReadSlots, read_superblocks};
+pub use slots::{ReadSlots, WIPED, read_superblocks};
 pub use snapshots::{
     Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, require_rollback,
     roll_back, table_in_what_is_kept, table_of_snapshots,

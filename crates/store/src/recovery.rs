@@ -142,15 +142,7 @@ impl Store {
         let slots = read_superblocks(&device).await?;
         let superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
-        report.notes.extend(slots.damaged.iter().map(|(slot, copy, error)| {
-            let next = if options.read_only {
-                "a mount for writing rewrites it"
-            } else {
-                "the next checkpoints rewrite it"
-            };
-            format!("copy {copy} of superblock {slot}: {error}; {next}")
-        }));
-        refuse_lost_slot(&slots, &options, &mut report)?;
+        slots.refuse_loss(&options, &mut report)?;
         let (space, table) = load_structures(&tracker, &superblock, &options, &mut report).await?;
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
         let lenient = options.read_only || options.accept_damaged_log;
@@ -297,28 +289,6 @@ fn believed(options: &StoreOptions) -> Believed {
         records: options.canary == Some(Canary::UncheckedPayload),
         segment: options.canary == Some(Canary::LeadOnce),
     }
-}
-
-/// Copies of superblocks that are gone. Where both of a slot are, it may have been the newest.
-fn refuse_lost_slot(
-    slots: &ReadSlots,
-    options: &StoreOptions,
-    report: &mut RecoveryReport,
-) -> Result<(), StoreError> {
-    let Some(loss) = slots.loss() else {
-        let told = slots.wiped.iter().map(|(slot, copy, _)| {
-            format!("copy {copy} of superblock {slot} is zeros, and was written once; a mount for writing rewrites it")
-        });
-        report.notes.extend(told);
-        return Ok(());
-    };
-    if options.read_only || options.accept_damaged_log {
-        report.notes.push(loss);
-        return Ok(());
-    }
-    let next =
-        "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on from what is left";
-    Err(StoreError::Damaged(format!("{loss}; {next}").into()))
 }
 
 /// A hole in the log before a batch that was acknowledged is damage, not a torn tail.

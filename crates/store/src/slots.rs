@@ -1,10 +1,13 @@
 //! Superblock slots: two, written in turn, two copies of each, far apart.
 
-use crate::StoreError;
+use crate::{RecoveryReport, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, FlushTracker, read_settled};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
+
+/// What is said of a copy that is zeros although it was written.
+pub const WIPED: &str = "zeros, and it was written once";
 
 /// What the superblock slots of a device hold.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub struct ReadSlots {
     pub damaged: Vec<(usize, usize, FormatError)>,
     /// Copies that are zeros although they were written once: slot, copy, block.
     pub wiped: Vec<(usize, usize, BlockAddr)>,
+    /// A slot of which nothing is left, although it was written once.
+    lost: Option<usize>,
     /// Copies that could not be read, or were never written: where they lie, and what a whole copy of the same slot says, if there is one.
     incomplete: Vec<(BlockAddr, Option<Superblock>)>,
 }
@@ -57,21 +62,54 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
     let Copies { generation_seen, damaged, good, unreadable, .. } = copies;
-    let incomplete = unreadable.into_iter().chain(unwritten).map(|(slot, addr)| (addr, good[slot].clone()));
-    let incomplete = incomplete.collect();
-    Ok(ReadSlots { superblock, slot, generation_seen, damaged, wiped, incomplete })
+    let lost = wiped.iter().map(|(slot, _, _)| *slot).find(|slot| good[*slot].is_none());
+    let mut incomplete = Vec::new();
+    for (slot, addr) in unreadable.into_iter().chain(unwritten) {
+        // Of a slot without a whole copy both are made one, the second first: alone, it can't be taken for what is left of both.
+        if good[slot].is_none() {
+            let [first, second] = superblock.geometry.superblock_copies(slot);
+            incomplete.extend([second, first].map(|addr| (addr, None)));
+        }
+        incomplete.push((addr, good[slot].clone()));
+    }
+    Ok(ReadSlots { superblock, slot, generation_seen, damaged, wiped, lost, incomplete })
 }
 
 impl ReadSlots {
-    /// Why the newest superblock may be gone, if it may be: no power cut makes both copies of a slot zeros that was written before, and
-    /// a new filesystem has written both slots.
+    /// Why the newest superblock may be gone, if it may be: no power cut leaves nothing of a slot that was written before, and a new
+    /// filesystem has written both.
     pub fn loss(&self) -> Option<String> {
-        let of_slot = |slot| self.wiped.iter().filter(|(of, _, _)| *of == slot).count();
-        let slot = (0..2).find(|&slot| of_slot(slot) == 2)?;
+        let slot = self.lost?;
         let generation = self.superblock.generation;
         Some(format!(
-            "both copies of superblock {slot} are zeros: if it was the newer one, what was done since generation {generation} is missing"
+            "nothing is left of superblock {slot}, and zeros are in its place: if it was the newer one, what was done since generation \
+             {generation} is missing"
         ))
+    }
+
+    /// Refuses to go on from the older superblock, unless that is accepted; tells what is wrong with copies.
+    pub(crate) fn refuse_loss(
+        &self,
+        options: &StoreOptions,
+        report: &mut RecoveryReport,
+    ) -> Result<(), StoreError> {
+        let next = match options.read_only {
+            true => "a mount for writing rewrites it",
+            false => "the next checkpoints rewrite it",
+        };
+        let damaged = self.damaged.iter().map(|(slot, copy, error)| (slot, copy, error.to_string()));
+        let wiped = self.wiped.iter().map(|(slot, copy, _)| (slot, copy, WIPED.to_owned()));
+        let told = damaged.chain(wiped);
+        report.notes.extend(
+            told.map(|(slot, copy, what)| format!("copy {copy} of superblock {slot}: {what}; {next}")),
+        );
+        let Some(loss) = self.loss() else { return Ok(()) };
+        if options.read_only || options.accept_damaged_log {
+            report.notes.push(loss);
+            return Ok(());
+        }
+        let next = "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on from what is left";
+        Err(StoreError::Damaged(format!("{loss}; {next}").into()))
     }
 
     /// Makes copies that could not be read, or were never written, say what the other one of their slot says, durably, before anything
@@ -94,8 +132,6 @@ impl ReadSlots {
                      and replace the device"
                 ))
             })?;
-        }
-        if !self.incomplete.is_empty() {
             tracker.flush_now().await?;
         }
         Ok(())
@@ -164,15 +200,19 @@ impl Copies {
         let mut wiped = Vec::new();
         for slot in 0..2 {
             let addrs = newest.geometry.superblock_copies(slot);
+            let complete = newest.generation > 1;
             let written = match &self.good[slot] {
-                None => newest.generation > 1 && addrs.iter().all(|addr| self.zeros.contains(addr)),
+                // Of one that is written for the first time at a new end, the first copy may be torn, and the second not there.
+                None => [complete, complete && self.zeros.contains(&addrs[0])],
                 // Both copies were durable before the next superblock was written, or a mount was ended.
                 Some(own) => {
-                    own.geometry == newest.geometry && (own.generation < newest.generation || newest.clean)
+                    let durable = own.generation < newest.generation || (newest.clean && complete);
+                    [durable, durable && own.geometry == newest.geometry]
                 }
             };
-            let zeros =
-                addrs.into_iter().enumerate().filter(|(_, addr)| written && self.zeros.contains(addr));
+            let zeros = addrs.into_iter().zip(written).enumerate();
+            let zeros = zeros.filter(|(_, (addr, written))| *written && self.zeros.contains(addr));
+            let zeros = zeros.map(|(copy, (addr, _))| (copy, addr));
             wiped.extend(zeros.map(|(copy, addr)| (slot, copy, addr)));
         }
         wiped

@@ -8,7 +8,7 @@
 
 use crate::checkpoint::CheckpointState;
 use crate::slots::{read_superblocks, write_slot};
-use crate::{Canary, Store, StoreError};
+use crate::{Canary, RecoveryReport, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Device, DeviceExt, FlushTracker, WriteHandle};
 use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
@@ -372,8 +372,9 @@ pub async fn table_of_snapshots(
 
 /// Refuses a snapshot that [`roll_back`] would refuse. Writes nothing.
 pub async fn require_rollback(device: &Arc<dyn Device>, name: &str) -> Result<(), StoreError> {
-    let now = read_superblocks(device).await?.superblock;
-    rollback_target(device, &now, name).await.map(drop)
+    let slots = read_superblocks(device).await?;
+    slots.refuse_loss(&StoreOptions::default(), &mut RecoveryReport::default())?;
+    rollback_target(device, &slots.superblock, name).await.map(drop)
 }
 
 /// The snapshot to go back to.
@@ -397,6 +398,7 @@ pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, 
     let tracker = FlushTracker::new(device.clone());
     tracker.flush_now().await?;
     let slots = read_superblocks(&device).await?;
+    slots.refuse_loss(&StoreOptions::default(), &mut RecoveryReport::default())?;
     let now = &slots.superblock;
     if !now.clean {
         return Err(StoreError::Unusable(

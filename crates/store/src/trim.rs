@@ -15,11 +15,8 @@ use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// Most blocks that are kept from writers at a time: 16 MiB.
 const BATCH_BLOCKS: u64 = 4096;
-/// Most discards on their way at a time.
-const BATCH_DISCARDS: usize = 64;
-
-/// The same at an unmount, which waits for those that are on their way however long they take.
-const LAST_DISCARDS: usize = 8;
+/// Most discards on their way at a time: an unmount waits for them however long they take.
+const BATCH_DISCARDS: usize = 8;
 
 /// How long an unmount goes on discarding.
 const AT_THE_END_MAX: Duration = Duration::from_secs(5);
@@ -82,32 +79,26 @@ impl Store {
         }
         left.extend(self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)));
         while !left.is_empty() {
-            let Some(over) = &mut over else {
-                if self.discarding.ending.load(Ordering::Acquire) {
-                    return Ok(());
-                }
-                self.discard_first(&mut left, BATCH_DISCARDS).await?;
-                continue;
+            let is_over = match &mut over {
+                Some(over) => poll_once(over).await.is_some(),
+                None => self.discarding.ending.load(Ordering::Acquire),
             };
-            if poll_once(over).await.is_some() {
-                tracing::warn!("not all that was freed was discarded before the end: the device takes long");
+            if is_over {
+                if over.is_some() {
+                    tracing::warn!("not all that was freed was discarded: the device takes long");
+                }
                 return Ok(());
             }
-            self.discard_first(&mut left, LAST_DISCARDS).await?;
+            let mut blocks = 0;
+            let fits = left.iter().take(BATCH_DISCARDS).take_while(|run| {
+                blocks += run.blocks;
+                blocks <= BATCH_BLOCKS
+            });
+            let count = fits.count().max(1);
+            let batch: Vec<BlockRun> = left.drain(..count).collect();
+            self.discard_batch(&batch).await.1?;
         }
         Ok(())
-    }
-
-    /// Discards at most so many of the first of these runs, and takes them away.
-    async fn discard_first(&self, runs: &mut Vec<BlockRun>, most: usize) -> Result<(), StoreError> {
-        let mut blocks = 0;
-        let fits = runs.iter().take(most).take_while(|run| {
-            blocks += run.blocks;
-            blocks <= BATCH_BLOCKS
-        });
-        let count = fits.count().max(1);
-        let batch: Vec<BlockRun> = runs.drain(..count).collect();
-        self.discard_batch(&batch).await.1
     }
 
     /// True if enough was freed by the newest superblock that one more should be written, so that it can be discarded.
@@ -130,14 +121,13 @@ impl Store {
     /// Discards what was freed: nobody will know of it any more. A device that takes long keeps nobody from unmounting.
     pub(crate) async fn discard_at_the_end(&self) {
         self.discarding.ending.store(true, Ordering::Release);
-        let over = self.spawn.sleep(AT_THE_END_MAX);
         let done = async {
             self.checkpoint().await?;
             if self.wants_superblock() {
                 let mut state = self.checkpoint.lock().await;
                 self.run_checkpoint(&mut state, false).await?;
             }
-            self.discard_freed(Some(over)).await
+            self.discard_freed(Some(self.spawn.sleep(AT_THE_END_MAX))).await
         };
         let discards = self.options.discard && self.device().discards() && !self.given_up();
         if discards

@@ -238,15 +238,21 @@ impl<'a> Undo<'a> {
     }
 
     /// The entry whose contents go to the place of this one. A copy of a superblock that could not be read gets what the other one of
-    /// its slot held, or what it was saved as, zeros, as if it had never been written: what the repair wrote there would still count.
+    /// its slot held, or else the superblock that counted, since what the repair wrote there would still count. Not zeros: they would
+    /// be taken for a loss.
     fn source(&self, index: usize, geometry: Geometry) -> usize {
         let entry = self.entries[index];
         let slots = [0, 1].map(|slot| geometry.superblock_copies(slot));
         let Some(copies) = slots.iter().find(|copies| !entry.readable && copies.contains(&entry.addr)) else {
             return index;
         };
-        let other = |entry: &Entry| entry.readable && copies.contains(&entry.addr);
-        self.entries.iter().position(other).unwrap_or(index)
+        let zeros = crc(&[0; BLOCK_BYTES]);
+        let whole = |copies: &[BlockAddr; 2]| {
+            let is_one = |it: &Entry| it.readable && it.before != zeros && copies.contains(&it.addr);
+            self.entries.iter().position(is_one)
+        };
+        let counted = &slots[self.header.slot as usize & 1];
+        whole(copies).or_else(|| whole(counted)).unwrap_or(index)
     }
 
     /// Refuses an image that was changed since the repair, as the superblocks tell. Where they are all what they were before it, nobody

@@ -9,53 +9,74 @@ use std::path::{Path, PathBuf};
 
 /// True if the kernel or a process may have a block device, one that it is a part of, or a part of it. Flushes that a process asked
 /// for before it ended are none of that: the kernel counts them nowhere.
+///
+/// Others' names are compared, and never looked up: to look at what they name would be to wait for filesystems that are slow or dead.
+/// A user who is missed here is refused later: whoever claims a device keeps everybody else from it.
 pub(super) fn may_be_in_use(device: &Path) -> bool {
-    let Some(number) = number_of(device) else { return true };
-    let numbers = related(number);
-    numbers.iter().any(|&number| has_holders(number))
-        || swaps().any(|swap| number_of(&swap).is_some_and(|number| numbers.contains(&number)))
-        || processes().any(|process| has_open(&process, &numbers))
-        || is_mounted(&numbers)
-}
-
-fn number_of(device: &Path) -> Option<u64> {
     let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device());
-    Some(metadata?.rdev())
+    let Some(metadata) = metadata else { return true };
+    let own = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    let disks: Vec<Disk> = related(own).into_iter().filter_map(Disk::new).collect();
+    let names: Vec<&Path> = disks.iter().map(|disk| disk.name.as_path()).collect();
+    disks.iter().any(Disk::has_holders)
+        || swaps().any(|swap| names.contains(&swap.as_path()))
+        || disks.iter().any(Disk::is_in_btrfs)
+        || processes().any(|process| has_open(&process, &names))
+        || is_mounted(&disks)
 }
 
-fn in_sysfs(number: u64) -> PathBuf {
-    format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)).into()
+/// A block device as the kernel knows it.
+struct Disk {
+    /// Its number, as in `8:1`.
+    number: String,
+    /// Its node below /dev.
+    name: PathBuf,
 }
 
-/// It, the disk that it is a partition of, and its own partitions: who claims one claims the others.
-fn related(number: u64) -> Vec<u64> {
-    let own = in_sysfs(number);
-    let number_in = |directory: &Path| {
-        let text = fs::read_to_string(directory.join("dev")).ok()?;
-        let (major, minor) = text.trim().split_once(':')?;
-        Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
-    };
-    let mut numbers = vec![number];
-    if own.join("partition").exists()
-        && let Ok(own) = fs::canonicalize(&own)
-    {
-        numbers.extend(own.parent().and_then(number_in));
+impl Disk {
+    fn new(number: String) -> Option<Self> {
+        let about = fs::read_to_string(in_sysfs(&number).join("uevent")).ok()?;
+        let name = about.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+        Some(Self { number, name: Path::new("/dev").join(name) })
     }
-    let parts = fs::read_dir(&own).into_iter().flatten().flatten().map(|entry| entry.path());
+
+    /// True if a block device of the kernel's is made of this one: of RAID, LVM or encryption.
+    fn has_holders(&self) -> bool {
+        fs::read_dir(in_sysfs(&self.number).join("holders")).is_ok_and(|mut holders| holders.next().is_some())
+    }
+
+    /// Of a filesystem of several devices the mount tables name one.
+    fn is_in_btrfs(&self) -> bool {
+        let filesystems = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+        let name = self.name.file_name().unwrap_or_default();
+        filesystems.into_iter().any(|filesystem| filesystem.path().join("devices").join(name).exists())
+    }
+}
+
+fn in_sysfs(number: &str) -> PathBuf {
+    Path::new("/sys/dev/block").join(number)
+}
+
+/// The numbers of it, of the disk that it is a partition of, and of its own partitions: who claims one claims the others.
+fn related(own: String) -> Vec<String> {
+    let directory = in_sysfs(&own);
+    let number_in =
+        |directory: &Path| Some(fs::read_to_string(directory.join("dev")).ok()?.trim().to_owned());
+    let mut numbers = vec![own];
+    if directory.join("partition").exists()
+        && let Ok(directory) = fs::canonicalize(&directory)
+    {
+        numbers.extend(directory.parent().and_then(number_in));
+    }
+    let parts = fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path());
     numbers.extend(parts.filter(|part| part.join("partition").exists()).filter_map(|part| number_in(&part)));
     numbers
 }
 
-/// True if a block device of the kernel's is made of this one: of RAID, LVM or encryption.
-fn has_holders(number: u64) -> bool {
-    fs::read_dir(in_sysfs(number).join("holders")).is_ok_and(|mut holders| holders.next().is_some())
-}
-
 fn swaps() -> impl Iterator<Item = PathBuf> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let paths: Vec<PathBuf> =
-        swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next().map(PathBuf::from)).collect();
-    paths.into_iter()
+    let name = |line: &str| line.split_whitespace().next().map(PathBuf::from);
+    swaps.lines().skip(1).filter_map(name).collect::<Vec<_>>().into_iter()
 }
 
 fn processes() -> impl Iterator<Item = PathBuf> {
@@ -66,39 +87,33 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(is_process)
 }
 
-/// By their names: to look at the files themselves would be to wait for filesystems that are slow or dead.
-fn has_open(process: &Path, numbers: &[u64]) -> bool {
+fn has_open(process: &Path, names: &[&Path]) -> bool {
     let pid = process.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
     let descriptors = pid.and_then(|pid| strangers::descriptors(pid).ok()).unwrap_or_default();
     descriptors.iter().any(|descriptor| {
         let link = fs::read_link(process.join(format!("fd/{descriptor}")));
-        link.is_ok_and(|link| {
-            link.starts_with("/dev") && number_of(&link).is_some_and(|number| numbers.contains(&number))
-        })
+        link.is_ok_and(|link| names.contains(&link.as_path()))
     })
 }
 
 /// In the mount namespace of any process.
-fn is_mounted(numbers: &[u64]) -> bool {
-    let names: Vec<String> = numbers.iter().map(|&number| device_number(number)).collect();
+fn is_mounted(disks: &[Disk]) -> bool {
     let mut seen = HashSet::new();
     processes().any(|process| {
         let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { return false };
-        if !seen.insert(namespace) {
+        if seen.contains(&namespace) {
             return false;
         }
-        let table = fs::read(process.join("mountinfo")).unwrap_or_default();
-        // Some filesystems of several devices have a number of their own.
-        parse_mounts(&table).any(|mount| {
-            let source = Path::new(&mount.source);
-            let by_name = source.starts_with("/dev") && !mount.filesystem_type.starts_with("fuse");
-            names.contains(&mount.device)
-                || (by_name && number_of(source).is_some_and(|number| numbers.contains(&number)))
-        })
+        // One that ends just now shows nothing; in its namespace there may be others.
+        let Ok(table) = fs::read(process.join("mountinfo")) else { return false };
+        if !table.is_empty() {
+            seen.insert(namespace);
+        }
+        // Some filesystems have a number of their own; those of FUSE have a process that tells more.
+        let of = |mount: &crate::MountEntry, disk: &Disk| {
+            let named = Path::new(&mount.source) == disk.name && !mount.filesystem_type.starts_with("fuse");
+            mount.device == disk.number || named
+        };
+        parse_mounts(&table).any(|mount| disks.iter().any(|disk| of(&mount, disk)))
     })
-}
-
-/// As mount tables write it.
-fn device_number(number: u64) -> String {
-    format!("{}:{}", libc::major(number), libc::minor(number))
 }

@@ -95,14 +95,16 @@ impl Holder {
 
     /// True where it is a process that has ended: what it had open stays so until the device has answered its last requests.
     pub(super) fn is_left_over(&self, refusal: &Refusal) -> bool {
-        let ended = match (self, refusal) {
+        if !strangers::can_be_told() {
+            return false;
+        }
+        match (self, refusal) {
             (Self::Unknown, Refusal::Locked(file)) => {
                 lock::place(file).is_some_and(|place| strangers::all_are_ours(&place))
             }
             (Self::Device { device }, _) => !claimed::may_be_in_use(device),
             _ => false,
-        };
-        ended && strangers::can_be_told()
+        }
     }
 
     /// Who is behind a refusal.
