@@ -2,7 +2,8 @@
 
 use crate::common::survey::{Survey, survey};
 use crate::common::{BadBlock, examine, plant, spawn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
@@ -340,6 +341,67 @@ fn a_large_loss_is_refused_until_it_is_accepted() {
     assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
 }
 
+/// Directories within directories, and files with two names; the numbers of all of them by their paths.
+fn with_names() -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    for directory in ["a", "a/b", "a/b/c", "d"] {
+        fs.create_dir(directory).unwrap();
+        (0..80).for_each(|index| fs.write(format!("{directory}/file {index}"), "contents").unwrap());
+    }
+    (0..5).for_each(|index| fs.hard_link(format!("a/b/file {index}"), format!("d/also {index}")).unwrap());
+    fs.close().unwrap();
+    device
+}
+
+/// The path that an inode has once the inode items in `lost` are: below the innermost directory of which nothing is left, if there is one.
+fn path_without(before: &Survey, inode: u64, lost: &BTreeSet<u64>) -> PathBuf {
+    let path = &before[&inode].path;
+    let number = |path: &Path| before.iter().find(|(_, seen)| seen.path == path).map(|(number, _)| *number);
+    let gone = path.ancestors().skip(1).find_map(|above| {
+        number(above).filter(|number| *number != 1 && lost.contains(number)).map(|number| (above, number))
+    });
+    match gone {
+        None => path.clone(),
+        Some((above, number)) => {
+            Path::new("/lost+found").join(format!("#{number}")).join(path.strip_prefix(above).unwrap())
+        }
+    }
+}
+
+/// Whichever leaf is lost, what has its inode keeps its name: the inodes know their names.
+#[test]
+fn names_that_were_lost_with_a_leaf_come_back() {
+    let device = with_names();
+    let before = survey(&device);
+    let mut put_back = 0;
+    for leaf in nodes(&device).into_values().filter(|node| node.level() == 0) {
+        let copy = device.snapshot();
+        crate::common::rot(&copy, leaf.addr());
+        let keys = (0..leaf.len()).map(|index| leaf.key(index));
+        let lost: BTreeSet<u64> =
+            keys.filter(|key| key.kind == Kind::Inode as u8).map(|key| key.object).collect();
+        let done = run(copy.clone(), true);
+        assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
+        put_back +=
+            done.changes.iter().filter(|change| change.text.contains("put back, as the inode")).count();
+        let after = survey(&copy);
+        for inode in before.keys().filter(|inode| !lost.contains(inode)) {
+            let (was, is) = (&before[inode], &after[inode]);
+            let what = format!("leaf {}: {:#?}", leaf.addr(), done.changes);
+            // Which of two names the survey has says its order.
+            if was.directory || was.nlink == 1 {
+                let stays = is.path == was.path;
+                assert!(stays || is.path == path_without(&before, *inode, &lost), "{what}");
+            }
+            // A directory loses its subdirectories with their inodes.
+            assert!(was.directory || is.nlink == was.nlink, "{what}");
+        }
+    }
+    assert!(put_back > 200, "{put_back} entries were put back");
+}
+
 const FILES: usize = 6;
 
 fn name(index: usize) -> String {
@@ -357,7 +419,9 @@ fn with_extents() -> (Arc<MemoryDevice>, Vec<u64>) {
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.create_dir("directory").unwrap();
     (0..FILES).for_each(|index| fs.write(name(index), contents(index)).unwrap());
-    fs.create_file("sparse").unwrap().write_all_at(&[4; 5000], 1 << 33).unwrap();
+    let sparse = fs.create_file("sparse").unwrap();
+    (0..200).for_each(|piece| sparse.write_all_at(&[4; 5000], (1 << 33) + (piece << 20)).unwrap());
+    drop(sparse);
     let numbers = (0..FILES).map(|index| fs.metadata(name(index)).unwrap().ino()).collect();
     fs.close().unwrap();
     (device, numbers)

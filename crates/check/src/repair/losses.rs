@@ -102,7 +102,7 @@ fn objects(store: &Store, planner: &Planner) -> Option<String> {
     let gone = before.saturating_sub(left);
     let wide = |node: &&Unreadable| node.level > 0 || node.first.is_none();
     let mut shown: Vec<_> = lost.values().filter(wide).take(SHOWN).collect();
-    if shown.is_empty() && gone <= before / SHARE {
+    if shown.is_empty() && gone.saturating_add(planner.unnamed) <= before / SHARE {
         return None;
     }
     if shown.is_empty() {
@@ -111,8 +111,12 @@ fn objects(store: &Store, planner: &Planner) -> Option<String> {
     let nodes: Vec<_> = shown.iter().map(|node| format!("{} (level {})", node.addr, node.level)).collect();
     let more = lost.len() - shown.len();
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let names = match planner.unnamed {
+        0 => String::new(),
+        unnamed => format!(" and the names of {unnamed} more"),
+    };
     Some(format!(
-        "it would give up {gone} of {before} objects, with the tree nodes at block {}{more}: they are damaged, and what lies below \
+        "it would give up {gone} of {before} objects{names}, with the tree nodes at block {}{more}: they are damaged, and what lies below \
          them could not be found again",
         nodes.join(", ")
     ))

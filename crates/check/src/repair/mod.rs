@@ -16,6 +16,7 @@ mod apply;
 mod compare;
 mod flaw;
 mod losses;
+mod lost_names;
 mod names;
 mod object;
 mod objects;

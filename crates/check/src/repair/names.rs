@@ -2,6 +2,7 @@
 
 use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, printable};
+use crate::repair::lost_names;
 use crate::repair::objects::type_name;
 use crate::repair::planner::{InodeFacts, Planner};
 use crate::repair::unreadable;
@@ -16,6 +17,7 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Brings everything together. All items were read.
 pub(crate) async fn resolve(planner: &mut Planner) {
     root(planner);
+    lost_names::put_back(planner).await;
     planner.entries.sort_unstable_by_key(|entry| (entry.inode, entry.directory, entry.offset));
     targets(planner).await;
     let mut loose = directory_names(planner).await;
@@ -39,7 +41,7 @@ fn root(planner: &mut Planner) {
 }
 
 /// An empty directory of root's.
-fn make_directory(planner: &mut Planner, number: u64, parent: u64, permissions: u16) {
+pub(crate) fn make_directory(planner: &mut Planner, number: u64, parent: u64, permissions: u16) {
     let now = planner.now;
     let item = InodeItem {
         mode: (u16::from(DIRECTORY) << 12) | permissions,
@@ -215,6 +217,7 @@ async fn attach(planner: &mut Planner, loose: Vec<u64>) {
         let Some(name) = planner.add_entry(parent, &name, number, facts.file_type).await else { continue };
         planner.inodes[index].names = 1;
         planner.inodes[index].named_by = if facts.is_directory() { parent } else { 0 };
+        planner.unnamed += u64::from(!facts.made_up);
         let kind = if facts.made_up { FindingKind::ItemWithoutInode } else { FindingKind::UnnamedInode };
         let text =
             format!("nothing names this {} → lost+found/{}", type_name(facts.file_type), printable(&name));

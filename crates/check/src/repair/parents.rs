@@ -91,9 +91,7 @@ fn wrong(
     entries: &[Entry],
     pointers: Vec<NameFacts>,
 ) -> BTreeMap<u64, BTreeSet<FindingKind>> {
-    let facts =
-        |entry: &Entry| NameFacts { inode: entry.inode, directory: entry.directory, hash: entry.name_hash };
-    let found = differences(entries.iter().map(facts).collect(), pointers);
+    let found = differences(entries.iter().map(Entry::name_facts).collect(), pointers);
     let kinds = [
         (found.missing, FindingKind::ParentMissing),
         (found.dangling, FindingKind::ParentDangling),

@@ -64,6 +64,10 @@ impl Entry {
     pub(crate) fn key(&self) -> Key {
         Key::new(self.directory, Kind::Dirent, self.offset)
     }
+
+    pub(crate) fn name_facts(&self) -> NameFacts {
+        NameFacts { inode: self.inode, directory: self.directory, hash: self.name_hash }
+    }
 }
 
 /// Gathers the changes of a repair.
@@ -122,6 +126,8 @@ pub(crate) struct Planner {
     pub(crate) leaks: bool,
     /// Objects that the repair makes.
     pub(crate) created: Vec<u64>,
+    /// Inodes of the image that get a name in `lost+found`.
+    pub(crate) unnamed: u64,
     /// For inodes that are made up.
     pub(crate) now: Time,
 }
@@ -159,6 +165,7 @@ impl Planner {
             flaw: None,
             leaks: false,
             created: Vec::new(),
+            unnamed: 0,
             now,
         }
     }
