@@ -48,11 +48,15 @@ pub struct Info {
     pub log_damaged: Option<String>,
     /// Copies of superblocks that are damaged.
     pub superblocks_damaged: u64,
+    /// Why a newer state may be missing, if it may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub superblock_lost: Option<String>,
 }
 
 /// Reads the superblocks and follows the log.
 pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let slots = read_superblocks(device).await?;
+    let superblock_lost = slots.loss();
     let superblock = slots.superblock;
     let scan =
         syncline_log::scan(device, superblock.geometry, superblock.epoch, superblock.log, superblock.clean)
@@ -80,6 +84,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         clean: superblock.clean,
         log_batches: scan.batches.len() as u64,
         log_damaged,
-        superblocks_damaged: slots.damaged.len() as u64,
+        superblocks_damaged: (slots.damaged.len() + slots.wiped.len()) as u64,
+        superblock_lost,
     })
 }

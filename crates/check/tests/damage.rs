@@ -1,7 +1,7 @@
 //! Every kind of damage is planted and found.
 
 use crate::common::damages::{DAMAGES, open_read_only};
-use crate::common::{examine, expect, extents, rot, sample, spawn};
+use crate::common::{BadBlock, examine, expect, extents, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
 use syncline_check::{FindingKind, RepairOptions, Report, repair};
@@ -137,14 +137,24 @@ fn wiped_superblocks_are_told_of() {
         block_on(store.close()).unwrap();
         assert!(examine(device).is_clean(), "it is whole again");
     }
-    // Nothing is left of the slot in either, but only growing, cut off, makes the first of these.
-    for (rotten, wiped, refused) in [(0, 1, false), (1, 0, true)] {
+    // Nothing whole is left of the slot, which no power cut does.
+    for (rotten, wiped) in [(vec![0], vec![1]), (vec![1], vec![0]), (vec![0, 1], vec![])] {
         let device = device.snapshot();
-        rot(&device, copies[rotten]);
-        wipe(&device, copies[wiped]);
-        assert!(!examine(device.clone()).is_clean());
+        rotten.iter().for_each(|copy| rot(&device, copies[*copy]));
+        wiped.iter().for_each(|copy| wipe(&device, copies[*copy]));
+        assert_eq!(examine(device.clone()).of(FindingKind::SuperblockDamaged).count(), 2);
         let opened = block_on(Store::open(device, StoreOptions::default(), spawn()));
-        assert_eq!(matches!(opened, Err(StoreError::Damaged(_))), refused);
+        assert!(matches!(opened, Err(StoreError::Damaged(_))), "{rotten:?} rotten, {wiped:?} wiped");
+    }
+    for (unreadable, other) in [(0, 1), (1, 0)] {
+        let copy = device.snapshot();
+        wipe(&copy, copies[other]);
+        let bad = || BadBlock::new(copy.clone(), copies[unreadable]);
+        assert!(!examine(bad()).is_clean());
+        let opened = block_on(Store::open(bad(), StoreOptions::default(), spawn()));
+        assert!(matches!(opened, Err(StoreError::Damaged(_))), "copy {unreadable} is unreadable");
+        let for_reading = StoreOptions { read_only: true, ..StoreOptions::default() };
+        block_on(Store::open(bad(), for_reading, spawn())).unwrap();
     }
     copies.iter().for_each(|copy| wipe(&device, *copy));
     let open = |options: StoreOptions| block_on(Store::open(device.snapshot(), options, spawn()));

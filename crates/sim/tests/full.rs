@@ -160,7 +160,7 @@ fn live(node_bytes: u32, canary: Option<Canary>) -> Result<(), String> {
         }
         let filled = life.blocks() - left;
         assert!(
-            filled * 20 > (before - left) * 17,
+            filled * 5 > (before - left) * 4,
             "round {round}: {filled} of {} blocks in holes",
             before - left
         );

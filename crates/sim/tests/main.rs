@@ -9,6 +9,7 @@ mod crowded;
 mod faults;
 mod full;
 mod kept_room;
+mod making;
 mod mechanisms;
 mod no_room;
 mod outages;

@@ -490,7 +490,8 @@ impl Store {
         let mut commit = self.commit.lock();
         log.stalled &= !may_seal;
         if !may_seal && let Some(new) = frozen.new_log {
-            new.keep_segment();
+            // Nothing is written any more; the current one stays the last.
+            log.segments.splice(0..0, new.keep_segment());
         }
         if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
             // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).

@@ -1,8 +1,10 @@
-//! Making a filesystem: an empty tree, an empty space map and the first superblock.
+//! Making a filesystem: a tree with its first items, a space map and the first superblocks.
 
 use crate::room::segment_blocks;
-use crate::slots::write_slot;
+use crate::slots::{GENERATION_OF_MKFS, write_slot};
 use crate::{Store, StoreError, StoreOptions, Transaction};
+use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::inode::has_room_for_xattr_units;
@@ -11,9 +13,9 @@ use syncline_format::superblock::{
     FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer, Superblock,
     encode_label,
 };
-use syncline_format::{BLOCK_BYTES, Epoch, Geometry, NODE_BYTES_DEFAULT};
+use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, Geometry, Key, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
-use syncline_tree::Tree;
+use syncline_tree::{MergeFailed, Tree};
 
 /// What is chosen once for the life of an image.
 #[derive(Clone, Debug)]
@@ -60,8 +62,8 @@ impl Default for FormatOptions {
 
 /// Makes a filesystem on `device` whose first contents are `initial`. Whatever was there is lost.
 ///
-/// The old superblocks go first and the new one comes last, so that a crash leaves no filesystem rather than half of
-/// one.
+/// What was there is made unrecognizable first, other filesystems too, and the superblocks come last, so that a crash leaves no
+/// filesystem, or this one with its first contents.
 pub async fn format(
     device: Arc<dyn Device>,
     options: FormatOptions,
@@ -77,45 +79,55 @@ pub async fn format(
     }
     let geometry = Geometry { total_blocks, node_bytes: options.node_bytes };
     let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;
-    wipe_slots(&device, geometry).await?;
+    wipe(&device, geometry).await?;
     let tracker = FlushTracker::new(device.clone());
-    let superblock = first_superblock(&tracker, geometry, &options).await?;
-    write_slot(&tracker, 0, &superblock).await?;
+    let superblock = first_superblock(&tracker, geometry, &options, initial).await?;
+    write_slot(&tracker, 1, &superblock).await?;
+    let again = Superblock { generation: GENERATION_OF_MKFS, ..superblock };
+    write_slot(&tracker, 0, &again).await?;
     drop(tracker);
     // The log that recovery opens has an epoch of its own.
     let epoch = options.epoch.map(|epoch| epoch.map(|byte| !byte));
     let (store, _) = Store::open(device, StoreOptions { epoch, ..StoreOptions::default() }, spawn).await?;
-    store.commit(initial)?;
     store.close().await
 }
 
-async fn wipe_slots(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreError> {
-    let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
-    for addr in [0, 1].into_iter().flat_map(|slot| geometry.superblock_copies(slot)) {
-        device.write_at(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).await?;
+/// Both ends of the device: there lie superblocks, and what other filesystems, swap and volume managers are known by. Whoever finds that
+/// takes the device for theirs.
+async fn wipe(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreError> {
+    let usable = geometry.usable();
+    for run in [BlockRun::new(0, usable.start), BlockRun::new(usable.end(), Geometry::TAIL_BLOCKS)] {
+        let zeros = AlignedBuf::zeroed(run.len_bytes() as usize).into_bytes();
+        device.write_at(run.offset_bytes(), vec![zeros]).await?;
     }
     device.flush_all().await?;
     Ok(())
 }
 
-/// Writes an empty tree and its space map, durably, and tells the superblock that refers to them.
+/// Writes a tree of the first items and its space map, durably, and tells the superblock that refers to them.
 async fn first_superblock(
     tracker: &Arc<FlushTracker>,
     geometry: Geometry,
     options: &FormatOptions,
+    initial: Transaction,
 ) -> Result<Superblock, StoreError> {
     const GENERATION: u64 = 1;
+    debug_assert!(initial.named.is_empty() && initial.freed.is_empty(), "a new filesystem has no data");
     let impossible = || StoreError::Unusable("a label has at most 64 bytes, and no NUL".into());
     let label = encode_label(&options.label).ok_or_else(impossible)?;
     let space = Space::format(geometry);
     let tree = Tree::new(tracker.clone(), geometry, 1 << 20);
     let node = geometry.node_blocks();
     let allocate = |_| space.allocate(Class::Node, node, node, None);
-    let empty = tree.create(GENERATION, &allocate).await.map_err(|failed| StoreError::from(failed.error))?;
+    let failed = |failed: MergeFailed| StoreError::from(failed.error);
+    let empty = tree.create(GENERATION, &allocate).await.map_err(failed)?;
+    let items: BTreeMap<Key, Option<Bytes>> = initial.changes.into_iter().collect();
+    let merged = tree.merge(empty.root, GENERATION, &items, &allocate).await.map_err(failed)?;
+    let written = if items.is_empty() { &empty.written } else { &merged.written };
     let mut frozen = space.freeze(GENERATION);
-    empty.written.iter().for_each(|written| frozen.name(written.run));
+    written.iter().for_each(|written| frozen.name(written.run));
     let persisted = space.persist(tracker, &mut frozen).await?;
-    let handles = empty.written.iter().map(|written| &written.handle);
+    let handles = empty.written.iter().chain(&merged.written).map(|written| &written.handle);
     for handle in handles.chain(persisted.written.iter().map(|written| &written.handle)) {
         handle.wait().await?;
     }
@@ -130,17 +142,18 @@ async fn first_superblock(
         geometry,
         generation: GENERATION,
         epoch: options.epoch.unwrap_or_else(rand::random),
-        tree: empty.root,
+        tree: merged.root,
         space: persisted.root,
         log: LogStart::first_in(segment, 1, 0),
         features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
             | if options.data_in_log { FEATURE_UNPLACED } else { 0 }
             | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 },
         next_object: options.first_object,
-        op_seq: 0,
-        tree_nodes: empty.nodes_written,
+        // What the image begins with is a transaction like any other.
+        op_seq: u64::from(!items.is_empty()),
+        tree_nodes: if items.is_empty() { empty.nodes_written } else { merged.nodes_written },
         used_blocks: persisted.used_blocks,
-        objects: 0,
+        objects: initial.objects_delta.max(0) as u64,
         hash_seed: options.hash_seed,
         created_ns: options.created_ns,
         snapshots: Pointer::default(),

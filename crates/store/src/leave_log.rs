@@ -49,8 +49,8 @@ pub(crate) struct NewLog {
 
 impl NewLog {
     /// Its superblock may be on the device: whatever comes, nobody else gets the segment.
-    pub(crate) fn keep_segment(self) {
-        self.segment.take();
+    pub(crate) fn keep_segment(self) -> Option<BlockRun> {
+        self.segment.take()
     }
 }
 

@@ -1,13 +1,19 @@
 //! Superblock slots: two, written in turn, two copies of each, far apart.
+//!
+//! The second copy of a slot is durable before the first is written, so a power cut leaves a whole copy in each: what the slot held
+//! before, or what it was to hold. Of a slot without one the device has lost what it had.
 
 use crate::{RecoveryReport, StoreError, StoreOptions};
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, FlushTracker, read_settled};
+use syncline_device::{AlignedBuf, Device, DeviceError, FlushTracker, read_settled};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
 
 /// What is said of a copy that is zeros although it was written.
 pub const WIPED: &str = "zeros, and it was written once";
+
+/// Up to this generation superblocks go to slots that were never written: one to each.
+pub(crate) const GENERATION_OF_MKFS: u64 = 2;
 
 /// What the superblock slots of a device hold.
 #[derive(Debug)]
@@ -22,7 +28,7 @@ pub struct ReadSlots {
     pub damaged: Vec<(usize, usize, FormatError)>,
     /// Copies that are zeros although they were written once: slot, copy, block.
     pub wiped: Vec<(usize, usize, BlockAddr)>,
-    /// A slot of which nothing is left, although it was written once.
+    /// A slot without a whole copy, although it was written once.
     lost: Option<usize>,
     /// Copies that could not be read, or were never written: where they lie, and what a whole copy of the same slot says, if there is one.
     incomplete: Vec<(BlockAddr, Option<Superblock>)>,
@@ -52,7 +58,9 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         }
     }
     copies.damaged.sort_by_key(|(slot, copy, _)| (*slot, *copy));
-    let Some((slot, superblock)) = copies.best.take() else { return Err(no_superblock(&copies.damaged)) };
+    let Some((slot, superblock)) = copies.best.take() else {
+        return Err(copies.error.take().map_or_else(|| no_superblock(&copies.damaged), StoreError::from));
+    };
     if superblock.geometry.total_blocks > device_blocks {
         let (want, have) = (superblock.geometry.total_blocks * 4096, device_blocks * 4096);
         return Err(unusable(&format!(
@@ -62,7 +70,7 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
     let Copies { generation_seen, damaged, good, unreadable, .. } = copies;
-    let lost = wiped.iter().map(|(slot, _, _)| *slot).find(|slot| good[*slot].is_none());
+    let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
     let mut incomplete = Vec::new();
     for (slot, addr) in unreadable.into_iter().chain(unwritten) {
         // Of a slot without a whole copy both are made one, the second first: alone, it can't be taken for what is left of both.
@@ -76,14 +84,13 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
 }
 
 impl ReadSlots {
-    /// Why the newest superblock may be gone, if it may be: no power cut leaves nothing of a slot that was written before, and a new
-    /// filesystem has written both.
+    /// Why the newest superblock may be gone, if it may be: no power cut leaves nothing whole of a slot, and mkfs writes both.
     pub fn loss(&self) -> Option<String> {
         let slot = self.lost?;
         let generation = self.superblock.generation;
         Some(format!(
-            "nothing is left of superblock {slot}, and zeros are in its place: if it was the newer one, what was done since generation \
-             {generation} is missing"
+            "nothing is left of superblock {slot}: if it was the newer one, what was done since generation {generation} is missing, a \
+             snapshot or a rollback perhaps"
         ))
     }
 
@@ -148,6 +155,8 @@ struct Copies {
     good: [Option<Superblock>; 2],
     /// Copies that could not be read: slot and block.
     unreadable: Vec<(usize, BlockAddr)>,
+    /// Why one could not be read.
+    error: Option<DeviceError>,
     /// Blocks of zeros where copies may lie.
     zeros: Vec<BlockAddr>,
     best: Option<(usize, Superblock)>,
@@ -156,15 +165,13 @@ struct Copies {
 }
 
 impl Copies {
-    /// Where the filesystem may end, as far as the second copy of this slot is concerned.
+    /// Where the filesystem may end, as far as the second copy of this slot is concerned. One that was written for a new size may be there
+    /// before its first copy says so.
     fn ends(&self, slot: usize) -> Vec<u64> {
-        let told = self.first[slot].iter().chain(if self.first[slot].is_none() {
-            &self.first[1 - slot]
-        } else {
-            &None
-        });
+        let told = [slot, 1 - slot].into_iter().filter_map(|slot| self.first[slot].as_ref());
         let mut ends: Vec<u64> = told.map(|superblock| superblock.geometry.total_blocks).collect();
         ends.push(self.device_blocks);
+        ends.sort_unstable();
         ends.dedup();
         ends
     }
@@ -194,28 +201,21 @@ impl Copies {
         copies.filter(|(_, addr)| self.zeros.contains(addr)).collect()
     }
 
-    /// Copies that are zeros and were written. Only at a new end are there places that never were, until both slots have been written
-    /// there. What a power cut left out of the newest is completed before the other slot is written ([`ReadSlots::settle`]).
+    /// Copies that are zeros and were written. Only at a new end there are places that never were, until both slots have been written
+    /// there.
     fn wiped(&self, newest: &Superblock) -> Vec<(usize, usize, BlockAddr)> {
-        let mut wiped = Vec::new();
-        for slot in 0..2 {
-            let addrs = newest.geometry.superblock_copies(slot);
-            let complete = newest.generation > 1;
-            let written = match &self.good[slot] {
-                // Of one that is written for the first time at a new end, the first copy may be torn, and the second not there.
-                None => [complete, complete && self.zeros.contains(&addrs[0])],
-                // Both copies were durable before the next superblock was written, or a mount was ended.
-                Some(own) => {
-                    let durable = own.generation < newest.generation || (newest.clean && complete);
-                    [durable, durable && own.geometry == newest.geometry]
-                }
-            };
-            let zeros = addrs.into_iter().zip(written).enumerate();
-            let zeros = zeros.filter(|(_, (addr, written))| *written && self.zeros.contains(addr));
-            let zeros = zeros.map(|(copy, (addr, _))| (copy, addr));
-            wiped.extend(zeros.map(|(copy, addr)| (slot, copy, addr)));
+        if newest.generation <= GENERATION_OF_MKFS {
+            return Vec::new();
         }
-        wiped
+        let copies = (0..2).flat_map(|slot| {
+            let [first, second] = newest.geometry.superblock_copies(slot);
+            [(slot, 0, first), (slot, 1, second)]
+        });
+        let was_written = |slot: usize, copy: usize| {
+            let own = self.good[slot].as_ref();
+            copy == 0 || own.is_none_or(|own| own.geometry == newest.geometry)
+        };
+        copies.filter(|(slot, copy, addr)| self.zeros.contains(addr) && was_written(*slot, *copy)).collect()
     }
 
     /// Looks at the first copy of a slot, or at the second one of a filesystem that ends there.
@@ -236,14 +236,14 @@ impl Copies {
             }
             Ok(block) => Superblock::decode(&block),
             // A slot counts as durable only when both of its copies are, so the good one tells enough.
-            Err(error) if copy == 0 || self.good[slot].is_some() || !certain => {
+            Err(error) => {
                 tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
                 if certain {
                     self.unreadable.push((slot, addr));
+                    self.error = Some(error);
                 }
                 return Ok(());
             }
-            Err(error) => return Err(error.into()),
         };
         match found {
             Ok(superblock) if self.belongs(&superblock, end) => {
@@ -287,7 +287,8 @@ fn no_superblock(damaged: &[(usize, usize, FormatError)]) -> StoreError {
     )
 }
 
-/// Writes both copies of a slot and makes them durable.
+/// Writes both copies of a slot, one after the other, each durably: the second first, since a slot that is written for the first time at
+/// a new end has nothing there that could be torn.
 ///
 /// The slot must not be the one that holds the newest durable superblock, and everything the superblock refers to
 /// must be durable already. One that could not be read back is refused: a hostile image may have driven a number past
@@ -300,18 +301,9 @@ pub(crate) async fn write_slot(
     let block = AlignedBuf::copy_from(&superblock.encode()).into_bytes();
     let copies = superblock.geometry.superblock_copies(slot);
     Superblock::decode(&block).map_err(|detail| StoreError::Corrupt { addr: copies[0], detail })?;
-    let writes = copies.map(|addr| tracker.write(addr * BLOCK_BYTES as u64, vec![block.clone()]));
-    let (mut newest, mut failed) = (Default::default(), None);
-    // For both, also when the first fails: one that is still on its way could overtake the slot's next superblock.
-    for write in writes {
-        match write.wait().await {
-            Ok(ticket) => newest = ticket.max(newest),
-            Err(error) => failed = Some(error),
-        }
+    for addr in [copies[1], copies[0]] {
+        let ticket = tracker.write(addr * BLOCK_BYTES as u64, vec![block.clone()]).wait().await?;
+        tracker.make_durable(ticket).await?;
     }
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    tracker.make_durable(newest).await?;
     Ok(())
 }

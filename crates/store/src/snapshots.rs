@@ -291,6 +291,7 @@ impl Store {
     }
 
     async fn try_delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
+        self.health.writable()?;
         let mut state = self.checkpoint.lock().await;
         let id = state.table.find(name)?.id;
         if !self.device().claim_snapshot(id, Claim::Exclusive)? {

@@ -5,6 +5,7 @@
 
 use crate::{Canary, Store, StoreError};
 use futures_lite::future::poll_once;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Weak;
@@ -31,7 +32,7 @@ pub(crate) struct Discarding {
     /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
     pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
     /// What became free and has still to be discarded. Held by whoever does that, so that it has all been when another has done so.
-    sweep: syncline_sync::asynchronous::Mutex<Vec<BlockRun>>,
+    sweep: syncline_sync::asynchronous::Mutex<VecDeque<BlockRun>>,
     /// The filesystem is being unmounted: the background leaves the rest to whoever does that, and who has little time.
     ending: AtomicBool,
     /// The device failed one; the background leaves it at that.

@@ -61,19 +61,20 @@ pub(crate) fn superblock_blocks(geometry: Geometry) -> [BlockAddr; 4] {
     [a, b, c, d]
 }
 
-/// Both copies of a slot, made durable.
+/// Both copies of a slot, each made durable before the next, as any superblock is written.
 async fn superblocks(
     overlay: &Overlay,
     device: &Arc<dyn Device>,
     geometry: Geometry,
     slot: usize,
 ) -> Result<(), CheckError> {
-    let copies = geometry.superblock_copies(slot).map(|addr| BlockRun::new(addr, 1));
+    let [first, second] = geometry.superblock_copies(slot);
     let written = overlay.blocks();
-    let copies: Vec<_> =
-        copies.into_iter().filter(|copy| written.binary_search(&copy.start).is_ok()).collect();
-    write(overlay, device, &copies).await?;
-    Ok(device.flush_all().await?)
+    for copy in [second, first].into_iter().filter(|copy| written.binary_search(copy).is_ok()) {
+        write(overlay, device, &[BlockRun::new(copy, 1)]).await?;
+        device.flush_all().await?;
+    }
+    Ok(())
 }
 
 async fn write(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -> Result<(), CheckError> {

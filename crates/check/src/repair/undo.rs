@@ -273,7 +273,7 @@ impl<'a> Undo<'a> {
             foreign |= found.is_ok_and(|found| ![entry.before, entry.after, old].contains(&found));
         }
         match foreign && !all_old {
-            true => Err(refused(self.path, "the image was changed after the repair: nothing was put back")),
+            true => Err(refused(self.path, "the image was changed after the repair that made it")),
             false => Ok(()),
         }
     }
@@ -312,8 +312,10 @@ pub async fn take_back(device: Arc<dyn Device>, path: &Path) -> Result<u64, Chec
     undo.require_unchanged(&device, geometry).await?;
     let mut count = 0;
     for slot in [header.slot, 1 - (header.slot & 1)] {
-        let copies = geometry.superblock_copies(slot as usize & 1);
-        count += undo.put_back(&device, geometry, |addr| copies.contains(&addr)).await?;
+        let [first, second] = geometry.superblock_copies(slot as usize & 1);
+        for copy in [second, first] {
+            count += undo.put_back(&device, geometry, |addr| addr == copy).await?;
+        }
     }
     let superblocks = superblock_blocks(geometry);
     count += undo.put_back(&device, geometry, |addr| !superblocks.contains(&addr)).await?;

@@ -49,6 +49,9 @@ fn print(info: &Info) {
     let dirty = "not unmounted: the next mount replays the log";
     say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
     say!("state         {}", if info.clean { clean } else { dirty });
+    if let Some(what) = &info.superblock_lost {
+        say!("damaged       {what}; a mount for writing is refused");
+    }
     if let Some(what) = &info.log_damaged {
         say!("damaged       the log: {what}; 'syncline check' tells more");
     }
