@@ -3,14 +3,17 @@
 use super::strangers;
 use crate::parse_mounts;
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// True if the kernel or a process may have a block device, one that it is a part of, or a part of it. Flushes that a process asked
 /// for before it ended are none of that: the kernel counts them nowhere.
 ///
-/// Others' names are compared, and never looked up: to look at what they name would be to wait for filesystems that are slow or dead.
+/// Others' names are compared, and never looked up, and of what they have open only that is asked which the kernel knows by itself: to
+/// ask more would be to wait for filesystems that are slow or dead.
 /// A user who is missed here is refused later: whoever claims a device keeps everybody else from it.
 pub(super) fn may_be_in_use(device: &Path) -> bool {
     let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device());
@@ -21,7 +24,7 @@ pub(super) fn may_be_in_use(device: &Path) -> bool {
     disks.iter().any(Disk::has_holders)
         || swaps().any(|swap| names.contains(&swap.as_path()))
         || disks.iter().any(Disk::is_in_btrfs)
-        || processes().any(|process| has_open(&process, &names))
+        || processes().any(|process| uses(&process, &disks))
         || is_mounted(&disks)
 }
 
@@ -87,13 +90,32 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(is_process)
 }
 
-fn has_open(process: &Path, names: &[&Path]) -> bool {
+/// True if a process has one of the devices open, by whatever name, or is in a filesystem that lies on one, mounted or not.
+fn uses(process: &Path, disks: &[Disk]) -> bool {
     let pid = process.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
     let descriptors = pid.and_then(|pid| strangers::descriptors(pid).ok()).unwrap_or_default();
-    descriptors.iter().any(|descriptor| {
-        let link = fs::read_link(process.join(format!("fd/{descriptor}")));
-        link.is_ok_and(|link| names.contains(&link.as_path()))
+    let opened = descriptors.iter().map(|descriptor| process.join(format!("fd/{descriptor}")));
+    let places = ["cwd", "root", "exe"].map(|place| process.join(place));
+    opened.chain(places).filter_map(|link| numbers_known(&link)).any(|(device, filesystem)| {
+        let is = |number: &str| disks.iter().any(|disk| disk.number == number);
+        device.is_some_and(|device| is(&device)) || is(&filesystem)
     })
+}
+
+/// The number of the block device that a link of /proc leads to, if it is one, and that of the device that it lies on, as far as the kernel
+/// knows them without asking a filesystem's server.
+fn numbers_known(link: &Path) -> Option<(Option<String>, String)> {
+    let path = CString::new(link.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all of it is numbers, for which zeros are valid.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: `path` ends with a NUL, and `found` lives across the call.
+    let result =
+        unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_TYPE, &raw mut found) };
+    let number = |major: u32, minor: u32| format!("{major}:{minor}");
+    let is_device = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFBLK;
+    let device = is_device.then(|| number(found.stx_rdev_major, found.stx_rdev_minor));
+    (result == 0).then(|| (device, number(found.stx_dev_major, found.stx_dev_minor)))
 }
 
 /// In the mount namespace of any process.

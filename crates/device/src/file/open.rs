@@ -51,7 +51,7 @@ pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFil
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(
                 path = %path.display(),
-                "no process has it: waiting for the device to answer what a process that ended had asked it for"
+                "no process is known to have it: waiting for the device to answer what one that ended may have asked it for"
             );
         }
         sleep(Duration::from_millis(250));
