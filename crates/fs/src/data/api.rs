@@ -36,7 +36,15 @@ impl Filesystem {
     /// The same of what was stored into a mapping of the file, and reaches it later: privileges of the file stay, whoever it was.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, Writer::Mapping).await
+        let written = write::write(self, &inode, offset, data, Writer::Mapping).await;
+        if let Err(error) = &written {
+            // Who stored it has long gone on, and the kernel forgets that it is dirty: the next fsync says so.
+            tracing::warn!(
+                "inode {ino}: what was stored through a mapping at byte {offset} is lost: {error}"
+            );
+            inode.state.lock().data.failures.add(error.clone());
+        }
+        written
     }
 
     /// Writes all of `data` at the end of the file, or nothing, and returns the offset where it lies.

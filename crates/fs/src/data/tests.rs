@@ -31,7 +31,7 @@ use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::unplaced::{PIECES, Piece};
 use syncline_format::{Key, Kind};
-use syncline_store::{FormatOptions, Store, StoreOptions, format};
+use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
@@ -264,4 +264,20 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
             (mixed >> (8 * (index % 8))) as u8
         })
         .collect()
+}
+
+/// Who stored into a mapping has gone on when there turns out to be no room: the next fsync is told, once.
+#[test]
+fn what_a_mapping_can_not_write_back_is_told_to_the_next_fsync() {
+    let mount = Mount::formatted(16 << 20, 4096, options());
+    let (mapped, filler) = (mount.create("mapped"), mount.create("filler"));
+    let piece = Bytes::from(vec![7; 64 << 10]);
+    let write = |at: u64| block_on(mount.fs.write(filler, at, piece.clone(), false));
+    let full = (0..).map(|index| write(index << 16)).find_map(Result::err).unwrap();
+    assert!(matches!(full, FsError::Store(StoreError::NoSpace)), "{full}");
+    let store = |at: u64| block_on(mount.fs.write_mapped(mapped, at << 12, Bytes::from(vec![8; 4096])));
+    (0..1000).map(store).find_map(Result::err).expect("a full filesystem has no room for all of it");
+    let sync = || block_on(mount.fs.fsync(mapped, false));
+    assert!(matches!(sync(), Err(FsError::Store(StoreError::NoSpace))));
+    sync().unwrap();
 }
