@@ -111,6 +111,41 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     mount.unmount().ok();
 }
 
+/// What the present has lost a snapshot may still have: it is named, can be mounted, and gone back to.
+#[test]
+fn a_snapshot_is_named_where_the_present_is_lost() {
+    skip_if!(no_fuse());
+    let place = filled();
+    let snapshot = |action: &str| {
+        let mut command = program();
+        run({
+            command.arg("snapshot").arg(action).arg(place.image()).arg("kept");
+            command
+        })
+    };
+    snapshot("create").ok();
+    let directory = place.path().join("mount");
+    let mount = Mount::new(&place.image(), &directory, &[]);
+    fs::write(mount.path.join("later"), "later").unwrap();
+    mount.unmount().ok();
+    flip(&place.image(), newest(&place.image()).tree.node.addr);
+    for options in [&[][..], &["-o", "ro"]] {
+        let mut command = program();
+        command.arg("mount").arg(place.image()).arg(&directory).args(options);
+        run(command).fails(4, &["mount --snapshot kept", "snapshot rollback"]);
+    }
+    assert!(check(&place, &[]).out.contains("mount --snapshot kept"));
+    let shown = Mount::new(&place.image(), &directory, &["--snapshot", "kept"]);
+    assert_eq!(fs::read(shown.path.join("small")).unwrap(), b"small");
+    shown.unmount().ok();
+    snapshot("rollback").ok();
+    check(&place, &[]).ok();
+    let mount = Mount::new(&place.image(), &directory, &[]);
+    assert_eq!(fs::read(mount.path.join("small")).unwrap(), b"small");
+    assert!(!mount.path.join("later").exists());
+    mount.unmount().ok();
+}
+
 /// With more files the tree has a root above its leaves, and those are found again.
 #[test]
 fn a_lost_root_is_put_back() {

@@ -7,8 +7,10 @@ use crate::support::{
 };
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn call(words: &[&str], paths: &[&Path]) -> Answer {
     let mut command = program();
@@ -157,6 +159,21 @@ fn a_mounted_snapshot_is_met_on_every_way() {
     place.check_clean();
 }
 
+/// A mount that can't write says so, and nothing of a failing device, nor that there is no such snapshot.
+#[test]
+fn a_snapshot_is_not_deleted_where_nothing_can_be_written() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    syncline(["snapshot".as_ref(), "create".as_ref(), place.image().as_os_str(), "kept".as_ref()]).ok();
+    let directory = place.directory("mount");
+    for how in [["-o", "ro"], ["--snapshot", "kept"]] {
+        let mount = Mount::new(&place.image(), &directory, &how);
+        let words = ["snapshot".as_ref(), "delete".as_ref(), mount.path.as_os_str(), "kept".as_ref()];
+        syncline(words).fails(9, &["Read-only"]);
+        mount.unmount().ok();
+    }
+}
+
 /// Nor does a new image come about over one of which a snapshot is mounted by another way.
 #[test]
 fn no_image_is_made_over_a_snapshot_that_is_mounted_by_another_way() {
@@ -176,6 +193,38 @@ fn no_image_is_made_over_a_snapshot_that_is_mounted_by_another_way() {
         snapshot.unmount().ok();
     }
     place.check_clean();
+}
+
+/// Who has a device by a node of another name, or in a filesystem that was unmounted while a file of it is open, is seen at once: nobody
+/// takes it for what a killed process left.
+#[test]
+fn users_that_no_name_tells_of_are_not_waited_for() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let Some(device) = Loop::new(&place.image()) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    let (node, number) =
+        (place.directory("nodes").join("node"), fs::metadata(&device.device).unwrap().rdev());
+    let (major, minor) = (rustix::fs::major(number).to_string(), rustix::fs::minor(number).to_string());
+    tool("mknod", &[node.as_os_str(), OsStr::new("b"), major.as_ref(), minor.as_ref()]).unwrap();
+    if fs::File::open(&node).is_err() {
+        return eprintln!("skipped: no device can be opened where temporary files are");
+    }
+    let started = Instant::now();
+    let mount = Mount::new(&node, &place.directory("mount"), &[]);
+    call(&["check"], &[&device.device]).fails(8, &["in use"]);
+    mount.unmount().ok();
+    skip_if!(tool("mkfs.ext4", &[OsStr::new("-V")]).is_none().then_some("there is no mkfs.ext4"));
+    tool("mkfs.ext4", &[OsStr::new("-q"), device.device.as_os_str()]).unwrap();
+    let directory = place.directory("ext4");
+    tool("mount", &[device.device.as_os_str(), directory.as_os_str()]).unwrap();
+    let open = fs::File::create(directory.join("open"));
+    tool("umount", &[OsStr::new("-l"), directory.as_os_str()]).unwrap();
+    call(&["mkfs", "--force"], &[&device.device]).fails(3, &["in use"]);
+    drop(open.unwrap());
+    assert!(started.elapsed() < Duration::from_secs(40), "both are told within seconds");
 }
 
 /// Two loop devices over two parts of one file, as a disk's image has, are two devices.

@@ -38,6 +38,6 @@ pub use checker::{Progress, Stage, check};
 pub use error::CheckError;
 pub use finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 pub use info::{Info, info};
-pub use readable::can_be_read;
+pub use readable::{Readable, what_can_be_read};
 pub use repair::{Condition, Flaw, Repair, RepairOptions, repair, take_back};
 pub use scrub::{Scrub, ScrubCounters, ScrubReport};

@@ -4,12 +4,40 @@ use std::sync::Arc;
 use syncline_device::{Device, Spawn};
 use syncline_fs::types::ROOT;
 use syncline_fs::{Filesystem, Options};
-use syncline_store::{Store, StoreOptions};
+use syncline_store::{Store, StoreOptions, read_snapshots};
 
-/// True when an image can be opened for reading, and its root directory can be listed at least in part.
-pub async fn can_be_read(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>) -> bool {
-    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
-    let Ok((store, _)) = Store::open(device, options, spawn.clone()).await else { return false };
+/// What a mount for reading can show of an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Readable {
+    /// Its root directory can be listed, at least in part.
+    Present,
+    /// Only that of a snapshot: the newest that it can be said of.
+    Snapshot(String),
+    /// Neither.
+    Nothing,
+}
+
+/// Tries to open the image for reading, and its snapshots if that fails.
+pub async fn what_can_be_read(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>) -> Readable {
+    let options = || StoreOptions { read_only: true, ..StoreOptions::default() };
+    if let Ok((store, _)) = Store::open(device.clone(), options(), spawn.clone()).await
+        && has_root(store, spawn.clone()).await
+    {
+        return Readable::Present;
+    }
+    let snapshots = read_snapshots(&device).await.map(|(_, snapshots)| snapshots).unwrap_or_default();
+    for snapshot in snapshots.into_iter().rev() {
+        let opened = Store::open_snapshot(device.clone(), options(), spawn.clone(), &snapshot.name).await;
+        if let Ok((store, _)) = opened
+            && has_root(store, spawn.clone()).await
+        {
+            return Readable::Snapshot(snapshot.name);
+        }
+    }
+    Readable::Nothing
+}
+
+async fn has_root(store: Arc<Store>, spawn: Arc<dyn Spawn>) -> bool {
     let shows = match Filesystem::open(store.clone(), spawn, Options::default()).await {
         Ok(fs) => {
             let listed = fs.readdir(ROOT, 0, 1).await.is_ok();

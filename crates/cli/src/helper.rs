@@ -89,22 +89,34 @@ fn mkfs(arguments: Vec<OsString>) -> Vec<OsString> {
     std::iter::once("mkfs".into()).chain(wanted).collect()
 }
 
-/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`. Mounting brings an image back to a consistent state whatever a
+/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`, with flags of one letter together or not. Mounting brings an image back to a consistent state whatever a
 /// crash has left, so what is asked for at boot (-a, -p, without -f) is done already.
 fn fsck(arguments: Vec<OsString>) -> Asked {
-    let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
-    let (boot, repair, force) = (has("-a") || has("-p"), has("-y"), has("-f"));
+    let (mut boot, mut repair, mut force) = (false, false, false);
+    let mut rest: Vec<OsString> = Vec::new();
+    let mut arguments = arguments.into_iter().peekable();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy().into_owned();
+        let letters =
+            text.strip_prefix('-').filter(|letters| letters.chars().all(|flag| "apynfvVTMrR".contains(flag)));
+        if let Some(letters) = letters.filter(|letters| !letters.is_empty()) {
+            boot |= letters.contains(['a', 'p']);
+            repair |= letters.contains('y');
+            force |= letters.contains('f');
+        } else if text == "-C" {
+            // Its descriptor may be a word of its own.
+            let is_number = |next: &OsString| next.to_str().is_some_and(|next| next.parse::<u32>().is_ok());
+            arguments.next_if(is_number);
+        } else if !text.starts_with("-C") {
+            rest.push(argument);
+        }
+    }
     if boot && !force {
         return Asked::Nothing;
     }
-    let known = |argument: &OsString| {
-        let text = argument.to_string_lossy();
-        matches!(&*text, "-a" | "-p" | "-y" | "-n" | "-f" | "-v" | "-V" | "-T" | "-M")
-            || text.starts_with("-C")
-    };
     let mut translated: Vec<OsString> = vec!["check".into()];
     translated.extend((boot || repair).then(|| "--repair".into()));
-    translated.extend(arguments.iter().filter(|argument| !known(argument)).cloned());
+    translated.extend(rest);
     Asked::Run(translated)
 }
 
@@ -247,6 +259,10 @@ mod tests {
         assert_eq!(asked("fsck.syncline -n -C0 image"), run("check image"));
         assert_eq!(asked("fsck.syncline -p -f image"), run("check --repair image"));
         assert_eq!(asked("fsck.syncline -y image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -fy image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -fp -C 0 image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -nf image --json"), run("check image --json"));
+        assert_eq!(asked("fsck.syncline -fx image"), run("check -fx image"));
         assert_eq!(asked("mkfs.syncline -v --force image"), run("mkfs --force image"));
     }
 

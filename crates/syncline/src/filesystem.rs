@@ -72,7 +72,7 @@ fn nanoseconds(time: Timestamp) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(time.nanoseconds))
 }
 
-fn background() -> Result<Arc<dyn Spawn>> {
+pub(crate) fn background() -> Result<Arc<dyn Spawn>> {
     let background =
         Background::start(WorkerOptions::default()).map_err(|error| Error::Thread(Arc::new(error)))?;
     Ok(Arc::new(background))

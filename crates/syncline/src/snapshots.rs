@@ -1,14 +1,14 @@
 //! Snapshots of a whole image.
 
-use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
+use crate::error::Result;
+use crate::filesystem::{Filesystem, background};
 use crate::options::ImageOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncline_device::{Device, FileDevice, OpenOptions, block_on};
 use syncline_fs::Change;
-use syncline_store::{SnapshotUsage, Store, StoreError};
+use syncline_store::{SnapshotUsage, Store, StoreError, StoreOptions};
 
 /// A snapshot of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,11 +86,16 @@ impl Filesystem {
     /// Makes the image what it was when the snapshot was made; what has changed since is given up, and all snapshots stay. Nobody
     /// may have the image open.
     pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {
-        // What a crash left is recovered first, so that there is no log to be lost.
-        Self::open(path.as_ref(), ImageOptions::default())?.close()?;
         let device = FileDevice::open(path, OpenOptions::default())?;
-        block_on(syncline_store::roll_back(device, name)).map_err(Error::from)?;
-        Ok(())
+        let background = background()?;
+        let rolled_back = block_on(async {
+            // What a crash left is recovered first, so that there is no log to be lost. What is damaged of the present is left behind: of its
+            // tree only what the log changes is looked at.
+            let (store, _) = Store::open(device.clone(), StoreOptions::default(), background.clone()).await?;
+            store.close().await?;
+            syncline_store::roll_back(device, name).await
+        });
+        Ok(rolled_back.map(drop)?)
     }
 
     /// What changed since `before`, an older snapshot of the same image, in the order of the paths. Both must be open for reading

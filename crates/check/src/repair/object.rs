@@ -536,8 +536,11 @@ impl Object {
         let to = Key { object: self.number, kind: u8::MAX, offset: u64::MAX };
         let items = planner.view.range(from, to).await;
         items.into_keys().for_each(|key| planner.view.delete(key));
-        let text = "the target of the symbolic link is lost → removed";
-        planner.object(FindingKind::ChunkMissing, self.number, text);
+        planner.lose_by(
+            FindingKind::ChunkMissing,
+            self.number,
+            "the target of the symbolic link is lost → removed".to_owned(),
+        );
     }
 }
 

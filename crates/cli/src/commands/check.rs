@@ -8,7 +8,8 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::{
-    CheckError, Condition, FINDINGS_MAX, Finding, FindingKind, Progress, Repair, RepairOptions, Report, Stage,
+    CheckError, Condition, FINDINGS_MAX, Finding, FindingKind, Progress, Readable, Repair, RepairOptions,
+    Report, Stage,
 };
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_store::StoreError;
@@ -146,7 +147,7 @@ fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
     let blocks = block_on(syncline_check::take_back(device, undo));
     let blocks = blocks.map_err(|error| match error {
         CheckError::Undo { .. } => Failure::from(error).next(
-            "nothing was changed; name the file of the last repair's --undo: it holds until the image is mounted for writing",
+            "nothing was changed; it takes the file of the last repair's --undo, until the image is mounted for writing",
         ),
         error => Failure::from(error).about(&args.image),
     })?;
@@ -172,16 +173,16 @@ fn print_report(image: &Path, report: &Report) {
     print_findings(&report.findings, report.findings_dropped);
     print_summary(image, report);
     if !report.is_clean() {
-        let readable = image::can_be_read(image);
+        let readable = image::what_can_be_read(image);
         // Of a snapshot a repair may put back what is lost, so that it is not deleted for nothing.
         let in_snapshots = report.of(FindingKind::SnapshotDamaged).next().is_some();
         let left_alone = report.findings.iter().all(|finding| finding.kind.is_left_alone());
         if left_alone && !in_snapshots && !report.incomplete {
-            return say!("{}: {}", image.display(), next_step(report, readable));
+            return say!("{}: {}", image.display(), next_step(report, &readable));
         }
         let read = match readable {
-            true => "mount it with -o ro to save what can be read",
-            false => "as it is, no mount can show anything of it",
+            Readable::Present => "mount it with -o ro to save what can be read".to_owned(),
+            _ => format!("as it is, {}", image::without_present(&readable)),
         };
         say!("{}: 'syncline check --repair --dry-run' says what can be mended; {read}", image.display());
     }
@@ -231,7 +232,7 @@ fn print_repair(path: &Path, repair: &Repair) {
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if let Some(reason) = &repair.refused {
         say!("{image}: the repair is refused, and nothing was changed: {reason}");
-        say!("{image}: {}", after_refusal(repair.refused_for_loss, image::can_be_read(path)));
+        say!("{image}: {}", after_refusal(repair.refused_for_loss, &image::what_can_be_read(path)));
         return;
     }
     if repair.dry_run && changes > 0 {
@@ -248,42 +249,45 @@ fn print_repair(path: &Path, repair: &Repair) {
     }
     print_summary(path, last);
     if !last.is_clean() {
-        say!("{image}: {}", next_step(last, image::can_be_read(path)));
+        say!("{image}: {}", next_step(last, &image::what_can_be_read(path)));
     }
 }
 
 /// What to do when a repair is refused.
-fn after_refusal(for_loss: bool, readable: bool) -> &'static str {
+fn after_refusal(for_loss: bool, readable: &Readable) -> String {
+    let unreadable = image::without_present(readable);
+    let restore = match readable {
+        Readable::Nothing => format!("{unreadable}: restore it from a backup"),
+        _ => unreadable,
+    };
     match (for_loss, readable) {
-        (true, true) => {
-            "mount it with -o ro and save what can be read; --accept-loss then gives up what is named, and keeps the rest"
+        (true, Readable::Present) => {
+            "mount it with -o ro and save what can be read; --accept-loss then gives up what is named, and keeps the rest".to_owned()
         }
-        (true, false) => {
-            "no mount can show anything of it: restore it from a backup; --accept-loss gives up what is named, and keeps the rest"
-        }
-        (false, true) => "mount it with -o ro, save what can be read, and make the image anew",
-        (false, false) => "no mount can show anything of it: restore it from a backup",
+        (true, _) => format!("{restore}; --accept-loss gives up what is named, and keeps the rest"),
+        (false, Readable::Present) => "mount it with -o ro, save what can be read, and make the image anew".to_owned(),
+        (false, _) => restore,
     }
 }
 
 /// What to do about what can't be mended.
-fn next_step(left: &Report, readable: bool) -> &'static str {
+fn next_step(left: &Report, readable: &Readable) -> String {
     use syncline_check::FindingKind::{DataDamaged, DataUnreadable, SnapshotDamaged};
     if left.blocks == 0 {
-        return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup";
+        return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup".to_owned();
     }
     if left.findings.iter().all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable)) {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; 'syncline path IMAGE INODE' tells the paths of an inode";
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; 'syncline path IMAGE INODE' tells the paths of an inode".to_owned();
     }
     if left.findings.iter().all(|finding| finding.kind == SnapshotDamaged) {
-        return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')";
+        return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')".to_owned();
     }
     if left
         .findings
         .iter()
         .all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable | SnapshotDamaged))
     {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them ('syncline path IMAGE INODE' tells the paths of an inode); delete the damaged snapshots ('syncline snapshot delete')";
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them ('syncline path IMAGE INODE' tells the paths of an inode); delete the damaged snapshots ('syncline snapshot delete')".to_owned();
     }
     after_refusal(false, readable)
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::FormatOptions;
+use syncline_check::Readable;
 use syncline_device::{Background, Device, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
 use syncline_fs::Filesystem;
 use syncline_store::read_superblocks;
@@ -96,10 +97,20 @@ pub fn known_contents(path: &Path) -> Option<String> {
     known::recognize(&start)
 }
 
-/// True when a mount for reading would show something of an image that nobody has open.
-pub fn can_be_read(path: &Path) -> bool {
-    let (Ok(device), Ok(spawn)) = (open_read_only(path), background()) else { return false };
-    block_on(syncline_check::can_be_read(device, spawn))
+/// What a mount for reading would show of an image that nobody has open.
+pub fn what_can_be_read(path: &Path) -> Readable {
+    let (Ok(device), Ok(spawn)) = (open_read_only(path), background()) else { return Readable::Nothing };
+    block_on(syncline_check::what_can_be_read(device, spawn))
+}
+
+/// What to do with an image of which a mount can't show the present.
+pub fn without_present(readable: &Readable) -> String {
+    match readable {
+        Readable::Snapshot(name) => format!(
+            "a mount can show its snapshots only: 'syncline mount --snapshot {name}' shows the newest, 'syncline snapshot rollback' goes back to it"
+        ),
+        _ => "no mount can show anything of it".to_owned(),
+    }
 }
 
 /// True if a filesystem of ours lies there, though its start says nothing any more: its superblocks have copies at the end.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
-use syncline_check::Scrub;
+use syncline_check::{Readable, Scrub};
 use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, control};
@@ -70,6 +70,9 @@ impl Args {
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
+    if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
+        return remount(&args.directory, &args.options);
+    }
     // Among the options it reaches the daemon as well. It comes first: 'bench' has one for all contestants, and -o for one of them.
     args.options.splice(0..0, args.transport.take().map(|way| format!("transport={way}")));
     let mut choices = MountChoices::parse(&args.options)?;
@@ -155,7 +158,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     let mounted = open_and_mount(args, choices, made.clone()).map_err(|failure| {
         // Nobody else has had it.
         made.iter().for_each(|made| made.take_away());
-        if choices.store.read_only { failure.of_reading_only() } else { failure }
+        if choices.snapshot.is_some() { failure.of_reading_only() } else { failure }
     });
     let Served { fs, mounted, scrub, signals } = mounted?;
     if let Some(made) = made.filter(|_| choices.store.read_only) {
@@ -259,12 +262,17 @@ fn open_and_mount(
 /// The next step for a damaged image: not a mount for reading, if that would fail as well.
 fn of_what_is_damaged(failure: Failure, image: &Path, choices: &MountChoices) -> Failure {
     let damaged = failure.code() == Cause::Damaged as u8;
-    if !damaged || choices.snapshot.is_some() || choices.store.read_only || image::can_be_read(image) {
+    if !damaged || choices.snapshot.is_some() {
         return failure;
     }
-    failure.next(
-        "no mount can show anything of it; 'syncline check --repair --dry-run' says what can be found again",
-    )
+    match image::what_can_be_read(image) {
+        Readable::Present | Readable::Nothing if choices.store.read_only => failure.of_reading_only(),
+        Readable::Present => failure,
+        readable => failure.next(format!(
+            "{}; 'syncline check --repair --dry-run' says what can be found again",
+            image::without_present(&readable)
+        )),
+    }
 }
 
 /// What is mounted.
