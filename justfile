@@ -18,23 +18,23 @@ lint:
 
 # Ten thousand seeded power cuts
 crash:
-    cargo test --release -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
+    cargo test --profile dist -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
 
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
-    SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --release -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture
+    SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture
 
 # Virtual hours: devices whose flushes take up to a minute, tasks that run late, an hour of rest after each life; so many seeds of each of four searches
 idle seeds="2000":
-    SYNCLINE_CRASH_SEEDS={{seeds}} cargo test --release -p syncline-sim --test laboratory time:: -- --ignored --nocapture --test-threads 1
+    SYNCLINE_CRASH_SEEDS={{seeds}} cargo test --profile dist -p syncline-sim --test laboratory time:: -- --ignored --nocapture --test-threads 1
 
 # Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
 threads seconds="600":
-    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture threads_for_a_long_time
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test threads -- --ignored --nocapture threads_for_a_long_time
 
 # A few operations on a file, stopped between their steps while others go on and sync, for so many seconds
 meetings seconds="600":
-    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --release -p syncline-check --test threads -- --ignored --nocapture meetings_for_a_long_time
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test threads -- --ignored --nocapture meetings_for_a_long_time
 
 # Small lives of store and filesystem under a scheduler that decides at every lock who goes on, for so many seconds each; what fails
 # is lived again with SYNCLINE_SCHEDULES_SEED=its seed SYNCLINE_SCHEDULES_COUNT=1
@@ -43,23 +43,23 @@ schedules seconds="600":
 
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":
-    cargo build --release
-    tests/apps/run target/release/syncline {{options}}
+    cargo build --profile dist
+    tests/apps/run target/dist/syncline {{options}}
 
 # The POSIX test suite pjdfstest on a real mount (root; installs the suite into ~/.cache)
 pjdfstest:
-    cargo build --release
-    tests/apps/pjdfstest target/release/syncline
+    cargo build --profile dist
+    tests/apps/pjdfstest target/dist/syncline
 
 # Mount and recovery time, a device of 1 TiB, many open files, a million extents, and the memory they take (root)
 scale:
-    cargo build --release
-    tests/apps/scale target/release/syncline --full
+    cargo build --profile dist
+    tests/apps/scale target/dist/syncline --full
 
 # Everything that is measured, beside ext4, xfs and btrfs on a loop device (root); `just bench k5 --quick` for a part
 bench *options="all":
-    cargo build --release
-    target/release/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
+    cargo build --profile dist
+    target/dist/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
 
 # Parts of the engine by themselves, at length
 micro:
@@ -67,12 +67,12 @@ micro:
 
 # Every block of a thousand logs rots in turn, in every way; then, for so many seconds, every block and many regions of whole images
 rot seconds="600":
-    cargo test --release -p syncline-sim --test laboratory rot:: -- --ignored --nocapture
-    SYNCLINE_ROT_SECONDS={{seconds}} cargo test --release -p syncline-check --test rot -- --ignored --nocapture
+    cargo test --profile dist -p syncline-sim --test laboratory rot:: -- --ignored --nocapture
+    SYNCLINE_ROT_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test rot -- --ignored --nocapture
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:
-    SYNCLINE_WORLDS_SECONDS=1800 cargo test --release -p syncline-sim --test laboratory worlds::all_of_them -- --ignored --nocapture
+    SYNCLINE_WORLDS_SECONDS=1800 cargo test --profile dist -p syncline-sim --test laboratory worlds::all_of_them -- --ignored --nocapture
 
 # Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
 fuzz seconds="60" *targets="":
@@ -80,7 +80,7 @@ fuzz seconds="60" *targets="":
 
 # Images of which one item was changed, repaired, for so many seconds; SYNCLINE_REPAIR_SEED says where it begins, and is all that is tried for 0 seconds
 repair-fuzz seconds="600":
-    SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --release -p syncline-fuzz --test repairs -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
+    SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuzz --test repairs -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
 
 # Users and images that want more memory than docs/MEMORY.md says, for so many seconds each (root)
 hostile seconds="600":
@@ -93,10 +93,10 @@ man:
 
 # The picture of 'syncline top' in the README, from a terminal's cells (needs root or fusermount3, tmux, Python; fetches rich from PyPI)
 screenshot:
-    cargo build --release
+    cargo build --profile dist
     python3 -m venv target/screenshot
     target/screenshot/bin/pip install --quiet rich==15.0.0
-    target/screenshot/bin/python docs/images/render target/release/syncline docs/images/top.svg
+    target/screenshot/bin/python docs/images/render target/dist/syncline docs/images/top.svg
 
 # The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
 python *options:
@@ -105,8 +105,8 @@ python *options:
 # The program, its manual, completions, units, the libraries for C with headers, and examples, below a prefix. mount(8) looks for helpers
 # in /sbin only, whatever the prefix; '' for a place that mount(8) is not to know
 install prefix="/usr/local" helpers="/sbin":
-    cargo build --release --locked
-    install -D -m 755 target/release/syncline {{prefix}}/bin/syncline
+    cargo build --profile dist --locked
+    install -D -m 755 target/dist/syncline {{prefix}}/bin/syncline
     install -d {{prefix}}/sbin
     for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
     test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
@@ -115,14 +115,14 @@ install prefix="/usr/local" helpers="/sbin":
     install -D -m 644 examples/boot/tmpfiles.conf {{prefix}}/lib/tmpfiles.d/syncline.conf
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
-    target/release/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
-    target/release/syncline completions zsh > {{prefix}}/share/zsh/site-functions/_syncline
-    target/release/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
+    target/dist/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
+    target/dist/syncline completions zsh > {{prefix}}/share/zsh/site-functions/_syncline
+    target/dist/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
     install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h
     install -D -m 644 include/libsyncline.h {{prefix}}/include/libsyncline.h
-    install -D -m 755 target/release/libsyncline_c.so {{prefix}}/lib/libsyncline.so.0
+    install -D -m 755 target/dist/libsyncline_c.so {{prefix}}/lib/libsyncline.so.0
     ln -sfn libsyncline.so.0 {{prefix}}/lib/libsyncline.so
-    install -D -m 644 target/release/libsyncline_c.a {{prefix}}/lib/libsyncline.a
+    install -D -m 644 target/dist/libsyncline_c.a {{prefix}}/lib/libsyncline.a
     install -d {{prefix}}/lib/pkgconfig
     crates/capi/pkg-config {{prefix}} > {{prefix}}/lib/pkgconfig/libsyncline.pc
     test "$(id -u)" != 0 || ! command -v ldconfig >/dev/null || ldconfig
@@ -130,18 +130,18 @@ install prefix="/usr/local" helpers="/sbin":
 
 # A package for Debian, in target/debian (needs cargo-deb: cargo install cargo-deb)
 deb:
-    cargo build --release
+    cargo build --profile dist
     mkdir -p target/completions
-    target/release/syncline completions bash > target/completions/syncline.bash
-    target/release/syncline completions zsh > target/completions/_syncline
-    target/release/syncline completions fish > target/completions/syncline.fish
+    target/dist/syncline completions bash > target/completions/syncline.bash
+    target/dist/syncline completions zsh > target/completions/_syncline
+    target/dist/syncline completions fish > target/completions/syncline.fish
     mkdir -p target/development
-    install -m 644 target/release/libsyncline_c.so target/development/libsyncline.so.0
+    install -m 644 target/dist/libsyncline_c.so target/development/libsyncline.so.0
     strip --strip-unneeded target/development/libsyncline.so.0
     ln -sfn libsyncline.so.0 target/development/libsyncline.so
-    install -m 644 target/release/libsyncline_c.a target/development/libsyncline.a
+    install -m 644 target/dist/libsyncline_c.a target/development/libsyncline.a
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
     mkdir -p target/helpers/bin target/helpers/sbin
-    ln -f target/release/syncline target/helpers/bin/syncline
+    ln -f target/dist/syncline target/helpers/bin/syncline
     for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
     cargo deb -p syncline-cli --no-build
