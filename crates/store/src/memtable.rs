@@ -38,6 +38,11 @@ impl Memtable {
         range.into_iter().flatten().map(|(key, value)| (*key, value.clone()))
     }
 
+    /// True when something of a range, both ends included, has changed.
+    fn has_any(&self, from: Key, to: Key) -> bool {
+        from <= to && self.items.range(from..=to).next().is_some()
+    }
+
     /// All changes, in key order.
     pub(crate) fn items(&self) -> &BTreeMap<Key, Option<Bytes>> {
         &self.items
@@ -80,6 +85,11 @@ impl Layers {
     /// Memory that both memtables hold, roughly.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
+    }
+
+    /// True when something of a range, both ends included, has changed in memory.
+    pub(crate) fn has_any(&self, from: Key, to: Key) -> bool {
+        self.active.has_any(from, to) || self.frozen.as_ref().is_some_and(|frozen| frozen.has_any(from, to))
     }
 
     /// The newest change of a key in memory.

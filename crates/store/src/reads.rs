@@ -58,11 +58,14 @@ impl Store {
                 // A checkpoint ended meanwhile: what it merged is in neither of the two halves read.
                 continue;
             }
-            let active = layers.active.range(from, limit);
-            let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(from, limit));
-            let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
-            let newest = Newest::new(active, Newest::new(frozen, tree));
-            let (items, cut) = take_live(newest, max_items);
+            let (items, cut) = if layers.has_any(from, limit) {
+                let active = layers.active.range(from, limit);
+                let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(from, limit));
+                let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
+                take_live(Newest::new(active, Newest::new(frozen, tree)), max_items)
+            } else {
+                (below.items, false)
+            };
             drop(layers);
             let complete = !cut && limit == to;
             match limit.next() {

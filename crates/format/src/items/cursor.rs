@@ -43,6 +43,11 @@ impl<'a> Cursor<'a> {
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         self.array().map(u64::from_le_bytes)
     }
+    /// So many times four bytes.
+    pub fn u32s(&mut self, count: usize) -> Result<impl Iterator<Item = u32> + 'a, FormatError> {
+        let bytes = self.bytes(count.saturating_mul(4))?;
+        Ok(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)))
+    }
     /// Everything that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)

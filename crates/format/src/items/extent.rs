@@ -88,6 +88,13 @@ impl Extent {
         BlockRun::new(self.addr, self.checksums.len() as u64)
     }
 
+    /// Where the file blocks `first..end` lie, and their checksums, if the extent has all of them and as they are.
+    pub fn whole(&self, first: u64, end: u64) -> Option<(BlockRun, &[Crc])> {
+        let skip = first.checked_sub(self.file_block).filter(|_| self.packed.is_none())?;
+        let checksums = self.checksums.get(skip as usize..end.checked_sub(self.file_block)? as usize)?;
+        Some((BlockRun::new(self.addr + skip, checksums.len() as u64), checksums))
+    }
+
     /// The part of the extent that lies in the file blocks `first..end`, if any. A part of a compressed one lies on all of the
     /// unit's blocks.
     pub fn slice(&self, first: u64, end: u64) -> Option<Extent> {
@@ -163,10 +170,7 @@ impl Extent {
         }
         let packed = algorithm.map(|algorithm| Packed::decode(algorithm, blocks, &mut cursor)).transpose()?;
         let stored = packed.map_or(blocks, |packed| packed.stored_blocks());
-        let mut checksums = Vec::with_capacity(stored as usize);
-        for _ in 0..stored {
-            checksums.push(cursor.u32()?);
-        }
+        let checksums = cursor.u32s(stored as usize)?.collect();
         if !cursor.is_empty() {
             return Err(cursor.field("value length"));
         }
@@ -230,6 +234,18 @@ mod tests {
         let mut marked = expected;
         marked[10] = 1;
         assert_eq!(Extent::decode(35, &marked).unwrap(), Extent { shared: true, ..sample() });
+    }
+
+    #[test]
+    fn the_whole_of_some_blocks_is_what_their_slice_has() {
+        let extent = Extent::plain(35, 100, vec![1, 2, 3]);
+        for (first, end) in [(35, 38), (36, 37), (37, 38), (34, 36), (37, 39), (38, 40), (37, 36)] {
+            let within = first >= 35 && end <= 38 && first < end;
+            let slice = extent.slice(first, end).filter(|_| within);
+            let expected = slice.as_ref().map(|slice| (slice.run(), &slice.checksums[..]));
+            assert_eq!(extent.whole(first, end), expected, "{first}..{end}");
+        }
+        assert_eq!(packed().whole(35, 36), None);
     }
 
     #[test]

@@ -62,7 +62,10 @@ async fn add_all(
     let mut from = ranges.first().map(|range| range.start);
     while let Some(first) = from {
         let step = step(store, ino, ranges, first, SCAN_ITEMS).await?;
-        found.extend(step.extents);
+        match found.is_empty() {
+            true => *found = step.extents,
+            false => found.extend(step.extents),
+        }
         from = step.next;
     }
     Ok(())

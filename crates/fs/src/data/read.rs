@@ -148,6 +148,11 @@ impl Part {
 /// The whole blocks `first..end` of the file on the device, in pieces.
 async fn read_blocks(fs: &Filesystem, inode: &Inode, first: u64, end: u64) -> Result<Vec<Bytes>, FsError> {
     let extents = lookup::all(&fs.store, inode.ino, first, end).await?;
+    if let [extent] = &extents[..]
+        && let Some((run, checksums)) = extent.whole(first, end)
+    {
+        return Ok(vec![fs.store.read_data(run, checksums).await?]);
+    }
     let parts = parts(&extents, first, end);
     if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {
         return Ok(vec![part.read(fs, inode).await?]);
