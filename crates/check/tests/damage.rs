@@ -4,6 +4,7 @@ use crate::common::damages::{DAMAGES, open_read_only};
 use crate::common::{BadBlock, examine, expect, extents, rot, sample, spawn};
 use std::sync::Arc;
 use syncline::device::{Device, MemoryDevice, block_on};
+use syncline::{FormatOptions, format_device};
 use syncline_check::{FindingKind, RepairOptions, Report, repair};
 use syncline_store::{Store, StoreError, StoreOptions, read_superblocks};
 
@@ -170,6 +171,78 @@ fn wiped_superblocks_are_told_of() {
         let done = block_on(repair(copy.clone(), spawn(), &options, &mut |_| {})).unwrap();
         assert_eq!(done.refused_for_loss, !accept_loss, "{:?}", done.refused);
         assert_eq!(examine(copy).is_clean(), accept_loss);
+    }
+}
+
+fn bytes_at(device: &Arc<MemoryDevice>, at: u64, len: u64) -> Vec<u8> {
+    device.image()[at as usize..(at + len) as usize].to_vec()
+}
+
+fn put_at(device: &Arc<MemoryDevice>, at: u64, bytes: Vec<u8>) {
+    block_on(syncline::device::DeviceExt::write_at(&**device, at, vec![bytes.into()])).unwrap();
+}
+
+fn newest(device: &Arc<MemoryDevice>) -> syncline_store::ReadSlots {
+    let any: Arc<dyn Device> = device.clone();
+    block_on(read_superblocks(&any)).unwrap()
+}
+
+const SMALL: u64 = 24 << 20;
+const LARGE: u64 = 64 << 20;
+/// What lies behind the last block that is handed out.
+const TAIL: u64 = 64 << 10;
+
+/// A filesystem of the small size on a device of the large one.
+fn small_on_large() -> Arc<MemoryDevice> {
+    let small = MemoryDevice::new(SMALL);
+    format_device(small.clone(), &FormatOptions::default()).unwrap();
+    let large = MemoryDevice::new(LARGE);
+    put_at(&large, 0, small.image());
+    large
+}
+
+fn grow(device: &Arc<MemoryDevice>) {
+    let grown = Store::grow(device.clone(), StoreOptions::default(), spawn(), LARGE / 4096);
+    block_on(block_on(grown).unwrap().0.close()).unwrap();
+}
+
+/// The copies at the end of the device are newer, and are of a filesystem that is there no more.
+#[test]
+fn an_older_smaller_image_copied_over_a_larger_one_counts() {
+    let device = small_on_large();
+    let (older, generation) = (bytes_at(&device, 0, SMALL), newest(&device).superblock.generation);
+    grow(&device);
+    assert!(newest(&device).superblock.generation > generation);
+    put_at(&device, 0, older);
+    let found = newest(&device);
+    assert_eq!(found.superblock.generation, generation);
+    assert!(examine(device.clone()).is_clean());
+    let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn())).unwrap();
+    block_on(store.close()).unwrap();
+    assert_eq!(newest(&device).superblock.geometry.total_blocks, SMALL / 4096);
+    let end = bytes_at(&device, LARGE - TAIL, TAIL);
+    assert!(end.iter().all(|byte| *byte == 0), "nobody will take it for a superblock later");
+}
+
+/// Nor do they stand for a slot of which nothing is left.
+#[test]
+fn what_is_left_of_a_larger_size_hides_no_loss() {
+    let device = small_on_large();
+    grow(&device);
+    let end = bytes_at(&device, LARGE - TAIL, TAIL);
+    let fewer = SMALL / 4096;
+    let opened = Store::open_to_shrink(device.clone(), StoreOptions::default(), spawn(), fewer);
+    let store = block_on(opened).unwrap().0;
+    block_on(store.shrink(fewer)).unwrap();
+    block_on(store.close()).unwrap();
+    put_at(&device, LARGE - TAIL, end);
+    let superblock = newest(&device).superblock;
+    assert_eq!(superblock.geometry.total_blocks, fewer);
+    for slot in 0..2 {
+        let device = device.snapshot();
+        superblock.geometry.superblock_copies(slot).into_iter().for_each(|copy| rot(&device, copy));
+        let opened = block_on(Store::open(device, StoreOptions::default(), spawn()));
+        assert!(matches!(opened, Err(StoreError::Damaged(_))), "slot {slot}");
     }
 }
 

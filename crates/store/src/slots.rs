@@ -32,6 +32,8 @@ pub struct ReadSlots {
     lost: Option<usize>,
     /// Copies that could not be read, or were never written: where they lie, and what a whole copy of the same slot says, if there is one.
     incomplete: Vec<(BlockAddr, Option<Superblock>)>,
+    /// Where copies of this filesystem's lie that do not count: what is left of another size.
+    strays: Vec<BlockAddr>,
 }
 
 /// Reads all copies and picks the newest superblock.
@@ -69,7 +71,7 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         )));
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
-    let Copies { generation_seen, damaged, good, unreadable, .. } = copies;
+    let Copies { generation_seen, damaged, good, unreadable, strays, .. } = copies;
     let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
     let mut incomplete = Vec::new();
     for (slot, addr) in unreadable.into_iter().chain(unwritten) {
@@ -80,7 +82,7 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         }
         incomplete.push((addr, good[slot].clone()));
     }
-    Ok(ReadSlots { superblock, slot, generation_seen, damaged, wiped, lost, incomplete })
+    Ok(ReadSlots { superblock, slot, generation_seen, damaged, wiped, lost, incomplete, strays })
 }
 
 impl ReadSlots {
@@ -124,7 +126,8 @@ impl ReadSlots {
     ///
     /// A copy that can't be read may hold a superblock that was being written when the power failed, newer than the one that is gone on
     /// from. If it became readable later it would count, and lead to blocks that were used for other things meanwhile. Where there
-    /// is no other copy, it gets what is gone on from, as if that had been written twice.
+    /// is no other copy, it gets what is gone on from, as if that had been written twice. Copies of another size, which could count once
+    /// the first copies are damaged, become zeros.
     pub(crate) async fn settle(&self, tracker: &Arc<FlushTracker>) -> Result<(), StoreError> {
         let before = self.superblock.generation.saturating_sub(1);
         for (addr, other) in &self.incomplete {
@@ -139,6 +142,11 @@ impl ReadSlots {
                      and replace the device"
                 ))
             })?;
+            tracker.flush_now().await?;
+        }
+        let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
+        for addr in &self.strays {
+            tracker.write(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).wait().await?;
             tracker.flush_now().await?;
         }
         Ok(())
@@ -159,6 +167,8 @@ struct Copies {
     error: Option<DeviceError>,
     /// Blocks of zeros where copies may lie.
     zeros: Vec<BlockAddr>,
+    /// Copies that do not count.
+    strays: Vec<BlockAddr>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
     damaged: Vec<(usize, usize, FormatError)>,
@@ -181,6 +191,14 @@ impl Copies {
         let mut told =
             self.first.iter().flatten().map(|superblock| superblock.geometry.total_blocks).peekable();
         end.is_none() || told.peek().is_none() || told.any(|total| Some(total) == end)
+    }
+
+    /// Whether a superblock that lies where no whole first copy says that the filesystem ends is one to go on from: its own first copy was
+    /// being written when the power failed, or has rotted since, and it follows what the other slot holds. Anything else is left of a
+    /// time when the filesystem was larger, before it shrank or an older image was copied over it, or of a growth that did not end.
+    fn follows(&self, superblock: &Superblock, slot: usize) -> bool {
+        let other = self.first[1 - slot].as_ref();
+        self.first[slot].is_none() && other.is_none_or(|other| other.generation < superblock.generation)
     }
 
     /// Whether a superblock that was found there is this filesystem's.
@@ -246,6 +264,11 @@ impl Copies {
             }
         };
         match found {
+            Ok(superblock)
+                if !certain && self.belongs(&superblock, end) && !self.follows(&superblock, slot) =>
+            {
+                self.strays.push(addr);
+            }
             Ok(superblock) if self.belongs(&superblock, end) => {
                 let newer = |good: &Superblock| good.generation < superblock.generation;
                 if self.good[slot].as_ref().is_none_or(newer) {

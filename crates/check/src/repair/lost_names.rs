@@ -3,9 +3,10 @@
 use crate::finding::FindingKind;
 use crate::object::printable;
 use crate::parents::{NameFacts, differences};
-use crate::repair::names::make_directory;
+use crate::repair::names::directory_facts;
 use crate::repair::planner::Planner;
 use crate::repair::unreadable::lost_offsets;
+use std::collections::BTreeSet;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::items::parent::Parent;
@@ -13,6 +14,10 @@ use syncline_format::items::{HASH_MAX, hash_offsets};
 use syncline_format::{Key, Kind};
 
 const ROOT: u64 = 1;
+/// The least number of an object that is not one of the fixed ones.
+const FIRST_OBJECT: u64 = 16;
+/// Items read at a time.
+const ITEMS_EACH: usize = 512;
 
 /// Puts back what can be. All items were read; nobody has looked yet where the names lead.
 ///
@@ -22,21 +27,19 @@ pub(crate) async fn put_back(planner: &mut Planner) {
         return;
     }
     let entries = planner.entries.iter().map(|entry| entry.name_facts()).collect();
-    for name in differences(entries, planner.pointers.clone()).dangling {
-        if was_lost(planner, name)
-            && is_whole(planner, name.inode)
-            && let Some(bytes) = pointer_name(planner, name).await
-            && has_directory(planner, name.directory)
-        {
-            put(planner, name, &bytes).await;
-        }
+    let mut names = differences(entries, planner.pointers.clone()).dangling;
+    names.retain(|name| was_lost(planner, *name) && is_whole(planner, name.inode));
+    make_directories(planner, &names);
+    names.retain(|name| is_directory(planner, name.directory));
+    for of_one in names.chunk_by(|name, next| name.inode == next.inode) {
+        put_back_names(planner, of_one[0].inode, of_one.iter().copied().collect()).await;
     }
 }
 
 fn was_lost(planner: &Planner, name: NameFacts) -> bool {
     let (first, last) = hash_offsets(name.hash % (HASH_MAX + 1));
-    let lost = lost_offsets(planner, name.directory, Kind::Dirent);
-    lost.iter().any(|range| range.start <= last && range.end > first)
+    let key = |offset| Key::new(name.directory, Kind::Dirent, offset);
+    planner.view.lost_within(key(first), key(last)).next().is_some()
 }
 
 /// An inode that may have a name. What is torn would look whole under it.
@@ -45,47 +48,69 @@ fn is_whole(planner: &Planner, inode: u64) -> bool {
     found.is_some_and(|facts| facts.nlink > 0 && !facts.made_up) && !planner.torn.contains(&inode)
 }
 
-async fn pointer_name(planner: &mut Planner, name: NameFacts) -> Option<Vec<u8>> {
-    let inode = planner.view.get(Key::new(name.inode, Kind::Inode, 0)).await.unwrap_or_default();
-    let own = InodeItem::decode(&inode).map(|item| item.parents).unwrap_or_default();
-    if let Some(pointer) = own.iter().find(|pointer| is(planner, pointer, name)) {
-        return Some(pointer.name.to_vec());
-    }
-    let (from, to) = (Key::new(name.inode, Kind::Parent, 0), Key::new(name.inode, Kind::Parent, u64::MAX));
-    let items = planner.view.range(from, to).await;
-    let mut pointers = items.values().filter_map(|value| Parent::decode(value).ok());
-    pointers.find(|pointer| is(planner, pointer, name)).map(|pointer| pointer.name.to_vec())
+fn is_directory(planner: &Planner, number: u64) -> bool {
+    let found = planner.find(number).map(|index| &planner.inodes[index]);
+    found.is_some_and(|facts| facts.is_directory() && facts.nlink > 0)
 }
 
-fn is(planner: &Planner, pointer: &Parent<'_>, name: NameFacts) -> bool {
-    pointer.parent == name.directory && planner.view.name_hash(pointer.name) == name.hash
+/// Directories of which nothing is left but their numbers are made anew, for what they held to stay together.
+fn make_directories(planner: &mut Planner, names: &[NameFacts]) {
+    let was_one = |number: u64| {
+        (FIRST_OBJECT..planner.handed_out).contains(&number)
+            && planner.find(number).is_none()
+            && !lost_offsets(planner, number, Kind::Inode).is_empty()
+    };
+    let numbers: BTreeSet<u64> = names.iter().map(|name| name.directory).collect();
+    let made: Vec<u64> = numbers.into_iter().filter(|number| was_one(*number)).collect();
+    for number in made {
+        let facts = directory_facts(planner, number, ROOT, 0o700);
+        planner.inodes.push(facts);
+        let text =
+            "its inode item is lost → a directory of root's, mode 0700, for what says that it lay there";
+        planner.object(FindingKind::ItemWithoutInode, number, text);
+    }
+    planner.inodes.sort_unstable_by_key(|facts| facts.number);
 }
 
-/// A directory of which nothing is left but its number is made anew, for what it held to stay together.
-fn has_directory(planner: &mut Planner, number: u64) -> bool {
-    if let Some(index) = planner.find(number) {
-        return planner.inodes[index].is_directory();
+/// Puts back the names of one inode that are lost, as its parent pointers say them.
+async fn put_back_names(planner: &mut Planner, inode: u64, mut lost: BTreeSet<NameFacts>) {
+    let value = planner.view.get(Key::new(inode, Kind::Inode, 0)).await.unwrap_or_default();
+    let own = InodeItem::decode(&value).map(|item| item.parents).unwrap_or_default();
+    for pointer in &own {
+        put_back_one(planner, inode, pointer, &mut lost).await;
     }
-    if lost_offsets(planner, number, Kind::Inode).is_empty() {
-        return false;
+    let mut from = Some(Key::new(inode, Kind::Parent, 0));
+    let to = Key::new(inode, Kind::Parent, u64::MAX);
+    while let Some(start) = from.filter(|_| !lost.is_empty()) {
+        let chunk = planner.view.unchanged(start, to, ITEMS_EACH).await;
+        for (_, value) in &chunk.items {
+            if let Ok(pointer) = Parent::decode(value) {
+                put_back_one(planner, inode, &pointer, &mut lost).await;
+            }
+        }
+        from = chunk.items.last().and_then(|(key, _)| key.next()).filter(|_| !chunk.complete);
     }
-    make_directory(planner, number, ROOT, 0o700);
-    let text = "its inode item is lost → a directory of root's, mode 0700, for what says that it lay there";
-    planner.object(FindingKind::ItemWithoutInode, number, text);
-    true
 }
 
-async fn put(planner: &mut Planner, name: NameFacts, bytes: &[u8]) {
-    let taken = planner.view.named(name.directory, Kind::Dirent, bytes).await;
-    let same = |value: &bytes::Bytes| Dirent::decode(value).is_ok_and(|entry| entry.name == bytes);
-    let Some(index) = planner.find(name.inode).filter(|_| !taken.values().any(same)) else { return };
+async fn put_back_one(
+    planner: &mut Planner,
+    inode: u64,
+    pointer: &Parent<'_>,
+    lost: &mut BTreeSet<NameFacts>,
+) {
+    let (directory, name) = (pointer.parent, pointer.name);
+    if !lost.remove(&NameFacts { inode, directory, hash: planner.view.name_hash(name) }) {
+        return;
+    }
+    let taken = planner.view.named(directory, Kind::Dirent, name).await;
+    let same = |value: &bytes::Bytes| Dirent::decode(value).is_ok_and(|entry| entry.name == name);
+    let Some(index) = planner.find(inode).filter(|_| !taken.values().any(same)) else { return };
     let file_type = planner.inodes[index].file_type;
-    if planner.add_entry(name.directory, bytes, name.inode, file_type).await.is_some() {
+    if let Some(name) = planner.add_entry(directory, name, inode, file_type).await {
+        let name = printable(&name);
         let text = format!(
-            "the entry {:?} in directory {} is lost → put back, as the inode knows its name",
-            printable(bytes),
-            name.directory
+            "the entry {name:?} in directory {directory} is lost → put back, as the inode knows its name"
         );
-        planner.object(FindingKind::NodeDamaged, name.inode, text);
+        planner.object(FindingKind::NodeDamaged, inode, text);
     }
 }

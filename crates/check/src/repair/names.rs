@@ -41,7 +41,19 @@ fn root(planner: &mut Planner) {
 }
 
 /// An empty directory of root's.
-pub(crate) fn make_directory(planner: &mut Planner, number: u64, parent: u64, permissions: u16) {
+fn make_directory(planner: &mut Planner, number: u64, parent: u64, permissions: u16) {
+    let facts = directory_facts(planner, number, parent, permissions);
+    let at = planner.inodes.partition_point(|inode| inode.number < number);
+    planner.inodes.insert(at, facts);
+}
+
+/// The same, not yet among the inodes.
+pub(crate) fn directory_facts(
+    planner: &mut Planner,
+    number: u64,
+    parent: u64,
+    permissions: u16,
+) -> InodeFacts {
     let now = planner.now;
     let item = InodeItem {
         mode: (u16::from(DIRECTORY) << 12) | permissions,
@@ -54,7 +66,7 @@ pub(crate) fn make_directory(planner: &mut Planner, number: u64, parent: u64, pe
         ..InodeItem::default()
     };
     planner.view.put(Key::new(number, Kind::Inode, 0), item.encode());
-    let facts = InodeFacts {
+    InodeFacts {
         number,
         file_type: DIRECTORY,
         made_up: true,
@@ -63,9 +75,7 @@ pub(crate) fn make_directory(planner: &mut Planner, number: u64, parent: u64, pe
         parent,
         names: 0,
         named_by: 0,
-    };
-    let at = planner.inodes.partition_point(|inode| inode.number < number);
-    planner.inodes.insert(at, facts);
+    }
 }
 
 /// Removes an entry, and says why.
