@@ -186,7 +186,7 @@ impl Copies {
         ends
     }
 
-    /// False where a copy lies only if the filesystem is becoming larger just now: otherwise anything may lie there.
+    /// False where no whole first copy says that the filesystem ends, though one is whole: anything may lie there.
     fn is_certain(&self, end: Option<u64>) -> bool {
         let mut told =
             self.first.iter().flatten().map(|superblock| superblock.geometry.total_blocks).peekable();
