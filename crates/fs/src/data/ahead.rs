@@ -169,7 +169,7 @@ impl Task {
             return Ok(());
         }
         let taken = inode.state.lock().data.dirty.take_each(numbers);
-        let size = SizeChange::Submitted { all: false };
+        let size = SizeChange::Submitted { all: false, reach: 0 };
         let mut change = FileChange { size, ..submit::unchanged(inode) };
         change.name(&old, naming);
         fs.store.give_way();

@@ -52,6 +52,7 @@ mod tests;
 
 pub use allocate::Allocation;
 pub use defragment::{Defragmented, Fragments};
+pub(crate) use read::ends_in_zeros;
 pub use read::is_hole;
 pub use reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use relocate::Relocation;

@@ -85,6 +85,27 @@ pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Re
     Ok(Some(bytes))
 }
 
+/// True if the file's last block is zeros behind the file's end, wherever it lies.
+pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool, FsError> {
+    let _lease = inode.lease.read().await;
+    let (block, at, in_memory) = {
+        let state = inode.state.lock();
+        let (block, at) = (state.attr.size / BLOCK, (state.attr.size % BLOCK) as usize);
+        let in_memory = state.data.block_in_memory(block).map(|known| match known {
+            MemoryBlock::Whole(contents) => contents.to_bytes(),
+            MemoryBlock::Beginning(bytes) => bytes.clone(),
+        });
+        (block, at, in_memory)
+    };
+    // The file ends between blocks; what lies there is not its own.
+    if at == 0 {
+        return Ok(true);
+    }
+    let on_disk = read_block(fs, inode, block).await?;
+    let mut behind = [in_memory, on_disk].into_iter().flatten().flat_map(|bytes| bytes.into_iter().skip(at));
+    Ok(behind.all(|byte| byte == 0))
+}
+
 /// Splits a request into what is in memory and what is not.
 fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
     let mut segments = Vec::new();

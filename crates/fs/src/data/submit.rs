@@ -311,14 +311,14 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
     let mut state = inode.state.lock();
     let size = state.attr.size;
     let data = &mut state.data;
-    let mut change = FileChange { size: SizeChange::Submitted { all: true }, ..unchanged(inode) };
+    let mut change = FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..unchanged(inode) };
     if inlines(data, fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(inline_contents(data, size));
         let taken = data.dirty.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: Vec::new(), placements: Vec::new(), change });
     }
     let near = data.near.map(NonZeroU64::get);
-    let (taken, mut reservation) = take(data, &file.blocks, u64::MAX);
+    let (taken, mut reservation) = take(data, size, &file.blocks, u64::MAX);
     drop(state);
     let placements = match place::place(fs, &mut reservation, &taken, near) {
         Ok(placements) => placements,
@@ -338,17 +338,33 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
 /// Marks the dirty blocks as logged, and has the transaction log them.
 fn start_logging<'a>(file: &Submission<'a>) -> Started<'a> {
     let inode = file.inode;
-    let mut change = FileChange { size: SizeChange::Submitted { all: true }, ..unchanged(inode) };
+    let mut change = FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..unchanged(inode) };
     change.logged = inode.state.lock().data.dirty.log();
     let logged = change.logged.iter().map(|(number, _)| *number).collect();
     Started { inode, taken: Vec::new(), logged, placements: Vec::new(), change }
 }
 
-/// Takes dirty blocks out together with their part of the reservation.
-pub(crate) fn take(data: &mut DataState, blocks: &Range<u64>, max: u64) -> (Vec<(u64, Block)>, Reservation) {
+/// Takes dirty blocks of a file of `size` bytes out together with their part of the reservation.
+pub(crate) fn take(
+    data: &mut DataState,
+    size: u64,
+    blocks: &Range<u64>,
+    max: u64,
+) -> (Vec<(u64, Block)>, Reservation) {
     let taken = data.dirty.take(blocks.start, blocks.end, max);
+    // An append has written more into the block in which the file ended when the submission began: all that this names of it is
+    // inside the file then.
+    let last = data.floor / BLOCK;
+    if !data.floor.is_multiple_of(BLOCK) && taken.binary_search_by_key(&last, |(number, _)| *number).is_ok() {
+        data.floor = data.floor.max(named_end(last, size));
+    }
     let reservation = data.reservation.as_mut().map(|mine| mine.split(taken.len() as u64));
     (taken, reservation.unwrap_or_default())
+}
+
+/// Where the contents of a block end that was taken when the file had `size` bytes.
+pub(crate) fn named_end(block: u64, size: u64) -> u64 {
+    size.min((block + 1) * BLOCK)
 }
 
 /// What a small file's inode item holds: nothing for a file of zeros.

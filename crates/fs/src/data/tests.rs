@@ -16,6 +16,7 @@ mod quota_xattrs;
 mod reflink;
 mod shift;
 mod sync;
+mod tail;
 mod threads;
 mod unplaced;
 mod writing;

@@ -41,9 +41,11 @@ pub(crate) enum SizeChange {
     Keep,
     /// Dirty data was submitted: the logged size follows as far as it may; with `all`, when everything that was dirty when
     /// the submission began is named by this transaction or an earlier one, at least to the inode's `floor`. The logged
-    /// mtime follows too.
+    /// mtime follows too. The block in which the logged size ends is named up to byte `reach` of the file, if at all, though it
+    /// may be dirty again: no block is named that has anything behind the size that is logged with it.
     Submitted {
         all: bool,
+        reach: u64,
     },
     /// A truncation to `size`, of which `logged` can be logged at once.
     Truncated {
@@ -121,7 +123,7 @@ pub(crate) fn commit_noting(
         }
         // By more than a block only: the next transaction makes up for it, and write-back comes to an end.
         if fs.store.breaks(Canary::SizeBehind)
-            && matches!(change.size, SizeChange::Submitted { all: true })
+            && matches!(change.size, SizeChange::Submitted { all: true, .. })
             && state.data.disk_size > disk_size + super::BLOCK
         {
             state.data.disk_size -= super::BLOCK;
@@ -192,10 +194,10 @@ impl FileChange<'_> {
         }
         match self.size {
             SizeChange::Keep => {}
-            SizeChange::Submitted { all } => {
+            SizeChange::Submitted { all, reach } => {
                 let size = state.attr.size;
-                let floor = if all { data.floor.min(size) } else { 0 };
-                data.disk_size = data.next_disk_size(size).max(floor);
+                let floor = if all { data.floor } else { 0 };
+                data.disk_size = data.next_disk_size(size).max(floor.max(reach).min(size));
                 data.disk_mtime = state.attr.mtime;
             }
             SizeChange::Truncated { size, logged, now } => {

@@ -11,10 +11,10 @@ use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::submit::{self, Aim, make_up_reservation, number_ranges};
 use super::transact::{self, FileChange, SizeChange};
-use super::{DataState, ended, lookup, pack};
+use super::{BLOCK, DataState, ended, lookup, pack};
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -167,6 +167,8 @@ struct Flight<'a> {
     inode: &'a Arc<Inode>,
     /// Written, or about to be, and not named.
     placements: Vec<Placement>,
+    /// Of the file when they were taken.
+    size: u64,
     /// In flight and not placed, with the room for them.
     waiting: Vec<(u64, Block)>,
     reservation: Reservation,
@@ -183,13 +185,14 @@ fn next_after(taken: &[(u64, Block)], max: u64, end: u64) -> u64 {
 fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (Flight<'a>, u64) {
     let mut state = inode.state.lock();
     let most = fs.options.round_blocks.clamp(1, PACKED_ROUND_BLOCKS);
-    let (waiting, reservation) = submit::take(&mut state.data, &blocks, most);
+    let size = state.attr.size;
+    let (waiting, reservation) = submit::take(&mut state.data, size, &blocks, most);
     let next = next_after(&waiting, most, blocks.end);
     state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
     state.data.flying_blocks = state.data.in_flight.memory_blocks();
     fs.data.account(&mut state.data);
     drop(state);
-    (Flight { fs, inode, placements: Vec::new(), waiting, reservation }, next)
+    (Flight { fs, inode, placements: Vec::new(), size, waiting, reservation }, next)
 }
 
 /// Moves dirty blocks into flight and starts writing them.
@@ -199,11 +202,12 @@ fn take_off<'a>(
     blocks: Range<u64>,
 ) -> Result<(Flight<'a>, u64), FsError> {
     let most = fs.options.round_blocks.max(1);
-    let (taken, mut reservation, near) = {
+    let (taken, mut reservation, size, near) = {
         let mut state = inode.state.lock();
+        let size = state.attr.size;
         let near = state.data.near.map(NonZeroU64::get);
-        let (taken, reservation) = submit::take(&mut state.data, &blocks, most);
-        (taken, reservation, near)
+        let (taken, reservation) = submit::take(&mut state.data, size, &blocks, most);
+        (taken, reservation, size, near)
     };
     let next = next_after(&taken, most, blocks.end);
     let placed = place::place(fs, &mut reservation, &taken, near);
@@ -216,7 +220,7 @@ fn take_off<'a>(
                 state.data.near = NonZeroU64::new(last.write.run().end());
             }
             let (waiting, reservation) = (Vec::new(), Reservation::default());
-            Ok((Flight { fs, inode, placements, waiting, reservation }, next))
+            Ok((Flight { fs, inode, placements, size, waiting, reservation }, next))
         }
         Err(error) => {
             state.data.dirty.restore(taken);
@@ -318,12 +322,14 @@ impl Flight<'_> {
         let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
         let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
         self.fs.store.give_way();
-        let short = all && {
-            let state = self.inode.state.lock();
-            state.data.disk_size < state.data.floor.min(state.attr.size)
+        let (short, tail) = {
+            let InodeState { data, attr, .. } = &*self.inode.state.lock();
+            (all && data.disk_size < data.floor.min(attr.size), data.disk_size / BLOCK)
         };
         if short || !naming.extents.is_empty() {
-            let size = SizeChange::Submitted { all };
+            let named = landed.iter().any(|(number, _)| *number == tail);
+            let reach = if named { submit::named_end(tail, self.size) } else { 0 };
+            let size = SizeChange::Submitted { all, reach };
             let mut change = FileChange { size, ..submit::unchanged(self.inode) };
             change.name(old, naming);
             if let Err(error) = transact::commit_noting(self.fs, vec![change], shares, note) {

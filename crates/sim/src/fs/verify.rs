@@ -70,6 +70,10 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino, contents: &mut Contents) -> R
         FileType::Symlink => Body::Symlink(fs.readlink(ino).await?.to_vec()),
         _ => {
             contents.insert(ino, read_file(fs, &attributes).await?);
+            // A file that grows would show it, and few do.
+            if !fs.ends_in_zeros(ino).await? {
+                return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
+            }
             Body::File
         }
     };

@@ -80,6 +80,9 @@ async fn read_directory(fs: &Arc<Filesystem>, ino: Ino) -> Result<BTreeMap<Vec<u
 async fn read_file(fs: &Arc<Filesystem>, attributes: &Attributes) -> Result<Vec<u8>, FsError> {
     let len = usize::try_from(attributes.size).ok().filter(|len| *len <= 1 << 20);
     let len = len.ok_or(FsError::Invalid("no file here is so large"))?;
+    if !fs.ends_in_zeros(attributes.ino).await? {
+        return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
+    }
     let contents = fs.read(attributes.ino, 0, len).await?.concat();
     if contents.len() == len { Ok(contents) } else { Err(FsError::Invalid("a read ended before the file")) }
 }
