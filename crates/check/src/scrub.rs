@@ -25,6 +25,8 @@ use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
 const ITEMS_EACH: usize = 256;
 /// How long the longest wait for the rate is, so that a request to stop is heard.
 const NAP: Duration = Duration::from_millis(50);
+/// How long a piece waits for the rate in all, before another begins: meanwhile what is freed can't be used anew.
+const PINNED_NAPS: Duration = Duration::from_millis(200);
 /// A superblock copy may be read while it is written; it is read again.
 const COPY_ATTEMPTS: u32 = 5;
 const ROOT: u64 = 1;
@@ -308,7 +310,11 @@ impl Scrub {
             let text = format!("{}; the items below it can't be read", node.error);
             part.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
         }
+        let mut napped = Duration::ZERO;
         for (key, value) in &items {
+            if napped >= PINNED_NAPS {
+                return Ok(Some(*key));
+            }
             if key.kind == Kind::Extent as u8
                 && let Ok(extent) = Extent::decode(key.offset, value)
                 && store.geometry().contains(extent.run())
@@ -318,7 +324,7 @@ impl Scrub {
                     for block in self.extent(&store, key.object, &extent, part).await {
                         verified.forget(block);
                     }
-                    self.pace().await?;
+                    napped += self.pace().await?;
                 }
             }
         }
@@ -364,7 +370,8 @@ impl Scrub {
     }
 
     /// Waits while more was read than the rate allows.
-    async fn pace(&self) -> Result<(), Stopped> {
+    async fn pace(&self) -> Result<Duration, Stopped> {
+        let mut napped = Duration::ZERO;
         loop {
             if self.cancel.load(Ordering::Acquire) {
                 return Err(Stopped);
@@ -378,10 +385,11 @@ impl Scrub {
                 due_ms.saturating_sub(u128::from(state.elapsed()))
             };
             if ahead == 0 {
-                return Ok(());
+                return Ok(napped);
             }
             let nap = Duration::from_millis(u64::try_from(ahead).unwrap_or(u64::MAX)).min(NAP);
             self.spawn.sleep(nap).await;
+            napped += nap;
         }
     }
 

@@ -99,14 +99,17 @@ impl Filesystem {
         }
         let blocks: u64 = row.extents.iter().map(Extent::blocks).sum();
         let mut reservation = self.store.reserve(blocks).await?;
-        // Addresses are used without the lease: none that is found from now on goes to others (rule R2). To wait for room under
-        // it could be to wait for what it holds back.
-        let _pin = self.store.pin();
-        if find_row(self, ino, first, end, unshare).await?.extents != row.extents {
-            return Ok(Defragmented { overtaken_bytes: blocks * BLOCK, ..done });
-        }
-        let Some(mut room) = Room::find(self, &mut reservation, &row, blocks) else { return Ok(done) };
-        let contents = read(self, &row.extents).await?;
+        let generation = self.store.superblock().generation;
+        let (mut room, contents) = {
+            // Addresses are used without the lease: none that is found from now on goes to others (rule R2). Under the pin nothing
+            // waits but for the device. To wait for room, or for the lease of somebody who does, could be to wait for what it holds back.
+            let _pin = self.store.pin();
+            if find_row(self, ino, first, end, unshare).await?.extents != row.extents {
+                return Ok(Defragmented { overtaken_bytes: blocks * BLOCK, ..done });
+            }
+            let Some(room) = Room::find(self, &mut reservation, &row, blocks) else { return Ok(done) };
+            (room, read(self, &row.extents).await?)
+        };
         let mut copy = room.write(&row.extents, contents.clone());
         // What the device did not take stays in use until there is another place, so that it is another.
         let mut failed = Vec::new();
@@ -119,7 +122,7 @@ impl Filesystem {
         }
         self.store.give_way();
         let _room = self.store.admit(Admission::Shrink).await?;
-        if copy.name(&inode, &row.extents).await? {
+        if copy.name(&inode, &row.extents, &contents, generation).await? {
             done.moved_bytes = blocks * BLOCK;
             self.counters.defragmented_bytes.add(done.moved_bytes);
         } else {
@@ -240,8 +243,15 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Names the copy in place of `old`; false if these are not the file's extents any more.
-    async fn name(&mut self, inode: &Arc<Inode>, old: &[Extent]) -> Result<bool, FsError> {
+    /// Names the copy in place of `old`; false if these are not the file's extents any more, with the contents that they had when the
+    /// newest superblock was of `generation`.
+    async fn name(
+        &mut self,
+        inode: &Arc<Inode>,
+        old: &[Extent],
+        contents: &[Bytes],
+        generation: u64,
+    ) -> Result<bool, FsError> {
         let _lease = inode.lease.write().await;
         self.fs.require_present(inode)?;
         let ranges = plan::ranges(old);
@@ -249,6 +259,10 @@ impl Copy<'_> {
         let mut present =
             present.iter().filter(|extent| ranges.iter().any(|range| range.contains(&extent.file_block)));
         if !old.iter().all(|extent| present.next() == Some(extent)) || present.next().is_some() {
+            return Ok(false);
+        }
+        // What is freed goes to others when a superblock says so, and not before: then the same extents may be of other contents.
+        if self.fs.store.superblock().generation != generation && read(self.fs, old).await? != contents {
             return Ok(false);
         }
         let shares = reflink::hold(self.fs, old).await?;

@@ -210,3 +210,37 @@ fn a_full_image_is_left_as_it_is() {
     assert!(mount.has_scattered(one, 0, 64));
     mount.check_items(one);
 }
+
+/// On a full filesystem somebody cuts the file off, extent by extent, and each checkpoint on the way needs what was freed before.
+#[test]
+fn who_waits_for_the_lease_keeps_nothing_from_being_used_anew() {
+    let (device, mount) = moody(options());
+    let [one, other] = mount.scattered(100);
+    let inode = block_on(mount.fs.inode(one)).unwrap();
+    let checkpoint = || block_on(mount.fs.store().checkpoint()).unwrap();
+    checkpoint();
+    device.hold_from(50 * 4096);
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| block_on(mount.fs.defragment(one, 0, false)).unwrap());
+        device.wait_for_held(1);
+        let lease = block_on(inode.lease.write());
+        device.release();
+        let before = mount.fs.store().space();
+        mount.truncate(other, 0).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            checkpoint();
+            let now = mount.fs.store().space();
+            if now.free > before.free + 90 {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{now:?}, before {before:?}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(lease);
+        // Checkpoints have come and gone, and the extents have what they had.
+        assert_eq!(moving.join().unwrap().moved_bytes, 100 * 4096);
+    });
+    assert!(mount.has_scattered(one, 0, 100));
+    mount.check_items(one);
+}
