@@ -2,6 +2,7 @@
 
 mod common;
 mod damage;
+mod other_ends;
 mod parents;
 mod repair;
 mod repair_crash;

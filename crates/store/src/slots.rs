@@ -71,7 +71,11 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         )));
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
-    let Copies { generation_seen, damaged, good, unreadable, strays, .. } = copies;
+    let Copies { generation_seen, damaged, good, unreadable, mut strays, behind, .. } = copies;
+    // A shrink was cut off: the other slot still tells of the larger size. Once nothing does, they would be found by who looks at the
+    // device's end.
+    let present = superblock.geometry.total_blocks;
+    strays.extend(behind.into_iter().filter_map(|(end, addr)| (end > present).then_some(addr)));
     let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
     let mut incomplete = Vec::new();
     for (slot, addr) in unreadable.into_iter().chain(unwritten) {
@@ -126,8 +130,8 @@ impl ReadSlots {
     ///
     /// A copy that can't be read may hold a superblock that was being written when the power failed, newer than the one that is gone on
     /// from. If it became readable later it would count, and lead to blocks that were used for other things meanwhile. Where there
-    /// is no other copy, it gets what is gone on from, as if that had been written twice. Copies of another size, which could count once
-    /// the first copies are damaged, become zeros.
+    /// is no other copy, it gets what is gone on from, as if that had been written twice. Copies of another size, and those behind the end,
+    /// which could count once the first copies are damaged, become zeros.
     pub(crate) async fn settle(&self, tracker: &Arc<FlushTracker>) -> Result<(), StoreError> {
         let before = self.superblock.generation.saturating_sub(1);
         for (addr, other) in &self.incomplete {
@@ -169,6 +173,8 @@ struct Copies {
     zeros: Vec<BlockAddr>,
     /// Copies that do not count.
     strays: Vec<BlockAddr>,
+    /// Second copies that count: where the filesystem ends that they lie in, and their blocks.
+    behind: Vec<(u64, BlockAddr)>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
     damaged: Vec<(usize, usize, FormatError)>,
@@ -195,10 +201,12 @@ impl Copies {
 
     /// Whether a superblock that lies where no whole first copy says that the filesystem ends is one to go on from: its own first copy was
     /// being written when the power failed, or has rotted since, and it follows what the other slot holds. Anything else is left of a
-    /// time when the filesystem was larger, before it shrank or an older image was copied over it, or of a growth that did not end.
+    /// time when the filesystem was larger, before it shrank or an older image was copied over it, or of a growth that did not end: a
+    /// second copy of this slot, where it is told to lie, follows the other slot already.
     fn follows(&self, superblock: &Superblock, slot: usize) -> bool {
         let other = self.first[1 - slot].as_ref();
-        self.first[slot].is_none() && other.is_none_or(|other| other.generation < superblock.generation)
+        let is_newer = |one: &Superblock| other.is_none_or(|other| other.generation < one.generation);
+        self.first[slot].is_none() && is_newer(superblock) && !self.good[slot].as_ref().is_some_and(is_newer)
     }
 
     /// Whether a superblock that was found there is this filesystem's.
@@ -275,8 +283,9 @@ impl Copies {
                     self.good[slot] = Some(superblock.clone());
                 }
                 self.generation_seen = self.generation_seen.max(superblock.generation);
-                if end.is_none() {
-                    self.first[slot] = Some(superblock.clone());
+                match end {
+                    None => self.first[slot] = Some(superblock.clone()),
+                    Some(end) => self.behind.push((end, addr)),
                 }
                 if self.best.as_ref().is_none_or(|(_, best)| superblock.generation > best.generation) {
                     self.best = Some((slot, superblock));

@@ -408,6 +408,7 @@ pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, 
     }
     let snapshot = rollback_target(&device, now, name).await?;
     let superblock = Superblock { generation: slots.generation_seen + 1, ..snapshot.superblock(now) };
+    slots.settle(&tracker).await?;
     write_slot(&tracker, 1 - slots.slot, &superblock).await?;
     Ok(snapshot)
 }

@@ -55,6 +55,20 @@ fn what_lies_past_the_logged_end_is_zeros_when_the_file_grows() {
     after.check_items(ino);
 }
 
+/// The first transaction of a truncation that takes several.
+fn cut_in_the_middle(mount: &Mount, ino: Ino, size: u64) {
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    {
+        let mut state = inode.state.lock();
+        state.attr.size = size;
+        state.data.disk_size = size;
+        let mut transaction = syncline_store::Transaction::new();
+        state.put(&mut transaction);
+        mount.fs.store().commit(transaction).unwrap();
+    }
+    mount.fsync(ROOT);
+}
+
 /// Extents past the end, as an interrupted truncation of a file with very many extents leaves them.
 #[test]
 fn stale_extents_are_removed_before_the_file_grows() {
@@ -62,17 +76,7 @@ fn stale_extents_are_removed_before_the_file_grows() {
     let ino = mount.create("file");
     mount.write(ino, 0, &pattern(4, 100_000));
     mount.fsync(ino);
-    let inode = block_on(mount.fs.inode(ino)).unwrap();
-    {
-        // The first transaction of such a truncation.
-        let mut state = inode.state.lock();
-        state.attr.size = 8192;
-        state.data.disk_size = 8192;
-        let mut transaction = syncline_store::Transaction::new();
-        state.put(&mut transaction);
-        mount.fs.store().commit(transaction).unwrap();
-    }
-    mount.fsync(ROOT);
+    cut_in_the_middle(&mount, ino, 8192);
     let after = mount.crash();
     let ino = after.find("file");
     assert_eq!(after.size(ino), 8192);
@@ -84,6 +88,32 @@ fn stale_extents_are_removed_before_the_file_grows() {
     after.fsync(ino);
     after.check_items(ino);
     assert_eq!(after.blocks(ino), 3 * 8);
+}
+
+/// Nor does it bring them back who has them in hand when it grows: blocks that are written anew, since others used them too.
+#[test]
+fn stale_extents_are_not_unshared() {
+    let (device, mount) = super::faults::moody(options());
+    let one = mount.create("one");
+    mount.write(one, 0, &pattern(4, 100_000));
+    mount.fsync_placed(one);
+    let ino = mount.create("file");
+    block_on(mount.fs.copy_range((one, 0), (ino, 0), 100_000, false)).unwrap();
+    mount.fsync(ino);
+    cut_in_the_middle(&mount, ino, 8192);
+    let Mount { fs, device: below, spawn, options } = mount;
+    block_on(fs.close()).unwrap();
+    block_on(fs.store().close()).unwrap();
+    drop(fs);
+    let mount = Mount::open_through(device.clone(), below, spawn, options);
+    assert_eq!(mount.size(ino), 8192);
+    let failed = || mount.fs.counters().writeback_errors;
+    device.fail.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(mount.allocate(ino, Allocation::UnshareRange { keep_size: true }, 0, 100_000).is_err());
+    assert!(failed() > 0);
+    device.fail.store(false, std::sync::atomic::Ordering::SeqCst);
+    mount.truncate(ino, 100_000).unwrap();
+    assert!(mount.read(ino, 8192, 100_000).iter().all(|&byte| byte == 0));
 }
 
 #[test]
