@@ -25,8 +25,8 @@ use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
 const ITEMS_EACH: usize = 256;
 /// How long the longest wait for the rate is, so that a request to stop is heard.
 const NAP: Duration = Duration::from_millis(50);
-/// How long a piece waits for the rate in all, before another begins: meanwhile what is freed can't be used anew.
-const PINNED_NAPS: Duration = Duration::from_millis(200);
+/// So far a piece gets ahead of the rate. What is freed meanwhile can't be used anew, so the wait comes between pieces.
+const BURST: Duration = Duration::from_millis(200);
 /// A superblock copy may be read while it is written; it is read again.
 const COPY_ATTEMPTS: u32 = 5;
 const ROOT: u64 = 1;
@@ -287,9 +287,10 @@ impl Scrub {
         part: &mut Part,
         verified: &mut Verified,
     ) -> Result<Option<Key>, Stopped> {
+        self.pace().await?;
         let newest = self.store()?;
         let store = part.kept.as_ref().map_or(newest, |(_, view)| view.clone());
-        let pin = store.pin();
+        let _pin = store.pin();
         let (mut nodes, mut unreadable) = (HashSet::new(), Vec::new());
         let mut visit = |node: Result<u64, Box<Unreadable>>| match node {
             Ok(addr) => drop(nodes.insert(addr)),
@@ -310,9 +311,8 @@ impl Scrub {
             let text = format!("{}; the items below it can't be read", node.error);
             part.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
         }
-        let mut napped = Duration::ZERO;
-        for (key, value) in &items {
-            if napped >= PINNED_NAPS {
+        for (index, (key, value)) in items.iter().enumerate() {
+            if index > 0 && self.ahead()? >= BURST {
                 return Ok(Some(*key));
             }
             if key.kind == Kind::Extent as u8
@@ -324,12 +324,9 @@ impl Scrub {
                     for block in self.extent(&store, key.object, &extent, part).await {
                         verified.forget(block);
                     }
-                    napped += self.pace().await?;
                 }
             }
         }
-        drop(pin);
-        self.pace().await?;
         let next = items.last().and_then(|(key, _)| key.next());
         Ok(next.filter(|_| !complete))
     }
@@ -370,27 +367,28 @@ impl Scrub {
     }
 
     /// Waits while more was read than the rate allows.
-    async fn pace(&self) -> Result<Duration, Stopped> {
-        let mut napped = Duration::ZERO;
+    async fn pace(&self) -> Result<(), Stopped> {
         loop {
-            if self.cancel.load(Ordering::Acquire) {
-                return Err(Stopped);
+            let ahead = self.ahead()?;
+            if ahead.is_zero() {
+                return Ok(());
             }
-            let ahead = {
-                let state = self.state.lock();
-                let due_ms = match state.report.rate_bytes {
-                    0 => 0,
-                    rate => u128::from(state.report.bytes) * 1000 / u128::from(rate),
-                };
-                due_ms.saturating_sub(u128::from(state.elapsed()))
-            };
-            if ahead == 0 {
-                return Ok(napped);
-            }
-            let nap = Duration::from_millis(u64::try_from(ahead).unwrap_or(u64::MAX)).min(NAP);
-            self.spawn.sleep(nap).await;
-            napped += nap;
+            self.spawn.sleep(ahead.min(NAP)).await;
         }
+    }
+
+    /// How much later what was read is due.
+    fn ahead(&self) -> Result<Duration, Stopped> {
+        if self.cancel.load(Ordering::Acquire) {
+            return Err(Stopped);
+        }
+        let state = self.state.lock();
+        let due_ms = match state.report.rate_bytes {
+            0 => 0,
+            rate => u128::from(state.report.bytes) * 1000 / u128::from(rate),
+        };
+        let ahead_ms = due_ms.saturating_sub(u128::from(state.elapsed()));
+        Ok(Duration::from_millis(u64::try_from(ahead_ms).unwrap_or(u64::MAX)))
     }
 
     /// Finds a path for each damaged inode: one pass over all names, if anything is damaged.

@@ -10,4 +10,5 @@ mod repair_keeps;
 mod repair_maps;
 mod repair_nodes;
 mod repair_shared;
+mod scrub;
 mod sound;

@@ -78,7 +78,10 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     strays.extend(behind.into_iter().filter_map(|(end, addr)| (end > present).then_some(addr)));
     let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
     let mut incomplete = Vec::new();
-    for (slot, addr) in unreadable.into_iter().chain(unwritten) {
+    let (unreadable, outside): (Vec<_>, Vec<_>) =
+        unreadable.into_iter().partition(|(_, _, end)| end.is_none_or(|end| end <= present));
+    strays.extend(outside.into_iter().map(|(_, addr, _)| addr));
+    for (slot, addr) in unreadable.into_iter().map(|(slot, addr, _)| (slot, addr)).chain(unwritten) {
         // Of a slot without a whole copy both are made one, the second first: alone, it can't be taken for what is left of both.
         if good[slot].is_none() {
             let [first, second] = superblock.geometry.superblock_copies(slot);
@@ -150,7 +153,10 @@ impl ReadSlots {
         }
         let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
         for addr in &self.strays {
-            tracker.write(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).wait().await?;
+            // They count only where first copies are lost, and lie outside of the filesystem: no reason to refuse it.
+            if let Err(error) = tracker.write(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).wait().await {
+                tracing::warn!("what is left of a superblock of another size stays: {error}");
+            }
             tracker.flush_now().await?;
         }
         Ok(())
@@ -165,8 +171,8 @@ struct Copies {
     first: [Option<Superblock>; 2],
     /// The newest whole copy of each slot.
     good: [Option<Superblock>; 2],
-    /// Copies that could not be read: slot and block.
-    unreadable: Vec<(usize, BlockAddr)>,
+    /// Copies that could not be read: slot, block, and where the filesystem ends if they lie there.
+    unreadable: Vec<(usize, BlockAddr, Option<u64>)>,
     /// Why one could not be read.
     error: Option<DeviceError>,
     /// Blocks of zeros where copies may lie.
@@ -265,7 +271,7 @@ impl Copies {
             Err(error) => {
                 tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
                 if certain {
-                    self.unreadable.push((slot, addr));
+                    self.unreadable.push((slot, addr, end));
                     self.error = Some(error);
                 }
                 return Ok(());

@@ -90,7 +90,7 @@ impl Filesystem {
         self.store.writable()?;
         unplaced::place(self, &inode).await?;
         // Like any writer: not while too much waits for a flush or a checkpoint.
-        let _room = self.store.admit(Admission::Grow).await?;
+        let room = self.store.admit(Admission::Grow).await?;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
         let row = find_row(self, ino, first, end, unshare).await?;
         let mut done = Defragmented { next: row.next, ..Defragmented::default() };
@@ -99,6 +99,8 @@ impl Filesystem {
         }
         let blocks: u64 = row.extents.iter().map(Extent::blocks).sum();
         let mut reservation = self.store.reserve(blocks).await?;
+        // Or the next admission would wait for this one.
+        drop(room);
         let generation = self.store.superblock().generation;
         let (mut room, contents) = {
             // Addresses are used without the lease: none that is found from now on goes to others (rule R2). Under the pin nothing
