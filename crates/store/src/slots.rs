@@ -71,11 +71,11 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         )));
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
-    let Copies { generation_seen, damaged, good, unreadable, mut strays, behind, .. } = copies;
+    let Copies { generation_seen, damaged, good, unreadable, mut strays, second, .. } = copies;
     // A shrink was cut off: the other slot still tells of the larger size. Once nothing does, they would be found by who looks at the
     // device's end.
     let present = superblock.geometry.total_blocks;
-    strays.extend(behind.into_iter().filter_map(|(end, addr)| (end > present).then_some(addr)));
+    strays.extend(second.into_iter().filter_map(|(end, addr)| (end > present).then_some(addr)));
     let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
     let mut incomplete = Vec::new();
     let (unreadable, outside): (Vec<_>, Vec<_>) =
@@ -180,7 +180,7 @@ struct Copies {
     /// Copies that do not count.
     strays: Vec<BlockAddr>,
     /// Second copies that count: where the filesystem ends that they lie in, and their blocks.
-    behind: Vec<(u64, BlockAddr)>,
+    second: Vec<(u64, BlockAddr)>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
     damaged: Vec<(usize, usize, FormatError)>,
@@ -291,7 +291,7 @@ impl Copies {
                 self.generation_seen = self.generation_seen.max(superblock.generation);
                 match end {
                     None => self.first[slot] = Some(superblock.clone()),
-                    Some(end) => self.behind.push((end, addr)),
+                    Some(end) => self.second.push((end, addr)),
                 }
                 if self.best.as_ref().is_none_or(|(_, best)| superblock.generation > best.generation) {
                     self.best = Some((slot, superblock));
