@@ -305,6 +305,16 @@ enum MemoryBlock<'a> {
     Beginning(&'a Bytes),
 }
 
+impl MemoryBlock<'_> {
+    /// As far as it is known; zeros follow.
+    fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Whole(contents) => contents.to_bytes(),
+            Self::Beginning(bytes) => (*bytes).clone(),
+        }
+    }
+}
+
 fn inline_units(inline: Option<&[u8]>) -> u64 {
     inline.map_or(0, |data| data.len().div_ceil(512) as u64)
 }

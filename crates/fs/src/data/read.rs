@@ -91,10 +91,7 @@ pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool
     let (block, at, in_memory) = {
         let state = inode.state.lock();
         let (block, at) = (state.attr.size / BLOCK, (state.attr.size % BLOCK) as usize);
-        let in_memory = state.data.block_in_memory(block).map(|known| match known {
-            MemoryBlock::Whole(contents) => contents.to_bytes(),
-            MemoryBlock::Beginning(bytes) => bytes.clone(),
-        });
+        let in_memory = state.data.block_in_memory(block).map(|known| known.to_bytes());
         (block, at, in_memory)
     };
     // The file ends between blocks; what lies there is not its own.

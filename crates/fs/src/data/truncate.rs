@@ -14,7 +14,7 @@ use super::reflink::{self, Shares};
 use super::submit::make_up_reservation;
 use super::transact::{self, FileChange, InlineChange, SizeChange};
 use super::write::{patch, reserve};
-use super::{BLOCK, DataState, MemoryBlock, lookup};
+use super::{BLOCK, DataState, lookup};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
@@ -108,10 +108,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
     let (in_memory, in_log, may_be_on_disk) = {
         let state = inode.state.lock();
         let data = &state.data;
-        let in_memory = data.block_in_memory(block).map(|known| match known {
-            MemoryBlock::Whole(contents) => contents.to_bytes(),
-            MemoryBlock::Beginning(bytes) => bytes.clone(),
-        });
+        let in_memory = data.block_in_memory(block).map(|known| known.to_bytes());
         (in_memory, data.unplaced.contains(block), data.extent_end.is_none_or(|end| block < end))
     };
     let has_extent = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();

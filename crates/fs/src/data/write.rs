@@ -2,7 +2,7 @@
 
 use super::charge::{self, Accepted};
 use super::ranges::count;
-use super::{BLOCK, DataState, MemoryBlock, overwrite, read, throttle, truncate};
+use super::{BLOCK, DataState, overwrite, read, throttle, truncate};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -290,11 +290,7 @@ fn apply(
 /// Changes a part of a block; a block that is not dirty yet starts from its newest contents.
 pub(crate) fn patch(data: &mut DataState, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
     if !data.dirty.contains(block) {
-        let start = match data.block_in_memory(block) {
-            Some(MemoryBlock::Whole(contents)) => Some(contents.to_bytes()),
-            Some(MemoryBlock::Beginning(bytes)) => Some(bytes.clone()),
-            None => None,
-        };
+        let start = data.block_in_memory(block).map(|known| known.to_bytes());
         data.dirty.patch(block, at, bytes, start.as_deref().or(base));
     } else {
         data.dirty.patch(block, at, bytes, None);

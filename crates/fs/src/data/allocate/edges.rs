@@ -2,7 +2,7 @@
 
 use crate::FsError;
 use crate::data::block::Block;
-use crate::data::{BLOCK, DataState, MemoryBlock, read, submit, truncate};
+use crate::data::{BLOCK, DataState, read, submit, truncate};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
@@ -121,10 +121,7 @@ impl Edge {
 
     /// The block without what is cleared, `Some(None)` if nothing is left of it; `None` if there is none.
     async fn contents(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Option<Option<Block>>, FsError> {
-        let in_memory = inode.state.lock().data.block_in_memory(self.block).map(|known| match known {
-            MemoryBlock::Whole(contents) => contents.to_bytes(),
-            MemoryBlock::Beginning(bytes) => bytes.clone(),
-        });
+        let in_memory = inode.state.lock().data.block_in_memory(self.block).map(|known| known.to_bytes());
         let known = match in_memory {
             Some(contents) => Some(contents),
             None => read::read_block(fs, inode, self.block).await?,
