@@ -25,7 +25,8 @@ use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
 const ITEMS_EACH: usize = 256;
 /// How long the longest wait for the rate is, so that a request to stop is heard.
 const NAP: Duration = Duration::from_millis(50);
-/// So far a piece gets ahead of the rate. What is freed meanwhile can't be used anew, so the wait comes between pieces.
+/// So far a piece gets ahead of the rate, and so long it takes on a slow device. What is freed meanwhile can't be used anew, so the wait
+/// comes between pieces.
 const BURST: Duration = Duration::from_millis(200);
 /// A superblock copy may be read while it is written; it is read again.
 const COPY_ATTEMPTS: u32 = 5;
@@ -311,8 +312,9 @@ impl Scrub {
             let text = format!("{}; the items below it can't be read", node.error);
             part.found(FindingKind::NodeDamaged, object, Some(node.addr), text);
         }
+        let begun = Instant::now();
         for (index, (key, value)) in items.iter().enumerate() {
-            if index > 0 && self.ahead()? >= BURST {
+            if index > 0 && self.ahead()?.max(begun.elapsed()) >= BURST {
                 return Ok(Some(*key));
             }
             if key.kind == Kind::Extent as u8

@@ -2,7 +2,9 @@
 
 use crate::common::{rot, spawn};
 use std::sync::Arc;
-use syncline::device::{AlignedBuf, Completion, Device, DeviceExt, MemoryDevice, block_on};
+use syncline::device::{
+    AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
+};
 use syncline::{FormatOptions, format_device};
 use syncline_format::Geometry;
 use syncline_store::{ReadSlots, Store, StoreOptions, read_superblocks};
@@ -100,6 +102,56 @@ fn a_rotten_first_copy_does_not_bring_back_what_was_copied_over() {
     let device = copied_over(older);
     rot(&device, first_copy(read(&device).slot));
     assert_eq!(newest(&device), before, "its second copy is whole");
+}
+
+/// A device that writes nothing to its end.
+struct StiffEnd(Arc<MemoryDevice>);
+
+impl Device for StiffEnd {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        self.0.read(offset, buf, done);
+    }
+    fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: Completion<()>) {
+        match offset >= LARGE - TAIL {
+            true => done(Err(DeviceError::Abandoned { operation: Operation::Write })),
+            false => self.0.write(offset, bufs, done),
+        }
+    }
+    fn flush(&self, done: Completion<()>) {
+        self.0.flush(done);
+    }
+    fn discard(&self, _: u64, _: u64, done: Completion<()>) {
+        done(Ok(()));
+    }
+}
+
+/// The next superblocks are newer than that one, so that it does not count either when a first copy rots.
+#[test]
+fn what_can_not_be_made_zeros_does_not_come_back_later() {
+    let older = made(SMALL);
+    // What is copied over had more checkpoints.
+    let image = older.image()[..SMALL as usize].to_vec();
+    for _ in 0..9 {
+        let (store, _) = block_on(Store::open(older.clone(), StoreOptions::default(), spawn())).unwrap();
+        block_on(store.close()).unwrap();
+    }
+    let device = copied_over(older);
+    put_at(&device, 0, image);
+    for _ in 0..2 {
+        let stiff = Arc::new(StiffEnd(device.clone()));
+        let (store, _) = block_on(Store::open(stiff, StoreOptions::default(), spawn())).unwrap();
+        block_on(store.close()).unwrap();
+        let after = newest(&device);
+        for slot in 0..2 {
+            let device = device.snapshot();
+            rot(&device, first_copy(slot));
+            let rotten = newest(&device);
+            assert_eq!(rotten.1, SMALL, "slot {slot}: the filesystem that was copied over, {after:?}");
+        }
+    }
 }
 
 /// The rollback may be the first that writes to such an image, and its first copy may be torn.

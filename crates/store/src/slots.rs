@@ -282,6 +282,8 @@ impl Copies {
                 if !certain && self.belongs(&superblock, end) && !self.follows(&superblock, slot) =>
             {
                 self.strays.push(addr);
+                // One that can't be made zeros is older than all that is written from now on.
+                self.generation_seen = self.generation_seen.max(superblock.generation);
             }
             Ok(superblock) if self.belongs(&superblock, end) => {
                 let newer = |good: &Superblock| good.generation < superblock.generation;
