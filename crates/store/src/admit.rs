@@ -7,11 +7,10 @@ use futures_lite::future::or;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_sync::asynchronous::MutexGuard;
-use syncline_sync::atomic::AtomicU64;
+use syncline_sync::atomic::{AtomicU64, Ordering};
 use syncline_sync::{Event, EventListener};
 
 /// What a change is for; decides whether it may draw on the reserve.
@@ -453,14 +452,14 @@ impl Store {
         self.options.pending_bytes.clamp(least, PAYLOAD_BYTES_MAX / 4 * 3)
     }
 
-    /// For tests: what waits for the device.
+    /// What waits for the device. Two numbers of two moments, which is good enough to slow writers down.
     #[doc(hidden)]
     pub fn backlog(&self) -> Backlog {
-        let log = self.log.lock();
-        let commit = self.commit.lock();
+        let pending = self.commit.numbers();
+        let sealed = self.log.numbers().load(Ordering::Acquire);
         Backlog {
-            unflushed_bytes: log.unflushed_bytes + commit.writes.bytes(),
-            pending_bytes: commit.pending.payload_bytes(),
+            unflushed_bytes: sealed + pending.data.load(Ordering::Acquire),
+            pending_bytes: pending.log.load(Ordering::Acquire) as usize,
         }
     }
 

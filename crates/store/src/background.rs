@@ -54,7 +54,7 @@ impl Store {
 
     /// Flushes beside the sealing: a flush may take as long as it likes, and meanwhile the pending log goes on becoming batches.
     fn start_flush_of_what_is_sealed(self: &Arc<Self>) {
-        let due = self.log.lock().unflushed_bytes >= self.options.unflushed_bytes;
+        let due = self.log.numbers().load(Ordering::Acquire) >= self.options.unflushed_bytes;
         if !due || self.flushing.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -294,12 +294,11 @@ impl Store {
         let memtable = Arc::new(std::mem::take(&mut layers.active));
         layers.frozen = Some(memtable.clone());
         drop(layers);
-        self.drained.notify(usize::MAX);
         let end = log.chain.end();
         if let Some(new) = &mut new_log {
             (new.start.seq, new.start.prev) = (end.seq, end.prev);
         }
-        Frozen {
+        let frozen = Frozen {
             generation,
             memtable,
             space: self.space.freeze(generation),
@@ -311,7 +310,10 @@ impl Store {
             unsealed,
             new_log,
             sound: false,
-        }
+        };
+        drop((commit, log));
+        self.drained.notify(usize::MAX);
+        frozen
     }
 
     /// Steps 2 to 4: everything the superblock will refer to becomes durable.

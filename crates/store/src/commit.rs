@@ -1,11 +1,12 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
+use crate::shown::Show;
 use crate::{Ablation, Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
-use std::sync::atomic::Ordering;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_format::{Key, Kind};
 use syncline_log::Pending;
+use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// What commits change; one lock makes each of them atomic and gives all of them one order.
 pub(crate) struct CommitState {
@@ -27,6 +28,24 @@ impl CommitState {
         }
         self.pending.payload_bytes() >= options.seal_bytes || self.writes.bytes >= options.unflushed_bytes / 4
     }
+}
+
+impl Show for CommitState {
+    type Numbers = PendingBytes;
+
+    fn show(&self, numbers: &PendingBytes) {
+        numbers.log.store(self.pending.payload_bytes() as u64, Ordering::Release);
+        numbers.data.store(self.writes.bytes, Ordering::Release);
+    }
+}
+
+/// What is not sealed.
+#[derive(Default)]
+pub(crate) struct PendingBytes {
+    /// Payload of the pending log.
+    pub(crate) log: AtomicU64,
+    /// Data that it names.
+    pub(crate) data: AtomicU64,
 }
 
 /// Data writes and how much they hold in memory.

@@ -4,6 +4,7 @@ use crate::Store;
 use crate::counters::Recorder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use syncline_sync::atomic::Ordering;
 
 /// Parts that each doubling of a value is cut into: a bucket is at most an eighth as wide as the values in it.
 const PARTS: u64 = 8;
@@ -108,7 +109,7 @@ impl Store {
 
     /// What is held in memory at this moment.
     pub fn caches(&self) -> CacheCounters {
-        let pending_log_bytes = self.commit.lock().pending.payload_bytes() as u64;
+        let pending_log_bytes = self.commit.numbers().log.load(Ordering::Acquire);
         let (memtable_bytes, memtable_items) = {
             let layers = self.layers.read();
             let frozen = layers.frozen.as_ref().map_or(0, |frozen| frozen.len());

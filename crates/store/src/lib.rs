@@ -37,6 +37,7 @@ mod room;
 mod salvage;
 mod scrub;
 mod seal;
+mod shown;
 mod shrink;
 mod slots;
 mod snapshots;

@@ -11,6 +11,7 @@ use crate::commit::CommitState;
 use crate::memtable::{Layers, Memtable};
 use crate::room::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
 use crate::seal::LogState;
+use crate::shown::Shown;
 use crate::slots::{ReadSlots, read_superblocks};
 use crate::snapshots::Table;
 use crate::trace::DurableMark;
@@ -541,8 +542,8 @@ pub(crate) fn assemble(
         geometry,
         space,
         layers: RwLock::default(),
-        log: Mutex::new(log),
-        commit: Mutex::new(commit),
+        log: Shown::new(log),
+        commit: Shown::new(commit),
         group: Default::default(),
         inflight: Default::default(),
         checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {

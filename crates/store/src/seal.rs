@@ -2,17 +2,18 @@
 
 use crate::group::failed_for_good;
 use crate::inflight::Write;
+use crate::shown::Show;
 use crate::trace::DurableMark;
 use crate::{Ablation, Canary, DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use syncline_device::{Durability, Flushed};
 use syncline_format::BlockRun;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_log::{Chain, Pending, PendingCounts, Stamp};
 use syncline_space::{Class, Space};
+use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// To give so many bytes back to the system takes some 50 µs, and 64 MiB a few milliseconds.
 const FORGOTTEN_LATER_BYTES: u64 = 1 << 20;
@@ -56,6 +57,15 @@ pub(crate) struct LogState {
     pub(crate) bytes_since_freeze: u64,
     /// Changes were frozen that the log does not hold: nothing may be sealed until their superblock is durable.
     pub(crate) stalled: bool,
+}
+
+impl Show for LogState {
+    /// Log and data that no flush has covered.
+    type Numbers = AtomicU64;
+
+    fn show(&self, numbers: &AtomicU64) {
+        numbers.store(self.unflushed_bytes, Ordering::Release);
+    }
 }
 
 /// What becomes one batch.

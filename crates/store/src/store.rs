@@ -9,6 +9,7 @@ use crate::inflight::Inflight;
 use crate::leave_log::Relocate;
 use crate::memtable::Layers;
 use crate::seal::LogState;
+use crate::shown::Shown;
 use crate::trace::DurableMark;
 use crate::trim::Discarding;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
@@ -33,8 +34,8 @@ pub struct Store {
     pub(crate) tree: Arc<Tree>,
     pub(crate) space: Arc<Space>,
     pub(crate) layers: RwLock<Layers>,
-    pub(crate) log: Mutex<LogState>,
-    pub(crate) commit: Mutex<CommitState>,
+    pub(crate) log: Shown<LogState>,
+    pub(crate) commit: Shown<CommitState>,
     pub(crate) group: GroupCommit,
     pub(crate) inflight: Inflight,
     pub(crate) checkpoint: syncline_sync::asynchronous::Mutex<CheckpointState>,
