@@ -218,9 +218,18 @@ impl CurrentWorker {
     /// Waits until `fd` can be read (or has an error to report); the answer is poll(2)'s set of events. The
     /// descriptor must stay open until then.
     pub fn readable(self, fd: RawFd) -> Readiness {
+        self.ready_for(fd, libc::POLLIN as u32)
+    }
+
+    /// The same, but of those who wait so for one file the kernel wakes only one at a time, where it can do that (with a ring).
+    pub fn readable_in_turn(self, fd: RawFd) -> Readiness {
+        self.ready_for(fd, libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32)
+    }
+
+    fn ready_for(self, fd: RawFd, events: u32) -> Readiness {
         self.with(|current| {
             let (sender, receiver) = oneshot::channel();
-            let id = current.reactor.poll_fd(fd, libc::POLLIN as u32, sender);
+            let id = current.reactor.poll_fd(fd, events, sender);
             Readiness { receiver, id, mailbox: current.reactor.mailbox.clone() }
         })
     }

@@ -13,6 +13,7 @@ use crate::error::MountError;
 use crate::options::MountOptions;
 use crate::serve::Serve;
 use crate::session::Session;
+use classic::Watch;
 use connection::Connection;
 use halt::Halt;
 use std::io;
@@ -55,7 +56,7 @@ impl ReadyWorkers {
         for (index, connection) in std::iter::once(first).chain(connections).enumerate() {
             let way = match over_io_uring {
                 true => Way::Uring { shares: std::mem::take(&mut shares[index]), reads_device: index == 0 },
-                false => Way::Classic,
+                false => Way::Classic { watch: Watch::of_worker(index) },
             };
             let cpu = options.pin_workers.then_some(cpus[index]);
             let seat = Seat { connection, session: session.clone(), cpu, way, halt: halt.clone() };
@@ -89,7 +90,7 @@ impl Workers {
 /// How a thread gets its requests.
 enum Way {
     /// From /dev/fuse.
-    Classic,
+    Classic { watch: Watch },
     /// From its queues; one thread reads /dev/fuse as well.
     Uring { shares: Vec<Share>, reads_device: bool },
 }
@@ -146,9 +147,12 @@ impl<F: Serve> Seat<F> {
             Ok(prepared) => prepared,
             Err(error) => return failed(MountError::workers(error)),
         };
-        let Way::Uring { shares, reads_device } = way else {
-            let _ = ready.send(Ok(()));
-            return go.recv().map_or(Ok(()), |()| worker.run(classic::serve(connection, session)));
+        let (shares, reads_device) = match way {
+            Way::Uring { shares, reads_device } => (shares, reads_device),
+            Way::Classic { watch } => {
+                let _ = ready.send(Ok(()));
+                return go.recv().map_or(Ok(()), |()| worker.run(classic::serve(connection, session, watch)));
+            }
         };
         let queues = match worker.run(Queues::register(connection, session, &shares, cpu)) {
             Ok(queues) => queues,

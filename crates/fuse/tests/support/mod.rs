@@ -19,6 +19,7 @@ const MOUNT_POINT: &str = "SYNCLINE_TEST_MOUNT_POINT";
 const URING: &str = "SYNCLINE_TEST_URING";
 const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
 const SYNCHRONOUS: &str = "SYNCLINE_TEST_SYNCHRONOUS";
+const WORKERS: &str = "SYNCLINE_TEST_WORKERS";
 const IMAGE: &str = "SYNCLINE_TEST_IMAGE";
 const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
@@ -45,6 +46,9 @@ pub fn run_daemon() {
     if std::env::var_os(SYNCHRONOUS).is_some() {
         options.synchronous = syncline_fuse::Synchronous::Everything;
     }
+    if let Ok(workers) = std::env::var(WORKERS) {
+        options.workers = workers.parse().unwrap();
+    }
     let uring = std::env::var_os(URING).is_some();
     options.transport = if uring { Transport::Uring } else { Transport::Classic };
     match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
@@ -56,6 +60,7 @@ pub fn run_daemon() {
             texts.register("panics", || panic!("on purpose"));
             let store = filesystem.fs.store().clone();
             texts.register("flushes", move || store.counters().flushes_issued.to_string());
+            texts.register("sleeps", || sleeps().to_string());
             println!("{READY}");
             mounted.run_until_unmounted().unwrap();
             filesystem.close();
@@ -63,6 +68,17 @@ pub fn run_daemon() {
         }
         Err(error) => println!("{FAILED}{error}"),
     }
+}
+
+/// How often the threads of this process have gone to sleep.
+fn sleeps() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    let count = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    statuses.map(count).sum()
 }
 
 /// A mounted filesystem of a daemon of its own.
@@ -92,11 +108,20 @@ pub struct Setup {
     pub synchronous: bool,
     /// Keep the filesystem in a file, which [`TestMount::image`] names, and not in the daemon's memory.
     pub in_file: bool,
+    /// Threads that serve requests; as many as CPUs if 0.
+    pub workers: usize,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { user: None, direct_io: false, switched_on: true, synchronous: false, in_file: false }
+        Self {
+            user: None,
+            direct_io: false,
+            switched_on: true,
+            synchronous: false,
+            in_file: false,
+            workers: 0,
+        }
     }
 }
 
@@ -273,6 +298,9 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     }
     if setup.synchronous {
         command.env(SYNCHRONOUS, "1");
+    }
+    if setup.workers > 0 {
+        command.env(WORKERS, setup.workers.to_string());
     }
     if setup.in_file {
         command.env(IMAGE, image_beside(mount_point));

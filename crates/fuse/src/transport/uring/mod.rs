@@ -9,7 +9,7 @@ mod memory;
 mod shares;
 
 use super::carry::{Load, carry_out};
-use super::classic;
+use super::classic::{self, Watch};
 use super::connection::Connection;
 use super::halt::Halt;
 use crate::error::MountError;
@@ -87,7 +87,10 @@ impl<F: Serve> Queues<F> {
     pub async fn serve(self: Rc<Self>, reads_device: bool, halt: &Halt) -> Result<(), MountError> {
         let device = async {
             match reads_device {
-                true => classic::receive_all(&self.connection, &self.session, &self.load).await,
+                true => {
+                    let watch = Watch::Always;
+                    classic::receive_all(&self.connection, &self.session, &self.load, watch).await
+                }
                 false => Ok(()),
             }
         };
