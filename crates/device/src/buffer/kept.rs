@@ -3,6 +3,9 @@
 //! A megabyte that comes fresh from the kernel costs 256 page faults, and as many pages to clear: more than copying the
 //! data into it. So what a stream of writes or reads lets go of is kept. Buffers are often dropped on another thread than
 //! they were made on (the one that saw their flush end), hence a stock for all threads beside each thread's own.
+//!
+//! Buffers of 16 KiB to 1 MiB are cut from chunks of one huge page each, where the kernel has some for us: direct I/O then finds their
+//! pages at one look instead of one by one, and hands the device one piece of memory.
 
 use crate::BLOCK_BYTES;
 use parking_lot::Mutex;
@@ -18,8 +21,12 @@ const OWN_SIZES: usize = 5;
 const OWN_EACH: usize = 16;
 /// What all threads keep in common at most: as much as one flush lets go of (`StoreOptions::unflushed_bytes`).
 const COMMON_BYTES_MAX: usize = 64 << 20;
-/// From this length on memory comes from the kernel directly.
+/// From this length on memory of a length that is not kept comes from the kernel directly.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
+/// The first size that is cut from chunks.
+const CUT_CLASS_MIN: usize = 2;
+/// A huge page.
+const CHUNK_BYTES: usize = 2 << 20;
 
 /// The place of a length among the sizes that are kept.
 fn class_of(len_bytes: usize) -> Option<usize> {
@@ -52,9 +59,15 @@ impl<const CLASSES: usize> Drop for Stock<CLASSES> {
 struct Common {
     stock: Stock<SIZES>,
     bytes: usize,
+    /// Cut from chunks, and their pages given back to the kernel: address space that fills with new ones as it is used.
+    empty: [Vec<NonNull<u8>>; SIZES],
 }
 
-static COMMON: Mutex<Common> = Mutex::new(Common { stock: Stock::EMPTY, bytes: 0 });
+// SAFETY: what is empty is nobody else's either.
+unsafe impl Send for Common {}
+
+static COMMON: Mutex<Common> =
+    Mutex::new(Common { stock: Stock::EMPTY, bytes: 0, empty: [const { Vec::new() }; SIZES] });
 
 thread_local! {
     static OWN: RefCell<Stock<OWN_SIZES>> = const { RefCell::new(Stock::EMPTY) };
@@ -66,9 +79,11 @@ pub(super) fn take(len_bytes: usize) -> Option<NonNull<u8>> {
     let own = OWN.try_with(|own| own.borrow_mut().0.get_mut(class).and_then(Vec::pop)).ok().flatten();
     own.or_else(|| {
         let mut common = COMMON.lock();
-        let start = common.stock.0[class].pop()?;
-        common.bytes -= len_bytes;
-        Some(start)
+        if let Some(start) = common.stock.0[class].pop() {
+            common.bytes -= len_bytes;
+            return Some(start);
+        }
+        common.empty[class].pop()
     })
 }
 
@@ -107,34 +122,91 @@ fn keep_common(class: usize, start: NonNull<u8>) -> bool {
 
 /// Fresh memory, zeroed. The length is not zero.
 pub(super) fn allocate(len_bytes: usize) -> NonNull<u8> {
-    let layout = layout(len_bytes);
-    if len_bytes < MAPPED_BYTES_MIN {
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        return NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+    if let Some(class) = cut_class_of(len_bytes) {
+        return cut(class);
     }
-    // All pages at once rather than one fault for each, and cleared once rather than by the allocator again.
+    if len_bytes >= MAPPED_BYTES_MIN {
+        // All pages at once rather than one fault for each, and cleared once rather than by the allocator again.
+        return map(len_bytes, libc::MAP_POPULATE);
+    }
+    let layout = layout(len_bytes);
+    // SAFETY: the layout's size is not zero.
+    let start = unsafe { alloc_zeroed(layout) };
+    NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+/// The place among the sizes of a length that is cut from chunks.
+fn cut_class_of(len_bytes: usize) -> Option<usize> {
+    class_of(len_bytes).filter(|&class| class >= CUT_CLASS_MIN)
+}
+
+/// Memory of one of the sizes that are cut from chunks. The rest of a new chunk is kept, even beyond what is kept otherwise.
+fn cut(class: usize) -> NonNull<u8> {
+    let len_bytes = BLOCK_BYTES << class;
+    let chunk = map_chunk();
+    let mut common = COMMON.lock();
+    common.bytes += CHUNK_BYTES - len_bytes;
+    // SAFETY: all of them lie within the chunk.
+    common.stock.0[class]
+        .extend((1..CHUNK_BYTES / len_bytes).map(|piece| unsafe { chunk.add(piece * len_bytes) }));
+    chunk
+}
+
+/// A chunk, on one page if the kernel has such a page.
+fn map_chunk() -> NonNull<u8> {
+    // Twice as much, since the kernel places it as it likes.
+    let mapped = map(2 * CHUNK_BYTES, 0);
+    let before = mapped.as_ptr().align_offset(CHUNK_BYTES);
+    // SAFETY: both ends of the mapping just made, and the chunk between them.
+    unsafe {
+        let chunk = mapped.add(before);
+        unmap(mapped, before);
+        unmap(chunk.add(CHUNK_BYTES), CHUNK_BYTES - before);
+        // A kernel that knows one of these not, or has no such page, gives ordinary pages as they are used.
+        libc::madvise(chunk.as_ptr().cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        libc::madvise(chunk.as_ptr().cast(), CHUNK_BYTES, libc::MADV_POPULATE_WRITE);
+        chunk
+    }
+}
+
+/// A new mapping, zeroed.
+fn map(len_bytes: usize, flags: libc::c_int) -> NonNull<u8> {
     let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE);
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len_bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
-        handle_alloc_error(layout);
+        handle_alloc_error(layout(len_bytes));
     }
     NonNull::new(start.cast()).expect("the kernel maps nothing at address zero unless asked to")
 }
 
 /// # Safety
 ///
-/// As for [`give_back`].
-unsafe fn free(start: NonNull<u8>, len_bytes: usize) {
-    if len_bytes < MAPPED_BYTES_MIN {
-        // SAFETY: allocated in `allocate` with this very layout.
-        unsafe { dealloc(start.as_ptr(), layout(len_bytes)) }
-    } else {
-        // SAFETY: a whole mapping of `allocate`, to which nothing refers any more.
+/// It is mapped, and nothing refers to it.
+unsafe fn unmap(start: NonNull<u8>, len_bytes: usize) {
+    if len_bytes > 0 {
+        // SAFETY: as the caller promises.
         let unmapped = unsafe { libc::munmap(start.as_ptr().cast(), len_bytes) };
         debug_assert_eq!(unmapped, 0, "a mapping of ours can be taken away");
+    }
+}
+
+/// # Safety
+///
+/// As for [`give_back`].
+unsafe fn free(start: NonNull<u8>, len_bytes: usize) {
+    if let Some(class) = cut_class_of(len_bytes) {
+        // The pages go; the address stays with its chunk, which a hole would cut in two mappings, of which the kernel allows so many.
+        // SAFETY: nobody uses it any more.
+        unsafe { libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_DONTNEED) };
+        COMMON.lock().empty[class].push(start);
+    } else if len_bytes >= MAPPED_BYTES_MIN {
+        // SAFETY: a whole mapping of `allocate`, to which nothing refers any more.
+        unsafe { unmap(start, len_bytes) }
+    } else {
+        // SAFETY: allocated in `allocate` with this very layout.
+        unsafe { dealloc(start.as_ptr(), layout(len_bytes)) }
     }
 }
 
@@ -149,6 +221,11 @@ mod tests {
 
     /// Held by each test that looks at the common stock: one of them fills it.
     static STOCK_IS_MINE: Mutex<()> = Mutex::new(());
+
+    /// Memory as a buffer gets it.
+    fn any(len_bytes: usize) -> NonNull<u8> {
+        take(len_bytes).unwrap_or_else(|| allocate(len_bytes))
+    }
 
     #[test]
     fn doubles_of_a_block_are_kept_up_to_a_megabyte() {
@@ -176,13 +253,40 @@ mod tests {
     fn the_common_stock_is_bounded() {
         let _alone = STOCK_IS_MINE.lock();
         const LEN: usize = 256 << 10;
-        let many: Vec<_> = (0..COMMON_BYTES_MAX / LEN + 8).map(|_| allocate(LEN)).collect();
+        let many: Vec<_> = (0..COMMON_BYTES_MAX / LEN + 8).map(|_| any(LEN)).collect();
         // SAFETY: allocated just now, and given back once each.
         many.into_iter().for_each(|start| unsafe { give_back(start, LEN) });
-        assert!(COMMON.lock().bytes <= COMMON_BYTES_MAX);
-        while let Some(start) = take(LEN) {
-            // SAFETY: nobody else has it.
-            unsafe { free(start, LEN) };
+        let kept = std::mem::take(&mut COMMON.lock().stock.0[class_of(LEN).unwrap()]);
+        // A chunk that was cut when the stock was full of other sizes comes on top.
+        let bytes = COMMON.lock().bytes;
+        assert!(bytes <= COMMON_BYTES_MAX + CHUNK_BYTES, "{bytes}");
+        COMMON.lock().bytes -= kept.len() * LEN;
+        // SAFETY: nobody else has it.
+        kept.into_iter().for_each(|start| unsafe { free(start, LEN) });
+    }
+
+    #[test]
+    fn pieces_of_a_chunk_lie_side_by_side_and_go_back_to_the_kernel() {
+        let _alone = STOCK_IS_MINE.lock();
+        // A size that no other test of this crate uses.
+        const LEN: usize = 128 << 10;
+        let pieces: Vec<NonNull<u8>> = (0..CHUNK_BYTES / LEN).map(|_| any(LEN)).collect();
+        let mut places: Vec<usize> = pieces.iter().map(|piece| piece.as_ptr().addr()).collect();
+        places.sort_unstable();
+        assert!(places[0].is_multiple_of(CHUNK_BYTES));
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] == LEN), "{places:x?}");
+        for piece in &pieces {
+            // SAFETY: each is ours alone, and so long.
+            unsafe { piece.as_ptr().write_bytes(7, LEN) };
         }
+        // SAFETY: each came from `allocate` or `take`, and nobody uses it any more.
+        pieces.into_iter().for_each(|piece| unsafe { free(piece, LEN) });
+        let again = take(LEN).expect("there are empty ones");
+        assert!(places.contains(&again.as_ptr().addr()));
+        // SAFETY: it is ours alone, and so long.
+        let bytes = unsafe { std::slice::from_raw_parts(again.as_ptr(), LEN) };
+        assert!(bytes.iter().all(|&byte| byte == 0), "the pages were not given back");
+        // SAFETY: as above.
+        unsafe { free(again, LEN) };
     }
 }
