@@ -89,68 +89,65 @@ pub enum Claim {
     Released,
 }
 
-/// A device operation somebody waits for.
-pub type DeviceFuture<T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + Send>>;
-
 /// The same operations as futures, for those who wait for one operation at a time. The operation starts at the call;
 /// dropping the future forgets the answer and cancels nothing.
 pub trait DeviceExt: Device {
     /// Reads `len_bytes` at `offset`.
     fn read_at(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
+        let (future, done) = operation(Operation::Read);
         if !(len_bytes as u64).is_multiple_of(BLOCK_BYTES as u64) || len_bytes as u64 > self.size_bytes() {
             // Refused before any memory is set aside: the length may come from a damaged image.
-            let error = DeviceError::out_of_range(Operation::Read, offset, len_bytes as u64);
-            return Box::pin(std::future::ready(Err(error)));
+            done(Err(DeviceError::out_of_range(Operation::Read, offset, len_bytes as u64)));
+        } else {
+            self.read(offset, AlignedBuf::for_read(len_bytes), done);
         }
-        let (future, done) = operation(Operation::Read);
-        self.read(offset, AlignedBuf::for_read(len_bytes), done);
-        Box::pin(future)
+        future
     }
 
     /// Writes one run of buffers.
     fn write_at(&self, offset: u64, bufs: Vec<Bytes>) -> DeviceFuture<()> {
         let (future, done) = operation(Operation::Write);
         self.write(offset, bufs, done);
-        Box::pin(future)
+        future
     }
 
     /// Flushes.
     fn flush_all(&self) -> DeviceFuture<()> {
         let (future, done) = operation(Operation::Flush);
         self.flush(done);
-        Box::pin(future)
+        future
     }
 
     /// Makes the device so large, if it can be.
     fn enlarge_to(&self, size_bytes: u64) -> DeviceFuture<u64> {
         let (future, done) = operation(Operation::Write);
         self.enlarge(size_bytes, done);
-        Box::pin(future)
+        future
     }
 
     /// Discards a range.
     fn discard_at(&self, offset: u64, len_bytes: u64) -> DeviceFuture<()> {
         let (future, done) = operation(Operation::Discard);
         self.discard(offset, len_bytes, done);
-        Box::pin(future)
+        future
     }
 }
 
 impl<D: Device + ?Sized> DeviceExt for D {}
 
 /// A future and the completion that resolves it.
-pub(crate) fn operation<T: Send + 'static>(operation: Operation) -> (OperationFuture<T>, Completion<T>) {
+pub(crate) fn operation<T: Send + 'static>(operation: Operation) -> (DeviceFuture<T>, Completion<T>) {
     let (sender, receiver) = oneshot::channel();
-    (OperationFuture { receiver, operation }, Box::new(move |result| sender.send(result)))
+    (DeviceFuture { receiver, operation }, Box::new(move |result| sender.send(result)))
 }
 
-/// Waits for a completion.
-pub(crate) struct OperationFuture<T> {
+/// A device operation that somebody waits for.
+pub struct DeviceFuture<T> {
     receiver: oneshot::Receiver<Result<T, DeviceError>>,
     operation: Operation,
 }
 
-impl<T> Future for OperationFuture<T> {
+impl<T> Future for DeviceFuture<T> {
     type Output = Result<T, DeviceError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

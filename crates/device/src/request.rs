@@ -9,6 +9,7 @@ use crate::file::Others;
 use crate::{AlignedBuf, BLOCK_BYTES, Completion, DeviceError, Operation};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
+use smallvec::{SmallVec, smallvec};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -64,7 +65,8 @@ enum Work {
 
 /// The memory still to be filled or written, in order. Points into the buffers of the request's `work`.
 struct Pieces {
-    iovecs: Vec<libc::iovec>,
+    /// Where there are several, on the heap: the kernel reads them there, wherever the request moves. One alone is told in the entry.
+    iovecs: SmallVec<[libc::iovec; 1]>,
     first: usize,
 }
 
@@ -112,13 +114,13 @@ impl Request {
     ) -> Self {
         let len_bytes = buf.len() as u64;
         let iovec = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-        let pieces = Pieces { iovecs: vec![iovec], first: 0 };
+        let pieces = Pieces { iovecs: smallvec![iovec], first: 0 };
         Self { file, offset, len_bytes, moved: 0, pieces, work: Work::Read { buf, done } }
     }
 
     pub(crate) fn write(file: Arc<OpenFile>, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) -> Self {
         let bufs = if file.direct { bounce(bufs) } else { bufs };
-        let mut iovecs: Vec<libc::iovec> = Vec::with_capacity(bufs.len());
+        let mut iovecs: SmallVec<[libc::iovec; 1]> = SmallVec::with_capacity(bufs.len());
         let mut len_bytes = 0;
         for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
             len_bytes += buf.len() as u64;
@@ -271,7 +273,7 @@ fn entry_len(piece: &libc::iovec) -> u32 {
 
 impl Pieces {
     fn none() -> Self {
-        Self { iovecs: Vec::new(), first: 0 }
+        Self { iovecs: SmallVec::new(), first: 0 }
     }
 
     fn next(&self) -> &[libc::iovec] {

@@ -2,6 +2,7 @@
 
 use crate::abi::{InHeader, Opcode};
 use bytes::Bytes;
+use smallvec::SmallVec;
 use syncline_fs::types::{Caller, Ino};
 use zerocopy::FromBytes;
 
@@ -9,25 +10,28 @@ use zerocopy::FromBytes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
+/// Arguments of a request; all but long names and attributes need no memory of their own.
+pub type ArgumentBytes = SmallVec<[u8; 128]>;
+
 /// A request of the kernel, on its own memory.
 #[derive(Debug)]
 pub struct Request {
     header: InHeader,
     /// What follows the header, but for the payload.
-    arguments: Vec<u8>,
+    arguments: ArgumentBytes,
     /// Data of a WRITE: in memory of its own, at an address that is a multiple of 4096.
     payload: Bytes,
 }
 
 impl Request {
     /// A request whose bytes lie in one piece: every one but WRITE.
-    pub fn new(header: InHeader, arguments: Vec<u8>) -> Self {
-        Self { header, arguments, payload: Bytes::new() }
+    pub fn new(header: InHeader, arguments: impl Into<ArgumentBytes>) -> Self {
+        Self { header, arguments: arguments.into(), payload: Bytes::new() }
     }
 
     /// A WRITE: the arguments end where the payload begins.
-    pub fn with_payload(header: InHeader, arguments: Vec<u8>, payload: Bytes) -> Self {
-        Self { header, arguments, payload }
+    pub fn with_payload(header: InHeader, arguments: impl Into<ArgumentBytes>, payload: Bytes) -> Self {
+        Self { header, arguments: arguments.into(), payload }
     }
 
     /// A request out of a whole message; a WRITE's payload is copied. `None` if it is no request at all.
@@ -41,9 +45,9 @@ impl Request {
         if header.opcode == Opcode::Write as u32 && rest.len() > fixed {
             let (arguments, payload) = rest.split_at(fixed);
             let payload = syncline_device::AlignedBuf::copy_from(payload).into_bytes().slice(..payload.len());
-            return Some(Self::with_payload(header, arguments.to_vec(), payload));
+            return Some(Self::with_payload(header, arguments, payload));
         }
-        Some(Self::new(header, rest.to_vec()))
+        Some(Self::new(header, rest))
     }
 
     /// What it asks for, if that is known.

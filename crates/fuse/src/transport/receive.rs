@@ -8,7 +8,7 @@
 
 use super::connection::Connection;
 use crate::abi::{IN_HEADER_BYTES, InHeader, Opcode, WRITE_PAYLOAD_OFFSET};
-use crate::request::Request;
+use crate::request::{ArgumentBytes, Request};
 use bytes::Bytes;
 use std::io::{self, IoSliceMut};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
@@ -23,6 +23,7 @@ pub struct Receiver {
 
 /// What came of a look for a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Received {
     /// A request.
     Request(Request),
@@ -70,11 +71,11 @@ impl Receiver {
             return None;
         }
         if header.opcode == Opcode::Write as u32 && len >= WRITE_PAYLOAD_OFFSET {
-            let arguments = self.head[IN_HEADER_BYTES..].to_vec();
+            let arguments = ArgumentBytes::from_slice(&self.head[IN_HEADER_BYTES..]);
             let payload = self.take_payload(len - WRITE_PAYLOAD_OFFSET);
             return Some(Request::with_payload(header, arguments, payload));
         }
-        let mut arguments = Vec::with_capacity(len - IN_HEADER_BYTES);
+        let mut arguments = ArgumentBytes::with_capacity(len - IN_HEADER_BYTES);
         let head_end = len.min(WRITE_PAYLOAD_OFFSET);
         arguments.extend_from_slice(&self.head[IN_HEADER_BYTES..head_end]);
         self.copy_payload(len - head_end, &mut arguments);
@@ -82,7 +83,7 @@ impl Receiver {
     }
 
     /// Appends the `len` bytes after the head.
-    fn copy_payload(&self, len: usize, into: &mut Vec<u8>) {
+    fn copy_payload(&self, len: usize, into: &mut ArgumentBytes) {
         let expected = len.min(self.payload.len());
         into.extend_from_slice(&self.payload[..expected]);
         into.extend_from_slice(&self.overflow[..len - expected]);

@@ -6,7 +6,7 @@ use crate::abi::{
     WRITE_PAYLOAD_OFFSET,
 };
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::{ArgumentBytes, Request};
 use io_uring::{opcode, squeue, types};
 use std::io;
 use std::os::fd::RawFd;
@@ -87,9 +87,11 @@ impl Entry {
             let mut data = AlignedBuf::for_read(payload.len());
             data[..payload.len()].copy_from_slice(payload);
             let data = data.into_bytes().slice(..payload.len());
-            return Some(Request::with_payload(header, argument.to_vec(), data));
+            return Some(Request::with_payload(header, argument, data));
         }
-        Some(Request::new(header, [argument, payload].concat()))
+        let mut arguments = ArgumentBytes::from_slice(argument);
+        arguments.extend_from_slice(payload);
+        Some(Request::new(header, arguments))
     }
 
     /// Puts an answer to the request that came in place; gives the command that sends it.
