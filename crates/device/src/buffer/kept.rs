@@ -83,7 +83,11 @@ pub(super) fn take(len_bytes: usize) -> Option<NonNull<u8>> {
             common.bytes -= len_bytes;
             return Some(start);
         }
-        common.empty[class].pop()
+        let start = common.empty[class].pop()?;
+        drop(common);
+        // SAFETY: it is nobody else's, and so long. All pages at once, if the kernel knows that.
+        unsafe { libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_POPULATE_WRITE) };
+        Some(start)
     })
 }
 
@@ -197,9 +201,14 @@ unsafe fn unmap(start: NonNull<u8>, len_bytes: usize) {
 /// As for [`give_back`].
 unsafe fn free(start: NonNull<u8>, len_bytes: usize) {
     if let Some(class) = cut_class_of(len_bytes) {
-        // The pages go; the address stays with its chunk, which a hole would cut in two mappings, of which the kernel allows so many.
-        // SAFETY: nobody uses it any more.
-        unsafe { libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_DONTNEED) };
+        let chunk = start.as_ptr().map_addr(|addr| addr & !(CHUNK_BYTES - 1));
+        // The pages go; the address stays with its chunk, which a hole would cut in two mappings, of which the kernel allows so many. The
+        // chunk is no huge page from now on: otherwise the kernel might make it one again, with the pages that went.
+        // SAFETY: nobody uses the piece any more, and to the rest of the chunk nothing happens.
+        unsafe {
+            libc::madvise(chunk.cast(), CHUNK_BYTES, libc::MADV_NOHUGEPAGE);
+            libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_DONTNEED);
+        }
         COMMON.lock().empty[class].push(start);
     } else if len_bytes >= MAPPED_BYTES_MIN {
         // SAFETY: a whole mapping of `allocate`, to which nothing refers any more.

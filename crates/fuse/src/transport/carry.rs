@@ -28,9 +28,14 @@ pub struct Load {
 }
 
 impl Load {
+    /// True when another request may be taken on.
+    pub fn has_room(&self) -> bool {
+        self.requests.get() < REQUESTS_MAX && self.bytes.get() < BYTES_MAX
+    }
+
     /// Waits until another request may be taken on.
     pub async fn room(&self) {
-        self.until(|load| load.requests.get() < REQUESTS_MAX && load.bytes.get() < BYTES_MAX).await;
+        self.until(Self::has_room).await;
     }
 
     /// Requests under way. One that is being answered counts.

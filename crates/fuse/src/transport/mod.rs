@@ -7,13 +7,13 @@ mod connection;
 mod halt;
 mod receive;
 mod uring;
+mod watch;
 
 use crate::abi::flags::init;
 use crate::error::MountError;
 use crate::options::MountOptions;
 use crate::serve::Serve;
 use crate::session::Session;
-use classic::Watch;
 use connection::Connection;
 use halt::Halt;
 use std::io;
@@ -22,6 +22,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use syncline_device::{Worker, WorkerOptions, allowed_cpus, pin_to_cpu};
 use uring::{Queues, Share};
+use watch::Watch;
 
 pub use connection::handshake;
 
@@ -53,10 +54,11 @@ impl ReadyWorkers {
         let connections = clones.collect::<io::Result<Vec<_>>>().map_err(MountError::workers)?;
         let halt = Halt::default();
         let mut threads = Vec::with_capacity(count);
-        for (index, connection) in std::iter::once(first).chain(connections).enumerate() {
+        let ends = std::iter::once(first).chain(connections).zip(Watch::of_workers());
+        for (index, (connection, watch)) in ends.enumerate() {
             let way = match over_io_uring {
                 true => Way::Uring { shares: std::mem::take(&mut shares[index]), reads_device: index == 0 },
-                false => Way::Classic { watch: Watch::of_worker(index) },
+                false => Way::Classic { watch },
             };
             let cpu = options.pin_workers.then_some(cpus[index]);
             let seat = Seat { connection, session: session.clone(), cpu, way, halt: halt.clone() };

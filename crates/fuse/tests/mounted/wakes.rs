@@ -24,6 +24,6 @@ fn a_request_wakes_few_of_many_workers() {
     (0..FILES).for_each(|number| make(number.to_string()));
     let each = (sleeps() - before) as f64 / (FILES * REQUESTS_EACH) as f64;
     println!("{each} threads woken for each request");
-    assert!(each < 5.0, "{each} threads woken for each request");
+    assert!(each < 7.0, "{each} threads woken for each request");
     mount.unmount();
 }

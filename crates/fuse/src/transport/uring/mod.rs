@@ -9,9 +9,10 @@ mod memory;
 mod shares;
 
 use super::carry::{Load, carry_out};
-use super::classic::{self, Watch};
+use super::classic;
 use super::connection::Connection;
 use super::halt::Halt;
+use super::watch::Watch;
 use crate::error::MountError;
 use crate::reply::Reply;
 use crate::serve::Serve;
@@ -88,8 +89,8 @@ impl<F: Serve> Queues<F> {
         let device = async {
             match reads_device {
                 true => {
-                    let watch = Watch::Always;
-                    classic::receive_all(&self.connection, &self.session, &self.load, watch).await
+                    let watch = Watch::alone();
+                    classic::receive_all(&self.connection, &self.session, &self.load, &watch).await
                 }
                 false => Ok(()),
             }
