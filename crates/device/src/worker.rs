@@ -279,6 +279,16 @@ pub struct Readiness {
     mailbox: Arc<Mailbox>,
 }
 
+impl Readiness {
+    /// Ends the wait, and waits until it has: one in turn takes no wake-up from others any more.
+    pub async fn give_up(mut self) {
+        if !self.receiver.is_settled() {
+            self.mailbox.post_cancel(self.id);
+        }
+        (&mut self.receiver).await;
+    }
+}
+
 impl Future for Readiness {
     type Output = io::Result<u32>;
 

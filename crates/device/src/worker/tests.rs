@@ -173,6 +173,24 @@ fn a_descriptor_that_becomes_readable_is_noticed() {
     }
 }
 
+/// Of those who wait in turn each arrival wakes one; it must be one who still waits.
+#[test]
+fn a_wait_that_was_given_up_takes_no_wake_up() {
+    for worker in workers() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        worker.run(async {
+            let fd = reader.as_raw_fd();
+            let first = Worker::current().readable_in_turn(fd);
+            let second = Worker::current().readable_in_turn(fd);
+            // Both have been submitted.
+            Worker::current().sleep(Duration::from_millis(1)).await;
+            first.give_up().await;
+            writer.write_all(b"x").unwrap();
+            assert!(second.await.unwrap() & libc::POLLIN as u32 != 0);
+        });
+    }
+}
+
 #[test]
 fn other_threads_wake_it_and_hand_it_tasks() {
     for worker in workers() {

@@ -39,11 +39,16 @@ impl Watch {
             return worker.readable(connection).await.map(drop);
         }
         let told = self.next.listen();
-        let told = async {
+        let mut readable = worker.readable_in_turn(connection);
+        let is_told = async {
             told.await;
-            Ok(())
+            Ok(true)
         };
-        or(async { worker.readable_in_turn(connection).await.map(drop) }, told).await
+        if or(async { (&mut readable).await.map(|_| false) }, is_told).await? {
+            // It would take a wake-up meant for another, should this worker be full before the wait has ended.
+            readable.give_up().await;
+        }
+        Ok(())
     }
 
     /// Has another worker look in the place of this one, which has no room.
@@ -55,8 +60,10 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_lite::future::poll_once;
     use std::io::Write;
     use std::os::fd::AsRawFd;
+    use std::pin::pin;
     use std::sync::mpsc;
     use std::time::Duration;
     use syncline_device::WorkerOptions;
@@ -67,9 +74,13 @@ mod tests {
         let thread = std::thread::spawn(move || {
             let worker = Worker::new(WorkerOptions::default()).unwrap();
             worker.run(async {
-                let readable = watch.readable(fd);
+                let mut readable = pin!(watch.readable(fd));
+                let at_once = poll_once(&mut readable).await;
                 begins.send(()).unwrap();
-                readable.await.unwrap();
+                match at_once {
+                    Some(ready) => ready.unwrap(),
+                    None => readable.await.unwrap(),
+                }
             });
             ended.send(()).unwrap();
         });
