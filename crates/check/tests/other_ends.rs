@@ -51,10 +51,17 @@ fn first_copy(slot: usize) -> u64 {
     Geometry::superblock_copies_for(SMALL / 4096, slot)[0]
 }
 
-/// A device on which nothing is written any more once a first copy says that the filesystem has the small size.
-struct Cut(Arc<MemoryDevice>);
+/// What becomes of a write.
+enum Fate {
+    Written,
+    Lost,
+    Failed,
+}
 
-impl Device for Cut {
+/// A device of which the second part decides what becomes of a write at an offset.
+struct Fated<F>(Arc<MemoryDevice>, F);
+
+impl<F: Fn(&Arc<MemoryDevice>, u64) -> Fate + Send + Sync + 'static> Device for Fated<F> {
     fn size_bytes(&self) -> u64 {
         self.0.size_bytes()
     }
@@ -62,9 +69,10 @@ impl Device for Cut {
         self.0.read(offset, buf, done);
     }
     fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: Completion<()>) {
-        match newest(&self.0).1 {
-            SMALL => done(Ok(())),
-            _ => self.0.write(offset, bufs, done),
+        match self.1(&self.0, offset) {
+            Fate::Written => self.0.write(offset, bufs, done),
+            Fate::Lost => done(Ok(())),
+            Fate::Failed => done(Err(DeviceError::Abandoned { operation: Operation::Write })),
         }
     }
     fn flush(&self, done: Completion<()>) {
@@ -75,13 +83,23 @@ impl Device for Cut {
     }
 }
 
+/// Nothing is written any more once a first copy says that the filesystem has the small size.
+fn cut_off(device: &Arc<MemoryDevice>, _: u64) -> Fate {
+    if newest(device).1 == SMALL { Fate::Lost } else { Fate::Written }
+}
+
+/// Nothing can be written to the end.
+fn stiff_end(_: &Arc<MemoryDevice>, offset: u64) -> Fate {
+    if offset >= LARGE - TAIL { Fate::Failed } else { Fate::Written }
+}
+
 /// The power fails between the two superblocks of a shrink; the mount after it makes zeros of what lies behind the end, since without
 /// the first copies it would count.
 #[test]
 fn nothing_is_left_behind_the_end_of_a_shrink_that_was_cut_off() {
     let device = made(LARGE);
     let fewer = SMALL / 4096;
-    let cut = Arc::new(Cut(device.clone()));
+    let cut = Arc::new(Fated(device.clone(), cut_off));
     let (store, _) = block_on(Store::open_to_shrink(cut, StoreOptions::default(), spawn(), fewer)).unwrap();
     block_on(store.shrink(fewer)).unwrap();
     drop(store);
@@ -104,30 +122,6 @@ fn a_rotten_first_copy_does_not_bring_back_what_was_copied_over() {
     assert_eq!(newest(&device), before, "its second copy is whole");
 }
 
-/// A device that writes nothing to its end.
-struct StiffEnd(Arc<MemoryDevice>);
-
-impl Device for StiffEnd {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        self.0.read(offset, buf, done);
-    }
-    fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: Completion<()>) {
-        match offset >= LARGE - TAIL {
-            true => done(Err(DeviceError::Abandoned { operation: Operation::Write })),
-            false => self.0.write(offset, bufs, done),
-        }
-    }
-    fn flush(&self, done: Completion<()>) {
-        self.0.flush(done);
-    }
-    fn discard(&self, _: u64, _: u64, done: Completion<()>) {
-        done(Ok(()));
-    }
-}
-
 /// The next superblocks are newer than that one, so that it does not count either when a first copy rots.
 #[test]
 fn what_can_not_be_made_zeros_does_not_come_back_later() {
@@ -141,7 +135,7 @@ fn what_can_not_be_made_zeros_does_not_come_back_later() {
     let device = copied_over(older);
     put_at(&device, 0, image);
     for _ in 0..2 {
-        let stiff = Arc::new(StiffEnd(device.clone()));
+        let stiff = Arc::new(Fated(device.clone(), stiff_end));
         let (store, _) = block_on(Store::open(stiff, StoreOptions::default(), spawn())).unwrap();
         block_on(store.close()).unwrap();
         let after = newest(&device);
