@@ -12,7 +12,7 @@ fn rig(mib: u64, node_bytes: u32) -> (Arc<dyn Spawn>, Arc<MemoryDevice>, Arc<Fil
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
     let memory = MemoryDevice::new(mib << 20);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-    let options = FormatOptions { node_bytes, ..FormatOptions::default() };
+    let options = FormatOptions { node_bytes, hash_seed: [2; 16], ..FormatOptions::default() };
     block_on(format(memory.clone(), options, root, spawn.clone())).unwrap();
     let fs = open(memory.clone(), &spawn).unwrap();
     (spawn, memory, fs)

@@ -22,10 +22,12 @@ struct Life {
     made: usize,
 }
 
-fn image(node_bytes: u32) -> Arc<MemoryDevice> {
+/// `names` decides where in the tree each name lies.
+fn image(node_bytes: u32, names: u8) -> Arc<MemoryDevice> {
     let memory = MemoryDevice::new(16 << 20);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-    let options = FormatOptions { node_bytes, epoch: Some([3; 16]), ..FormatOptions::default() };
+    let hash_seed = [names; 16];
+    let options = FormatOptions { node_bytes, hash_seed, epoch: Some([3; 16]), ..FormatOptions::default() };
     let simulation = Simulation::new(0);
     simulation.run(format(memory.clone(), options, root, simulation.spawner())).unwrap().unwrap();
     memory
@@ -51,8 +53,8 @@ fn open(
 }
 
 impl Life {
-    fn begin(node_bytes: u32, canary: Option<Canary>) -> Self {
-        let memory = image(node_bytes);
+    fn begin(node_bytes: u32, names: u8, canary: Option<Canary>) -> Self {
+        let memory = image(node_bytes, names);
         let (simulation, fs) = open(&memory, 1, canary).unwrap();
         Self { simulation, memory, fs, files: Vec::new(), made: 0 }
     }
@@ -143,8 +145,8 @@ impl Life {
 }
 
 /// Fills the image with files of one block, and again and again removes some and fills the holes with longer files first.
-fn live(node_bytes: u32, canary: Option<Canary>) -> Result<(), String> {
-    let mut life = Life::begin(node_bytes, canary);
+fn live(node_bytes: u32, names: u8, canary: Option<Canary>) -> Result<(), String> {
+    let mut life = Life::begin(node_bytes, names, canary);
     while life.make(1) {}
     assert!(life.files.len() > 2500, "{} files", life.files.len());
     for (round, nth) in [2, 3, 2, 3].into_iter().enumerate() {
@@ -176,20 +178,22 @@ fn live(node_bytes: u32, canary: Option<Canary>) -> Result<(), String> {
 
 #[test]
 fn a_full_filesystem_in_small_pieces_goes_on_and_opens_again() {
-    for node_bytes in [4096, 16384, 65536] {
-        assert_eq!(live(node_bytes, None), Ok(()), "nodes of {node_bytes} bytes");
+    for (node_bytes, names) in
+        [4096, 16384, 65536].into_iter().flat_map(|bytes| (0..6).map(move |n| (bytes, n)))
+    {
+        assert_eq!(live(node_bytes, names, None), Ok(()), "nodes of {node_bytes} bytes, names {names}");
     }
 }
 
 #[test]
 fn without_room_that_lies_together_it_would_not() {
-    assert!(live(16384, Some(Canary::ScatteredRoom)).is_err());
+    assert!(live(16384, 0, Some(Canary::ScatteredRoom)).is_err());
 }
 
 /// Many large attributes at once, each admitted while there is room for one.
 #[test]
 fn what_is_admitted_at_once_has_room_together() {
-    let mut life = Life::begin(16384, None);
+    let mut life = Life::begin(16384, 0, None);
     while life.make(1) {}
     let files: Vec<Ino> = life.files.iter().map(|(ino, ..)| *ino).take(300).collect();
     for (_, name, ..) in life.files.split_off(life.files.len() - 400) {

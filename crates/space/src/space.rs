@@ -2,6 +2,7 @@
 
 use crate::bits::{blocks_of, clip, push_bits, sorted_and_joined};
 use crate::discard::Discards;
+use crate::frames::Frames;
 use crate::frozen::{FrozenMap, InFlight};
 use crate::kept::KeptMap;
 use crate::live::LiveMap;
@@ -438,6 +439,11 @@ impl Space {
             state.end_quarantine();
         }
         Free { blocks: state.free_blocks(), whole: state.live.whole() }
+    }
+
+    /// Blocks of a frame.
+    pub fn frame_blocks(&self) -> u64 {
+        Frames::of(self.geometry()).blocks()
     }
 
     /// How much space there is.

@@ -98,7 +98,11 @@ impl Store {
         // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
         let reservation = self.set_aside(blocks);
         // What was promised just now, with its names, counts as gone already.
-        self.room().and(of_reserve).holds(0).then_some(reservation)
+        let fits = match of_reserve {
+            0 => self.room().holds_growth(),
+            _ => self.room().and(of_reserve).holds(0),
+        };
+        fits.then_some(reservation)
     }
 
     fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {

@@ -15,6 +15,9 @@ pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
 /// Blocks of data to one of items, log and checksums.
 const DATA_PER_METADATA: u64 = 16;
 
+/// Frames that new data does not break, beside a log segment: for a tree that grows by two nodes, and for their copies in a checkpoint.
+const FRAMES_FOR_GROWTH: u64 = 4;
+
 /// Blocks that must be left beside what anybody gets.
 const LITTLE: u64 = 4;
 
@@ -26,6 +29,12 @@ pub(crate) struct Room {
     whole: i64,
     /// Blocks of data that are promised; these and their names are taken off already.
     promised: u64,
+    /// Free blocks in frames that are not whole. Data that finds no more of them breaks a frame.
+    apart: u64,
+    /// Blocks of a frame.
+    frame: u64,
+    /// Blocks in whole frames that data leaves to others when it breaks one.
+    left: u64,
 }
 
 impl Room {
@@ -50,8 +59,29 @@ impl Room {
 
     /// True when there is room for so many blocks of data and their names.
     pub(crate) fn holds(self, blocks: u64) -> bool {
-        let names = (self.promised + blocks) / DATA_PER_METADATA - self.promised / DATA_PER_METADATA;
-        self.blocks >= (blocks + names + LITTLE) as i64 && self.whole >= (names + LITTLE) as i64
+        let promised = self.promised + blocks;
+        let names = promised / DATA_PER_METADATA - self.promised / DATA_PER_METADATA;
+        let broken = self.broken_by(promised) - self.broken_by(self.promised);
+        let whole = broken + names + LITTLE + if blocks > 0 { self.left_beside(promised) } else { 0 };
+        self.blocks >= (blocks + names + LITTLE) as i64 && self.whole >= whole as i64
+    }
+
+    /// True when there is room for the data that is promised, and some of it adds to the filesystem.
+    pub(crate) fn holds_growth(self) -> bool {
+        self.holds(0) && self.whole >= (LITTLE + self.left_beside(self.promised)) as i64
+    }
+
+    /// Blocks of the frames that so many blocks of data break.
+    fn broken_by(self, data: u64) -> u64 {
+        data.saturating_sub(self.apart).next_multiple_of(self.frame)
+    }
+
+    /// Blocks in whole frames that so many blocks of data leave to others, if they break one.
+    ///
+    /// The blocks of small files come free one by one, and make no frame whole. If data could break the last frame that is not set
+    /// aside, the next node that splits would end all growth, however much is free.
+    fn left_beside(self, data: u64) -> u64 {
+        if self.broken_by(data) > 0 { self.left } else { 0 }
     }
 }
 
@@ -67,11 +97,16 @@ impl Store {
         let free = self.free_beside_whole(reserve);
         let data = self.reserved.load(Ordering::Acquire);
         let names = data / DATA_PER_METADATA;
-        Room {
+        let frame = self.space.frame_blocks();
+        let room = Room {
             blocks: free.blocks as i64 - (data + names + reserve) as i64,
             whole: free.whole as i64 - (self.whole_blocks(reserve) + names) as i64,
             promised: data,
-        }
+            apart: free.blocks - free.whole,
+            frame,
+            left: self.whole_blocks(FRAMES_FOR_GROWTH * frame + self.segment_blocks()),
+        };
+        Room { whole: room.whole - room.broken_by(data) as i64, ..room }
     }
 
     /// What is free, while `reserve` of it is kept in whole frames as far as it has to be.
@@ -239,11 +274,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn data_that_finds_no_place_apart_breaks_a_frame() {
+        let room = |whole| Room { blocks: 100, whole, promised: 2, apart: 5, frame: 16, left: 64 };
+        assert!(room(4).holds(3));
+        let least = 16 + 4 + 64;
+        assert!(!room(least - 1).holds(4));
+        assert!(room(least).holds(4) && !room(least).holds(20));
+    }
+
+    #[test]
     fn the_blocks_that_fit_are_the_most_that_fit() {
         for blocks in -10..3000 {
             for whole in [-1, 0, 3, 4, 5, 20, 21, blocks / 17, blocks] {
-                for promised in [0, 1, 15, 16, 1000] {
-                    let room = Room { blocks, whole, promised };
+                for (promised, apart) in [(0, 0), (1, 0), (15, 100), (16, 20), (1000, 999), (1000, 3000)] {
+                    let room = Room { blocks, whole, promised, apart, frame: 16, left: 70 };
                     let most = room.data_blocks();
                     assert!(most == 0 || room.holds(most), "{room:?}: {most}");
                     assert!(!room.holds(most + 1), "{room:?}: {most}");
