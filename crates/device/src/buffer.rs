@@ -1,6 +1,7 @@
 //! Memory that a device can read into and write from directly.
 
 mod kept;
+mod room;
 
 use crate::BLOCK_BYTES;
 use bytes::Bytes;
@@ -8,12 +9,16 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+pub use room::Room;
+
 /// Bytes at an address that is a multiple of 4096, a multiple of 4096 long: what direct I/O asks for.
 ///
 /// Dropping one keeps its memory for the next of the same size, if that is a common one.
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len_bytes: usize,
+    /// Whose memory it is, if it is not its own. (Boxed, since hardly any buffer has one.)
+    lender: Option<Box<room::Lender>>,
 }
 
 // SAFETY: an AlignedBuf owns its memory alone, exactly as a Vec<u8> does.
@@ -66,18 +71,22 @@ impl AlignedBuf {
         let len_bytes =
             len_bytes.checked_next_multiple_of(BLOCK_BYTES).expect("a buffer length fits in memory");
         if len_bytes == 0 {
-            return (Self { start: dangling(), len_bytes }, false);
+            return (Self::own(dangling(), len_bytes), false);
         }
         if let Some(start) = kept::take(len_bytes) {
-            return (Self { start, len_bytes }, true);
+            return (Self::own(start, len_bytes), true);
         }
-        (Self { start: kept::allocate(len_bytes), len_bytes }, false)
+        (Self::own(kept::allocate(len_bytes), len_bytes), false)
+    }
+
+    fn own(start: NonNull<u8>, len_bytes: usize) -> Self {
+        Self { start, len_bytes, lender: None }
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len_bytes == 0 {
+        if self.len_bytes == 0 || self.lender.is_some() {
             return;
         }
         // SAFETY: the memory came from `kept` with this very length, and nobody else owns it.

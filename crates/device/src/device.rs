@@ -1,6 +1,6 @@
 //! The device trait: completion-driven, object-safe, small.
 
-use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Operation, oneshot};
+use crate::{AlignedBuf, BLOCK_BYTES, DeviceError, Operation, Room, oneshot};
 use bytes::Bytes;
 use std::future::Future;
 use std::pin::Pin;
@@ -94,12 +94,18 @@ pub enum Claim {
 pub trait DeviceExt: Device {
     /// Reads `len_bytes` at `offset`.
     fn read_at(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
+        self.read_into(offset, len_bytes, None)
+    }
+
+    /// The same into `room`, if there is one of this length.
+    fn read_into(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> DeviceFuture<AlignedBuf> {
         let (future, done) = operation(Operation::Read);
         if !(len_bytes as u64).is_multiple_of(BLOCK_BYTES as u64) || len_bytes as u64 > self.size_bytes() {
             // Refused before any memory is set aside: the length may come from a damaged image.
             done(Err(DeviceError::out_of_range(Operation::Read, offset, len_bytes as u64)));
         } else {
-            self.read(offset, AlignedBuf::for_read(len_bytes), done);
+            let room = room.filter(|room| room.len() == len_bytes);
+            self.read(offset, room.map_or_else(|| AlignedBuf::for_read(len_bytes), Room::into_buf), done);
         }
         future
     }

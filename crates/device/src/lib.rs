@@ -31,7 +31,7 @@ mod tracker;
 mod worker;
 
 pub use async_executor::Task;
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, Room};
 pub use device::{Claim, Completion, Device, DeviceExt, DeviceFuture};
 pub use error::{DeviceError, Operation};
 pub use file::{FileDevice, Holder, OpenOptions, Use};

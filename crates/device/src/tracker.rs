@@ -20,7 +20,7 @@ pub use counters::TrackerCounters;
 pub use write::{WriteHandle, WriteHook};
 
 use crate::oneshot::{self, Receiver, Sender};
-use crate::{AlignedBuf, Device, DeviceError, DeviceExt, DeviceFuture, Operation};
+use crate::{AlignedBuf, Device, DeviceError, DeviceExt, DeviceFuture, Operation, Room};
 use bytes::Bytes;
 use counters::Counters;
 use ledger::{Fate, Ledger};
@@ -171,9 +171,14 @@ impl FlushTracker {
 
     /// Starts a read; it is only counted here.
     pub fn read(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
+        self.read_into(offset, len_bytes, None)
+    }
+
+    /// The same into `room`, if there is one of this length.
+    pub fn read_into(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> DeviceFuture<AlignedBuf> {
         self.shared.counters.reads.add(1);
         self.shared.counters.read_bytes.add(len_bytes as u64);
-        self.shared.device.read_at(offset, len_bytes)
+        self.shared.device.read_into(offset, len_bytes, room)
     }
 
     /// Ticket of the newest completed write.

@@ -97,6 +97,23 @@ impl Reply {
         slices
     }
 
+    /// True when the message without its header lies in one piece, or in several one after the other, at `start`.
+    pub fn lies_at(&self, start: *const u8) -> bool {
+        let mut end = start.addr();
+        self.fixed.is_empty()
+            && !self.data.is_empty()
+            && self.data.iter().all(|piece| {
+                let follows = piece.as_ptr().addr() == end;
+                end += piece.len();
+                follows
+            })
+    }
+
+    /// Copies its data to memory of its own.
+    pub fn own_data(&mut self) {
+        self.data = vec![Bytes::from(self.data.concat())];
+    }
+
     /// Copies the message without its header to the beginning of `room`, and gives its length; `None` if it is too long.
     pub fn copy_body(&self, room: &mut [u8]) -> Option<usize> {
         let mut copied = 0;

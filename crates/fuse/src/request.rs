@@ -3,6 +3,8 @@
 use crate::abi::{InHeader, Opcode};
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use syncline_device::Room;
 use syncline_fs::types::{Caller, Ino};
 use zerocopy::FromBytes;
 
@@ -21,17 +23,30 @@ pub struct Request {
     arguments: ArgumentBytes,
     /// Data of a WRITE: in memory of its own, at an address that is a multiple of 4096.
     payload: Bytes,
+    /// Where the answer's data may be put, of a READ that came with such memory.
+    room: RefCell<Option<Room>>,
 }
 
 impl Request {
     /// A request whose bytes lie in one piece: every one but WRITE.
     pub fn new(header: InHeader, arguments: impl Into<ArgumentBytes>) -> Self {
-        Self { header, arguments: arguments.into(), payload: Bytes::new() }
+        Self::with_payload(header, arguments, Bytes::new())
     }
 
     /// A WRITE: the arguments end where the payload begins.
     pub fn with_payload(header: InHeader, arguments: impl Into<ArgumentBytes>, payload: Bytes) -> Self {
-        Self { header, arguments: arguments.into(), payload }
+        Self { header, arguments: arguments.into(), payload, room: RefCell::default() }
+    }
+
+    /// The same with memory of the transport, for data of the answer.
+    pub fn with_room(self, room: Room) -> Self {
+        self.room.replace(Some(room));
+        self
+    }
+
+    /// That memory, if there is some.
+    pub fn take_room(&self) -> Option<Room> {
+        self.room.take()
     }
 
     /// A request out of a whole message; a WRITE's payload is copied. `None` if it is no request at all.

@@ -4,6 +4,7 @@ use crate::newest::{Newest, take_live};
 use crate::{Canary, Store, StoreError};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
+use syncline_device::Room;
 use syncline_format::{BLOCK_BYTES, BlockRun, Crc, FormatError, Key, block_checksums};
 use syncline_space::Pin;
 
@@ -84,13 +85,23 @@ impl Store {
     ///
     /// Blocks whose write is not known to be durable are served from the memory that the write pins.
     pub async fn read_data(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+        self.read_data_into(run, checksums, None).await
+    }
+
+    /// The same; if the device is read, into `room`, if there is one of this length.
+    pub async fn read_data_into(
+        &self,
+        run: BlockRun,
+        checksums: &[Crc],
+        room: Option<Room>,
+    ) -> Result<Bytes, StoreError> {
         if let Some(bytes) = self.inflight.get(run) {
             return Ok(bytes);
         }
         if self.inflight.touches(run) {
             return self.read_pieces(run, checksums).await;
         }
-        self.read_device(run, checksums).await
+        self.read_device(run, checksums, room).await
     }
 
     /// Reads a run of which some blocks are in memory and some are not, block by block.
@@ -100,14 +111,19 @@ impl Store {
             let piece = BlockRun::new(block, 1);
             match self.inflight.get(piece) {
                 Some(bytes) => whole.extend_from_slice(&bytes),
-                None => whole.extend_from_slice(&self.read_device(piece, &[*checksum]).await?),
+                None => whole.extend_from_slice(&self.read_device(piece, &[*checksum], None).await?),
             }
         }
         Ok(whole.into())
     }
 
-    async fn read_device(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
-        let buffer = self.tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
+    async fn read_device(
+        &self,
+        run: BlockRun,
+        checksums: &[Crc],
+        room: Option<Room>,
+    ) -> Result<Bytes, StoreError> {
+        let buffer = self.tracker.read_into(run.offset_bytes(), run.len_bytes() as usize, room).await?;
         let bytes = buffer.into_bytes();
         self.counters.data_bytes_read.fetch_add(run.len_bytes(), Ordering::Relaxed);
         if self.breaks(Canary::UncheckedReads) {

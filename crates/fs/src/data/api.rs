@@ -8,14 +8,27 @@ use crate::inode::Inode;
 use crate::types::{FileType, Ino};
 use bytes::Bytes;
 use std::sync::Arc;
+use syncline_device::Room;
 use syncline_format::items::inode::compression_of;
 
 impl Filesystem {
     /// At most `len` bytes from `offset`, in pieces; short at the end of the file.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<Bytes>, FsError> {
+        self.read_into(ino, offset, len, None).await
+    }
+
+    /// The same. What is read from the device in order, from a multiple of 4096 on, lies in `room` then, as far as that reaches: at the
+    /// same distance from its beginning as from `offset`.
+    pub async fn read_into(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        room: Option<Room>,
+    ) -> Result<Vec<Bytes>, FsError> {
         let inode = self.regular(ino).await?;
         self.ease_access().await;
-        let pieces = read::read(self, &inode, offset, len).await?;
+        let pieces = read::read(self, &inode, offset, len, room).await?;
         self.touch_access(&inode);
         Ok(pieces)
     }

@@ -7,6 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::sync::Arc;
+use syncline_device::Room;
 use syncline_format::items::extent::{Extent, Packed};
 use syncline_format::{BlockRun, Crc};
 
@@ -37,6 +38,7 @@ pub(crate) async fn read(
     inode: &Arc<Inode>,
     offset: u64,
     len: usize,
+    mut room: Option<Room>,
 ) -> Result<Vec<Bytes>, FsError> {
     let _lease = inode.lease.read().await;
     // Before the addresses are looked up, so that none of them is reused before it is read (rule R2).
@@ -55,11 +57,15 @@ pub(crate) async fn read(
     };
     fs.store.give_way();
     let mut pieces = Vec::with_capacity(segments.len());
+    // Bytes from memory would have to be copied between others.
+    if !matches!(segments[..], [Segment::Disk { skip: 0, .. }]) {
+        room = None;
+    }
     for segment in segments {
         match segment {
             Segment::Memory(bytes) => pieces.push(bytes),
             Segment::Disk { first, end, skip, len } => {
-                let blocks = read_blocks(fs, inode, first, end).await?;
+                let blocks = read_blocks(fs, inode, first, end, room.take()).await?;
                 cut(blocks, skip, len, &mut pieces);
             }
         }
@@ -154,29 +160,47 @@ enum Part {
 }
 
 impl Part {
-    async fn read(&self, fs: &Filesystem, inode: &Inode) -> Result<Bytes, FsError> {
+    /// Blocks of the file.
+    fn blocks(&self) -> u64 {
+        match self {
+            Part::Hole { blocks } => *blocks,
+            Part::Run { run, .. } => run.blocks,
+            Part::Packed { extent, .. } => extent.blocks(),
+        }
+    }
+
+    async fn read(&self, fs: &Filesystem, inode: &Inode, room: Option<Room>) -> Result<Bytes, FsError> {
         match self {
             Part::Hole { .. } => Ok(Bytes::new()),
-            Part::Run { run, checksums } => Ok(fs.store.read_data(*run, checksums).await?),
+            Part::Run { run, checksums } => Ok(fs.store.read_data_into(*run, checksums, room).await?),
             Part::Packed { extent, packed } => units::read(fs, inode, extent, packed).await,
         }
     }
 }
 
-/// The whole blocks `first..end` of the file on the device, in pieces.
-async fn read_blocks(fs: &Filesystem, inode: &Inode, first: u64, end: u64) -> Result<Vec<Bytes>, FsError> {
+/// The whole blocks `first..end` of the file on the device, in pieces; those that are read as they are, in `room`.
+async fn read_blocks(
+    fs: &Filesystem,
+    inode: &Inode,
+    first: u64,
+    end: u64,
+    mut room: Option<Room>,
+) -> Result<Vec<Bytes>, FsError> {
+    let mut next = |blocks: u64| room.as_mut().and_then(|room| room.take((blocks * BLOCK) as usize));
     let extents = lookup::all(&fs.store, inode.ino, first, end).await?;
     if let [extent] = &extents[..]
         && let Some((run, checksums)) = extent.whole(first, end)
     {
-        return Ok(vec![fs.store.read_data(run, checksums).await?]);
+        return Ok(vec![fs.store.read_data_into(run, checksums, next(run.blocks)).await?]);
     }
     let parts = parts(&extents, first, end);
     if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {
-        return Ok(vec![part.read(fs, inode).await?]);
+        return Ok(vec![part.read(fs, inode, next(part.blocks())).await?]);
     }
-    let not_holes = parts.iter().filter(|part| !matches!(part, Part::Hole { .. }));
-    let reads: Vec<_> = not_holes.map(|part| part.read(fs, inode)).collect();
+    // Each part has its place in the room, also one that is not read into it.
+    let places = parts.iter().map(|part| (part, next(part.blocks())));
+    let not_holes = places.filter(|(part, _)| !matches!(part, Part::Hole { .. }));
+    let reads: Vec<_> = not_holes.map(|(part, room)| part.read(fs, inode, room)).collect();
     let mut read = join_all(reads, READS_IN_FLIGHT).await.into_iter();
     let mut pieces = Vec::new();
     for part in &parts {

@@ -206,7 +206,7 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
     }
-    let pieces = session.fs().read(ino, input.offset, len as usize).await?;
+    let pieces = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
     if cached {
         session.page_cache().holes.note(ino, input.offset, &pieces);
     }

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use syncline_device::AlignedBuf;
 
 #[test]
 fn files_hold_what_is_written() {
@@ -38,6 +39,59 @@ fn files_hold_what_is_written() {
         assert!(mount.requests("Write") >= 5);
         mount.unmount();
     }
+}
+
+/// Long reads find what was written, however it lies: in one piece, in many, compressed, in holes, not yet written back.
+#[test]
+fn long_reads_are_right_wherever_the_data_lies() {
+    const BLOCK: usize = 4096;
+    const LEN: usize = (3 << 20) + 777;
+    let Some(mount) = TestMount::or_skip() else { return };
+    let path = mount.path().join("file");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut expected = pattern(LEN, 1);
+    let compare = |expected: &[u8], what: &str| {
+        for (at, len) in
+            [(0, 1 << 20), (BLOCK, 1 << 20), (1 << 20, 1 << 19), (3 << 20, 1 << 16), (20 * BLOCK, 17 * BLOCK)]
+        {
+            let mut found = AlignedBuf::zeroed(len);
+            let read = direct.read_at(&mut found, at as u64).unwrap();
+            assert_eq!(read, len.min(LEN - at), "{what}");
+            assert!(found[..read] == expected[at..at + read], "{what}: {len} bytes at {at}");
+        }
+        assert!(fs::read(&path).unwrap() == expected, "{what}");
+    };
+    file.write_all_at(&expected, 0).unwrap();
+    file.sync_all().unwrap();
+    compare(&expected, "one piece");
+    let put = |expected: &mut [u8], at: usize, data: &[u8]| {
+        expected[at..at + data.len()].copy_from_slice(data);
+        file.write_all_at(data, at as u64).unwrap();
+    };
+    for block in (0..LEN / BLOCK).filter(|block| block % 11 < 2) {
+        put(&mut expected, block * BLOCK, &pattern(BLOCK, block));
+        if block % 5 == 0 {
+            file.sync_all().unwrap();
+        }
+    }
+    file.sync_all().unwrap();
+    compare(&expected, "many pieces");
+    let (at, len) = (30 * BLOCK, 7 * BLOCK);
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) }, 0);
+    expected[at..at + len].fill(0);
+    file.sync_all().unwrap();
+    compare(&expected, "a hole");
+    rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::COMPRESSED).unwrap();
+    put(&mut expected, 60 * BLOCK, &[7; 96 * BLOCK]);
+    file.sync_all().unwrap();
+    compare(&expected, "a compressed part");
+    put(&mut expected, 200 * BLOCK, &pattern(3 * BLOCK, 5));
+    compare(&expected, "a part in memory");
+    drop((file, direct));
+    mount.unmount();
 }
 
 #[test]

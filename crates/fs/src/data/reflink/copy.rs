@@ -81,7 +81,7 @@ impl Filesystem {
         // One block if the next may be shared.
         let most = if from_at == to_at { BLOCK - from_at } else { PIECE_BYTES };
         let wanted = span.len.min(most);
-        let pieces = read::read(self, span.from, span.from_offset, wanted as usize).await?;
+        let pieces = read::read(self, span.from, span.from_offset, wanted as usize, None).await?;
         let mut bytes = 0;
         for piece in pieces {
             let len = piece.len() as u64;

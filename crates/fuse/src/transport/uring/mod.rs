@@ -20,15 +20,20 @@ use crate::session::Session;
 use entry::Entry;
 use futures_lite::future;
 use io_uring::squeue;
+use memory::Area;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 use syncline_device::Worker;
 
 pub use shares::{Share, of_this_machine};
+
+/// How often it is looked whether a device has ended a read that nobody waits for.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The queues that one worker serves.
 pub struct Queues<F> {
@@ -67,10 +72,13 @@ impl<F: Serve> Queues<F> {
             closed: Cell::new(false),
             waiting: RefCell::default(),
         });
-        let transfer_bytes_max = queues.session.negotiated().transfer_bytes_max;
+        let payload_bytes = Entry::payload_bytes(queues.session.negotiated().transfer_bytes_max);
+        let entries: usize = shares.iter().map(|share| share.entries).sum();
+        let area = Area::new(entries * payload_bytes)?;
+        let mut payloads = (0..entries).map(|index| area.payload(index, payload_bytes));
         for share in shares {
-            for _ in 0..share.entries {
-                let entry = Entry::new(share.queue, transfer_bytes_max)?;
+            for payload in payloads.by_ref().take(share.entries) {
+                let entry = Entry::new(share.queue, payload);
                 let command = entry.register(queues.connection.descriptor());
                 Live::new(&queues, entry).submit(command);
             }
@@ -148,7 +156,7 @@ impl<F: Serve> Live<F> {
     }
 
     /// A command has completed: a request has come, or none will come any more.
-    fn completed(self, result: i32) {
+    fn completed(mut self, result: i32) {
         if result < 0 {
             return self.refused(-result);
         }
@@ -158,17 +166,37 @@ impl<F: Serve> Live<F> {
         let unique = self.entry.header().unique;
         let Some(request) = self.entry.request() else {
             tracing::error!(unique, "the kernel sent something that is no request");
-            return self.answer(unique, &Reply::error(libc::EIO));
+            return self.answer(unique, Reply::error(libc::EIO));
         };
         let (session, load) = (self.queues.session.clone(), self.queues.load.clone());
-        carry_out(&session, &load, request, move |unique, reply| self.answer(unique, &reply));
+        carry_out(&session, &load, request, move |unique, reply| self.answer(unique, reply));
     }
 
     /// Sends an answer, and asks for the next request.
-    fn answer(mut self, unique: u64, reply: &Reply) {
-        self.queues.connection.notify(reply);
+    fn answer(mut self, unique: u64, mut reply: Reply) {
+        self.queues.connection.notify(&reply);
+        match self.command(unique, &mut reply) {
+            Some(command) => self.send(command),
+            None => Worker::current().spawn_local(self.answer_later(unique, reply)).detach(),
+        }
+    }
+
+    /// Waits until the device has let go of the entry's memory. Nobody waits for what it reads any more: the request has failed.
+    async fn answer_later(mut self, unique: u64, mut reply: Reply) {
+        loop {
+            Worker::current().sleep(PAUSE).await;
+            if let Some(command) = self.command(unique, &mut reply) {
+                return self.send(command);
+            }
+        }
+    }
+
+    fn command(&mut self, unique: u64, reply: &mut Reply) -> Option<squeue::Entry128> {
         let fuse = self.queues.connection.descriptor();
-        let command = self.entry.answer(unique, reply, fuse);
+        self.entry.answer(unique, reply, fuse)
+    }
+
+    fn send(self, command: squeue::Entry128) {
         let cpu = self.queues.cpu.filter(|&cpu| cpu == self.entry.cpu() && self.queues.load.requests() == 1);
         Worker::current().answers(cpu);
         self.submit(command);
