@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// What Python raises for an error of the library.
 pub fn raised(error: &syncline::Error) -> PyErr {
-    if let syncline::Error::Memory { .. } = error {
+    if let syncline::Error::Memory { .. } = error.cause() {
         return PyMemoryError::new_err(error.to_string());
     }
     PyOSError::new_err((error.errno(), error.to_string()))
@@ -14,10 +14,11 @@ pub fn raised(error: &syncline::Error) -> PyErr {
 
 /// The same for a call about a path, which the message then has.
 pub fn raised_for(error: &syncline::Error, path: &Path) -> PyErr {
-    if let syncline::Error::Memory { .. } = error {
-        return PyMemoryError::new_err(format!("{}: {error}", path.display()));
+    let cause = error.cause();
+    if let syncline::Error::Memory { .. } = cause {
+        return PyMemoryError::new_err(format!("{}: {cause}", path.display()));
     }
-    PyOSError::new_err((error.errno(), error.to_string(), path.as_os_str().to_owned()))
+    PyOSError::new_err((error.errno(), cause.to_string(), path.as_os_str().to_owned()))
 }
 
 /// What Python raises for a handle that was closed.

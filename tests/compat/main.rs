@@ -13,8 +13,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::{
-    Allocation, EngineOptions, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits,
-    StoreOptions, Timestamp, format_device,
+    Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, Timestamp, format_device,
 };
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::extent::Extent;
@@ -79,25 +78,23 @@ fn unpack(path: &PathBuf) -> Arc<MemoryDevice> {
 }
 
 fn options() -> ImageOptions {
-    let engine = EngineOptions { clock: Arc::new(ManualClock::at(BORN_NS)), ..EngineOptions::default() };
-    ImageOptions { engine, owner: Some((1000, 100)), ..ImageOptions::default() }
+    ImageOptions::new()
+        .owner(1000, 100)
+        .laboratory(|_, engine| engine.clock = Arc::new(ManualClock::at(BORN_NS)))
 }
 
 /// An image made by the same steps each time: something of everything that the format can express.
 fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
     let device = MemoryDevice::new(SIZE);
-    let created = Some(Timestamp { seconds: 1_700_000_000, nanoseconds: 123_456_789 });
-    let format = FormatOptions {
-        label: "golden".into(),
-        owner: Some((0, 0)),
-        uuid: Some(SEED),
-        hash_seed: Some(SEED),
-        created,
-        parent_pointers: feature == Feature::ParentPointers,
-        data_in_log: feature == Feature::DataInLog,
-        counted_xattrs: feature == Feature::CountedXattrs,
-        ..FormatOptions::default()
-    };
+    let format = FormatOptions::new()
+        .label("golden")
+        .owner(0, 0)
+        .uuid(SEED)
+        .hash_seed(SEED)
+        .created(Timestamp { seconds: 1_700_000_000, nanoseconds: 123_456_789 })
+        .parent_pointers(feature == Feature::ParentPointers)
+        .data_in_log(feature == Feature::DataInLog)
+        .counted_xattrs(feature == Feature::CountedXattrs);
     format_device(device.clone(), &format).unwrap();
     let fs = Filesystem::open_device(device.clone(), options()).unwrap();
     fs.create_dir_all("directory/below").unwrap();
@@ -317,7 +314,7 @@ fn spawn() -> Arc<dyn Spawn> {
 /// Every item, with extents stripped of where they happen to lie, and without removed files: how far the background has
 /// come with them is not a matter of the format.
 fn items(device: &Arc<MemoryDevice>) -> Vec<(Key, Vec<u8>)> {
-    let options = StoreOptions { read_only: true, ..StoreOptions::default() };
+    let options = syncline_store::StoreOptions { read_only: true, ..syncline_store::StoreOptions::default() };
     let (store, _) = block_on(Store::open(device.clone(), options, spawn())).unwrap();
     let chunk = block_on(store.scan(Key::MIN, Key::MAX, 1 << 20)).unwrap();
     assert!(chunk.complete);

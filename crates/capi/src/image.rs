@@ -21,7 +21,7 @@ pub(crate) fn options(flags: c_uint, known: c_uint) -> Result<ImageOptions, Fail
         _ => ImageOptions::read_only(),
     };
     if flags & SYNCLINE_NO_IO_URING != 0 {
-        options.io_uring = Use::Never;
+        options = options.io_uring(Use::Never);
     }
     Ok(options)
 }

@@ -3,9 +3,9 @@
 use crate::common::damages::{DAMAGES, open_read_only};
 use crate::common::{BadBlock, examine, expect, extents, rot, sample, spawn};
 use std::sync::Arc;
-use syncline::device::{Device, MemoryDevice, block_on};
 use syncline::{FormatOptions, format_device};
 use syncline_check::{FindingKind, RepairOptions, Report, repair};
+use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_store::{Store, StoreError, StoreOptions, read_superblocks};
 
 fn damaged(kind: FindingKind) -> Report {
@@ -126,7 +126,7 @@ fn wiped_superblocks_are_told_of() {
     let copies = slots.superblock.geometry.superblock_copies(slots.slot);
     let wipe = |device: &Arc<MemoryDevice>, addr: u64| {
         let zeros = vec![vec![0; 4096].into()];
-        block_on(syncline::device::DeviceExt::write_at(&**device, addr * 4096, zeros)).unwrap();
+        block_on(syncline_device::DeviceExt::write_at(&**device, addr * 4096, zeros)).unwrap();
     };
     for copy in copies {
         let device = device.snapshot();
@@ -179,7 +179,7 @@ fn bytes_at(device: &Arc<MemoryDevice>, at: u64, len: u64) -> Vec<u8> {
 }
 
 fn put_at(device: &Arc<MemoryDevice>, at: u64, bytes: Vec<u8>) {
-    block_on(syncline::device::DeviceExt::write_at(&**device, at, vec![bytes.into()])).unwrap();
+    block_on(syncline_device::DeviceExt::write_at(&**device, at, vec![bytes.into()])).unwrap();
 }
 
 fn newest(device: &Arc<MemoryDevice>) -> syncline_store::ReadSlots {
@@ -258,7 +258,7 @@ fn rot_anywhere_is_survived() {
         for zeroed in [false, true] {
             let copy = device.snapshot();
             if zeroed {
-                block_on(syncline::device::DeviceExt::write_at(
+                block_on(syncline_device::DeviceExt::write_at(
                     &*copy,
                     block * 4096,
                     vec![vec![0; 4096].into()],

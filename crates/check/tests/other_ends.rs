@@ -2,10 +2,10 @@
 
 use crate::common::{rot, spawn};
 use std::sync::Arc;
-use syncline::device::{
+use syncline::{FormatOptions, format_device};
+use syncline_device::{
     AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
 };
-use syncline::{FormatOptions, format_device};
 use syncline_format::Geometry;
 use syncline_store::{ReadSlots, Store, StoreOptions, read_superblocks};
 

@@ -2,9 +2,9 @@
 
 use crate::common::{SIZE, examine, expect, items, plant, spawn};
 use std::sync::Arc;
-use syncline::device::{MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 use syncline_check::{Condition, FindingKind, RepairOptions, repair};
+use syncline_device::{MemoryDevice, block_on};
 use syncline_format::items::inode::InodeItem;
 use syncline_format::items::parent::Parent;
 use syncline_format::{Key, Kind};
@@ -15,7 +15,7 @@ const NAMES: usize = 60;
 /// An image with an inode of many long names, its number and its paths.
 fn image(parent_pointers: bool) -> (Arc<MemoryDevice>, u64, Vec<Vec<u8>>) {
     let device = MemoryDevice::new(SIZE);
-    let format = FormatOptions { parent_pointers, ..FormatOptions::default() };
+    let format = FormatOptions::new().parent_pointers(parent_pointers);
     format_device(device.clone(), &format).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.create_dir_all("one/two").unwrap();

@@ -8,9 +8,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use syncline::device::{Device, MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, QuotaLimits, format_device};
 use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
+use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_format::Kind;
 
 fn run(device: Arc<dyn Device>, dry_run: bool) -> Repair {
@@ -333,8 +333,7 @@ fn an_image_that_is_none_is_an_error() {
 /// that does not count them.
 #[test]
 fn what_attributes_count_for_is_mended() {
-    let counts =
-        [FormatOptions::default(), FormatOptions { counted_xattrs: false, ..FormatOptions::default() }];
+    let counts = [FormatOptions::default(), FormatOptions::new().counted_xattrs(false)];
     for (options, edits) in counts.into_iter().zip([3, 1]) {
         for edit in 0..edits {
             let device = MemoryDevice::new(64 << 20);

@@ -5,8 +5,8 @@ use crate::common::damages::DAMAGES;
 use crate::common::survey::{assert_kept, survey, survey_for_reading};
 use crate::common::{sample, spawn};
 use std::sync::Arc;
-use syncline::device::{Device, block_on};
 use syncline_check::{Condition, FindingKind, RepairOptions, repair, take_back};
+use syncline_device::{Device, block_on};
 use syncline_sim::{CrashImages, RecordingDevice};
 
 /// One that needs a transaction, one that only needs superblocks, and those that build the image anew.

@@ -6,9 +6,9 @@ use crate::common::{
     BadBlock, edit_inode, examine, expect, extents, items, leaf_of, plant, rot, sample, spawn,
 };
 use std::sync::Arc;
-use syncline::device::{Device, DeviceExt, MemoryDevice, block_on};
-use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, StoreOptions, format_device};
+use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
 use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Flaw, Repair, RepairOptions, repair, take_back};
+use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
 use syncline_format::items::preallocation::{Preallocation, encode_sum};
@@ -351,8 +351,7 @@ fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
     assert_kept(&before, &survey_for_reading(bad.clone()), "a mount for reading");
     expect(&examine(bad.clone()), FindingKind::LogDamaged);
     assert!(crashed.image() == image, "something wrote");
-    let store = StoreOptions { accept_damaged_log: true, ..StoreOptions::default() };
-    let accepting = ImageOptions { store, ..ImageOptions::default() };
+    let accepting = ImageOptions::new().accept_damaged_log(true);
     let other = BadBlock::new(crashed.snapshot(), lost);
     Filesystem::open_device(other.clone(), accepting).unwrap().close().unwrap();
     assert_kept(&before, &survey_of(other), "a mount that accepts it");

@@ -4,9 +4,9 @@ use crate::common::damages::open_read_only;
 use crate::common::survey::{assert_kept, survey};
 use crate::common::{edit_inode, edit_superblock, examine, leaf_of, rot, spawn};
 use std::sync::Arc;
-use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
 use syncline_check::{Condition, Repair, RepairOptions, repair};
+use syncline_device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::snapshots::{decode_block, encode_block};
 use syncline_format::space::{
     BITS, MAGIC, WORDS, claimed_page, decode_bitmap, encode_bitmap, usable_in_page,

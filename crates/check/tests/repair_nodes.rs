@@ -5,9 +5,9 @@ use crate::common::{BadBlock, examine, plant, spawn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline::device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
+use syncline_device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::items::extent::Extent;
 use syncline_format::node::{Node, NodeBuilder};
 use syncline_format::superblock::{Pointer, TreeRoot};
@@ -29,7 +29,7 @@ fn sample(node_bytes: u32) -> Arc<MemoryDevice> {
 
 fn sample_of(node_bytes: u32, files: u32) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(64 << 20);
-    format_device(device.clone(), &FormatOptions { node_bytes, ..FormatOptions::default() }).unwrap();
+    format_device(device.clone(), &FormatOptions::new().node_bytes(node_bytes)).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     for index in 0..files {
         fs.write(format!("file {index:04}"), format!("{index}").repeat(40)).unwrap();
@@ -177,7 +177,7 @@ fn a_node_is_not_put_back_over_data() {
 #[test]
 fn nodes_of_other_versions_are_not_taken_for_children() {
     let device = MemoryDevice::new(64 << 20);
-    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    format_device(device.clone(), &FormatOptions::new().node_bytes(4096)).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     let name = |index: u32| format!("file {index:04}");
     let write = |range: std::ops::Range<u32>, text: &str| {
@@ -344,7 +344,7 @@ fn a_large_loss_is_refused_until_it_is_accepted() {
 /// Directories within directories, and files with two names; the numbers of all of them by their paths.
 fn with_names() -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(64 << 20);
-    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    format_device(device.clone(), &FormatOptions::new().node_bytes(4096)).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     for directory in ["a", "a/b", "a/b/c", "d"] {
         fs.create_dir(directory).unwrap();
@@ -415,7 +415,7 @@ fn contents(index: usize) -> Vec<u8> {
 /// An image with files that have many extents, and a sparse one; the numbers of the former.
 fn with_extents() -> (Arc<MemoryDevice>, Vec<u64>) {
     let device = MemoryDevice::new(64 << 20);
-    format_device(device.clone(), &FormatOptions { node_bytes: 4096, ..FormatOptions::default() }).unwrap();
+    format_device(device.clone(), &FormatOptions::new().node_bytes(4096)).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.create_dir("directory").unwrap();
     (0..FILES).for_each(|index| fs.write(name(index), contents(index)).unwrap());

@@ -3,8 +3,8 @@
 use crate::common::spawn;
 use std::time::{Duration, Instant};
 use syncline::Filesystem;
-use syncline::device::block_on;
 use syncline_check::Scrub;
+use syncline_device::block_on;
 
 const MIB: usize = 1 << 20;
 

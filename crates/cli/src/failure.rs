@@ -270,6 +270,7 @@ impl From<FsError> for Failure {
 impl From<syncline::Error> for Failure {
     fn from(error: syncline::Error) -> Self {
         match error {
+            syncline::Error::At { path, cause, .. } => Self::from(*cause).about(&path),
             syncline::Error::Filesystem(error) => error.into(),
             syncline::Error::Store(error) => error.into(),
             syncline::Error::Device(error) => error.into(),

@@ -274,8 +274,7 @@ impl<'a> Explorer<'a> {
 
 /// Opens an image and takes in its tree; what is wrong, if that fails.
 fn recover(image: Arc<MemoryDevice>) -> Result<(Filesystem, u128), String> {
-    let mut options = ImageOptions::default();
-    options.engine.access_time = AccessTime::Never;
+    let options = ImageOptions::new().access_time(AccessTime::Never);
     let fs =
         Filesystem::open_device(image, options).map_err(|error| format!("it can't be opened: {error}"))?;
     let tree = tree::digest(fs.engine())?;

@@ -1,6 +1,6 @@
 //! Making directories, and removing them with all that is in them.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, about};
 use crate::filesystem::Filesystem;
 use crate::walk::{Last, Place, Reference};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl DirBuilder {
     /// Makes it.
     pub fn create(&self, filesystem: &Filesystem, path: impl AsRef<Path>) -> Result<()> {
         if !self.recursive {
-            return self.create_one(filesystem, path.as_ref());
+            return self.create_one(filesystem, path.as_ref()).map_err(about("make", &path));
         }
         let mut so_far = PathBuf::from("/");
         let mut components = path.as_ref().components().peekable();
@@ -64,7 +64,7 @@ impl DirBuilder {
                     // What is no directory shows when the next is to be made in it.
                     if components.peek().is_some()
                         || filesystem.metadata(&so_far).is_ok_and(|there| there.is_dir()) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(about("make", &so_far)(error)),
             }
         }
         Ok(())
@@ -117,6 +117,7 @@ impl Filesystem {
             }
             Ok(())
         })
+        .map_err(about("remove", &path))
     }
 
     /// Removes what is not a directory from a directory, up to the first subdirectory.

@@ -1,14 +1,34 @@
 //! What can go wrong, and how it becomes an [`io::Error`].
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_store::StoreError;
 
 /// Why a call failed. Converts to [`io::Error`] with the errno that a kernel filesystem would give.
+///
+/// ```
+/// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+/// let error = fs.rename("/draft", "/letter").unwrap_err();
+/// assert_eq!(error.to_string(), "rename /draft: no such file or directory");
+/// assert_eq!(error.errno(), 2);
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
+    /// A call that names a path failed.
+    #[error("{operation} {}: {cause}", path.display())]
+    At {
+        /// What was to be done.
+        operation: &'static str,
+        /// The path, as it was given.
+        path: PathBuf,
+        /// Why it failed.
+        cause: Box<Error>,
+    },
     /// The filesystem refused.
     #[error(transparent)]
     Filesystem(#[from] FsError),
@@ -51,9 +71,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 const EIO: i32 = 5;
 
 impl Error {
+    /// Why it failed, without operation and path.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Self::At { cause, .. } => cause.cause(),
+            error => error,
+        }
+    }
+
     /// The errno for this error.
     pub fn errno(&self) -> i32 {
         match self {
+            Self::At { cause, .. } => cause.errno(),
             Self::Filesystem(error) => error.errno(),
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,
@@ -75,15 +104,26 @@ impl Error {
 
     /// The kind of [`io::Error`] that it becomes.
     pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            Self::NotText => io::ErrorKind::InvalidData,
+        match self.cause() {
+            Self::NotText | Self::Store(StoreError::Unusable(_)) => io::ErrorKind::InvalidData,
             _ => io::Error::from_raw_os_error(self.errno()).kind(),
         }
     }
 
     /// True for ENOENT.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Filesystem(FsError::NotFound))
+        matches!(self.cause(), Self::Filesystem(FsError::NotFound))
+    }
+}
+
+/// Names what was to be done with which path, for errors that do not tell yet.
+pub(crate) fn about<'a>(
+    operation: &'static str,
+    path: &'a (impl AsRef<Path> + ?Sized),
+) -> impl FnOnce(Error) -> Error + 'a {
+    move |error| match error {
+        error @ Error::At { .. } => error,
+        error => Error::At { operation, path: path.as_ref().to_owned(), cause: Box::new(error) },
     }
 }
 
@@ -97,10 +137,10 @@ impl From<Error> for io::Error {
     /// # std::io::Result::Ok(())
     /// ```
     fn from(error: Error) -> Self {
-        match error {
+        match error.kind() {
             // No errno has this kind.
-            Error::NotText => io::Error::new(io::ErrorKind::InvalidData, error),
-            error => io::Error::from_raw_os_error(error.errno()),
+            io::ErrorKind::InvalidData => io::Error::new(io::ErrorKind::InvalidData, error),
+            _ => io::Error::from_raw_os_error(error.errno()),
         }
     }
 }

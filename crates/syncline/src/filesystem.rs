@@ -1,6 +1,6 @@
 //! An open image.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, about};
 use crate::file::File;
 use crate::options::{FormatOptions, ImageOptions, process_owner};
 use std::path::Path;
@@ -125,8 +125,8 @@ impl Filesystem {
 
     /// Opens an image file or block device. What a crash left is recovered first.
     pub fn open(path: impl AsRef<Path>, options: ImageOptions) -> Result<Self> {
-        let device = FileDevice::open(path, options.device())?;
-        Self::open_device(device, options)
+        let device = FileDevice::open(&path, options.device()).map_err(Error::from);
+        device.and_then(|device| Self::open_device(device, options)).map_err(about("open", &path))
     }
 
     /// Opens the filesystem on a device of any kind.
@@ -266,6 +266,7 @@ impl Filesystem {
     }
 
     /// The engine below, for those who serve it in another way, as a mount does.
+    #[doc(hidden)]
     pub fn engine(&self) -> &Arc<syncline_fs::Filesystem> {
         &self.shared.engine
     }

@@ -39,6 +39,41 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # What calls promise
+//!
+//! | call | when it has returned | cost |
+//! |---|---|---|
+//! | [`File::sync_all`], [`File::sync_data`] | the file, and every change of names and attributes made before by anybody, survive any crash | one cache flush, shared by all who wait; none if an earlier one covered the file |
+//! | [`Filesystem::sync_many`] | the same for several files, all or nothing | one flush |
+//! | [`Filesystem::sync`] | everything that was written | one flush |
+//! | [`Filesystem::barrier`] | what is written later never survives without what was written before | no flush |
+//! | [`Filesystem::create_snapshot`] | the state of this moment stays, durably | a checkpoint |
+//! | [`File::copy_range_to`], [`Filesystem::copy`] | whole blocks are shared | no data is written again |
+//! | every other call | it is visible to all; a crash may take it back, in order, and never leaves garbage | memory |
+//!
+//! A file of up to some 2 KiB lies in its inode; every other one takes blocks of 4 KiB. Each block that is read is checked; what
+//! fails the check is an error.
+//!
+//! # Errors
+//!
+//! An [`Error`] names the operation, the path and the cause; [`Error::errno`] is what a kernel filesystem would answer, and
+//! [`std::io::Error`] has the same kind. EIO of a sync means that nothing is promised of that file until a sync succeeds: what
+//! could not be written stays in memory and is written again. A file that is no image is `InvalidData`, an image that somebody
+//! has open EBUSY, with the process that has it; one process opens an image for writing once.
+//!
+//! # Threads, processes, limits
+//!
+//! Linux only. A [`Filesystem`] and a [`File`] may be used by all threads at once, and calls block the calling thread; from async
+//! code, use a thread for blocking work. The engine has one thread of its own, so a child of fork(2) must not use what the parent
+//! opened. Permission bits are kept and not enforced. The last handle that is dropped closes the image, but only
+//! [`Filesystem::close`] tells what could not be written. An image has 16 MiB at least; a file has 8 EiB at most, a name 255 bytes.
+//!
+//! # When to use it
+//!
+//! For many files whose changes must be durable together and cheaply: documents, queues, mail, uploads, indexes beside their
+//! data. A program that needs queries or isolated transactions is better off with a database; one that never syncs gains
+//! nothing here.
 #![forbid(unsafe_code)]
 
 mod allocate;
@@ -69,14 +104,20 @@ pub use open_options::OpenOptions;
 pub use options::{FormatOptions, ImageOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use snapshots::Snapshot;
-pub use syncline_device as device;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp, XattrMode};
 pub use syncline_fs::{
-    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Options as EngineOptions, QuotaLimits,
-    QuotaUsage, Receipt, Usage,
+    AccessTime, Allocation, Change, ChangeKind, Deduplicated, QuotaLimits, QuotaUsage, Receipt, Usage,
 };
-pub use syncline_store::{RecoveryReport, StoreOptions};
+pub use syncline_store::RecoveryReport;
 pub use walk_dir::WalkDir;
+
+/// Devices: what an image lies on, and how to bring a kind of your own ([`Device`](device::Device)).
+pub mod device {
+    pub use syncline_device::{
+        AlignedBuf, BLOCK_BYTES, Claim, Completion, Device, DeviceError, DeviceExt, DeviceFuture, FileDevice,
+        MemoryDevice, OpenOptions, Operation, Use, block_on,
+    };
+}
 
 /// What a [`Receipt`] consists of.
 pub mod receipt {

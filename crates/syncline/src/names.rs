@@ -1,6 +1,6 @@
 //! Names: directories, links, renames, removal; and what can be said of a path.
 
-use crate::error::Result;
+use crate::error::{Result, about};
 use crate::filesystem::{Filesystem, timestamp};
 use crate::metadata::Metadata;
 use crate::walk::{Last, Place, Reference};
@@ -17,11 +17,14 @@ impl Filesystem {
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         block_on(self.shared.find(path.as_ref(), Last::Follow))
             .map(|(_, attributes)| Metadata::new(attributes))
+            .map_err(about("look at", &path))
     }
 
     /// The same, of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        block_on(self.shared.find(path.as_ref(), Last::Keep)).map(|(_, attributes)| Metadata::new(attributes))
+        block_on(self.shared.find(path.as_ref(), Last::Keep))
+            .map(|(_, attributes)| Metadata::new(attributes))
+            .map_err(about("look at", &path))
     }
 
     /// True when a path leads to something; an error when that can't be told.
@@ -49,9 +52,10 @@ impl Filesystem {
     /// ```
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let mut names = Vec::new();
-        match block_on(self.shared.walk_naming(path.as_ref(), Last::Follow, &mut names))? {
+        let place = block_on(self.shared.walk_naming(path.as_ref(), Last::Follow, &mut names));
+        match place.map_err(about("look at", &path))? {
             Place::There(..) => {}
-            Place::Nowhere(..) => return Err(FsError::NotFound.into()),
+            Place::Nowhere(..) => return Err(about("look at", &path)(FsError::NotFound.into())),
         }
         let mut canonical = PathBuf::from("/");
         canonical.extend(names.into_iter().map(OsString::from_vec));
@@ -64,6 +68,7 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             Ok(self.shared.engine.unlink(parent.ino(), &name).await?)
         })
+        .map_err(about("remove", &path))
     }
 
     /// Removes an empty directory.
@@ -72,6 +77,7 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             Ok(self.shared.engine.rmdir(parent.ino(), &name).await?)
         })
+        .map_err(about("remove", &path))
     }
 
     /// Renames, replacing what is at `to`.
@@ -91,6 +97,7 @@ impl Filesystem {
             let (new_parent, new_name) = self.shared.parent(to.as_ref()).await?;
             Ok(self.shared.engine.rename(parent.ino(), &name, new_parent.ino(), &new_name, flags).await?)
         })
+        .map_err(about("rename", &from))
     }
 
     /// Gives a file another name.
@@ -102,6 +109,7 @@ impl Filesystem {
             drop(Reference::counted(&self.shared, linked.ino));
             Ok(())
         })
+        .map_err(about("link", &original))
     }
 
     /// Makes a symbolic link at `link` that leads to `target`.
@@ -113,6 +121,7 @@ impl Filesystem {
             drop(Reference::counted(&self.shared, made.ino));
             Ok(())
         })
+        .map_err(about("link", &link))
     }
 
     /// Where a symbolic link leads.
@@ -122,6 +131,7 @@ impl Filesystem {
             let target = self.shared.engine.readlink(link.ino()).await?;
             Ok(PathBuf::from(OsString::from_vec(target.to_vec())))
         })
+        .map_err(about("read the link", &path))
     }
 
     /// Changes permission bits.
@@ -157,5 +167,6 @@ impl Filesystem {
             self.shared.engine.setattr(self.shared.caller, file.ino(), changes).await?;
             Ok(())
         })
+        .map_err(about("change", path))
     }
 }

@@ -1,6 +1,6 @@
 //! How to open a file.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, about};
 use crate::file::{Access, File};
 use crate::filesystem::{Filesystem, Shared};
 use crate::walk::{Last, Place, Reference};
@@ -97,7 +97,7 @@ impl OpenOptions {
         if self.truncate && append {
             return Err(Error::Invalid("truncating and appending"));
         }
-        block_on(self.open_in(&filesystem.shared, path.as_ref()))
+        block_on(self.open_in(&filesystem.shared, path.as_ref())).map_err(about("open", &path))
     }
 
     async fn open_in(&self, shared: &Arc<Shared>, path: &Path) -> Result<File> {
@@ -184,5 +184,6 @@ impl Filesystem {
             let access = Access { read: true, write: true, append: false };
             Ok(File::opened(Reference::counted(shared, made.ino), shared, access))
         })
+        .map_err(about("make a file in", &directory))
     }
 }

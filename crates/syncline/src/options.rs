@@ -1,44 +1,44 @@
 //! What is chosen when an image is made, and when it is opened.
 
+use std::time::Duration;
 use syncline_device::Use;
 use syncline_fs::types::Timestamp;
+use syncline_fs::{AccessTime, Options as EngineOptions};
 use syncline_store::StoreOptions;
 
 /// What is chosen once for the life of an image.
+///
+/// ```
+/// let format = syncline::FormatOptions::new().label("mail").permissions(0o700);
+/// # let _ = format;
+/// ```
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
-    pub node_bytes: u32,
-    /// Human-readable name, at most 64 bytes. Default empty.
-    pub label: String,
-    /// Whether every inode knows its names (parent pointers), so that [`paths`](crate::Filesystem::paths) finds them. Default
-    /// true.
-    pub parent_pointers: bool,
-    /// Whether a sync may log little data whole and place it later: faster, and older programs refuse such an image. Default
-    /// true.
-    pub data_in_log: bool,
-    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so; older
-    /// programs refuse such an image. Default true.
-    pub counted_xattrs: bool,
-    /// User and group of the root directory. Default: those of this process.
-    pub owner: Option<(u32, u32)>,
-    /// Permission bits of the root directory. Default 0o755.
-    pub permissions: u16,
-    /// Name of the filesystem. Default random.
-    pub uuid: Option<[u8; 16]>,
-    /// Seed of the hash of names. Default random; choose it only where images must come out the same.
-    pub hash_seed: Option<[u8; 16]>,
-    /// Creation time. Default: now.
-    pub created: Option<Timestamp>,
+    pub(crate) node_bytes: u32,
+    pub(crate) label: String,
+    pub(crate) parent_pointers: bool,
+    pub(crate) data_in_log: bool,
+    pub(crate) counted_xattrs: bool,
+    pub(crate) owner: Option<(u32, u32)>,
+    pub(crate) permissions: u16,
+    pub(crate) uuid: Option<[u8; 16]>,
+    pub(crate) hash_seed: Option<[u8; 16]>,
+    pub(crate) created: Option<Timestamp>,
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        let label = String::new();
+        Self::new()
+    }
+}
+
+impl FormatOptions {
+    /// The defaults.
+    pub fn new() -> Self {
         let node_bytes = syncline_store::FormatOptions::default().node_bytes;
         Self {
             node_bytes,
-            label,
+            label: String::new(),
             parent_pointers: true,
             data_in_log: true,
             counted_xattrs: true,
@@ -49,31 +49,190 @@ impl Default for FormatOptions {
             created: None,
         }
     }
+
+    /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
+    pub fn node_bytes(self, node_bytes: u32) -> Self {
+        Self { node_bytes, ..self }
+    }
+
+    /// Human-readable name, at most 64 bytes. Default empty.
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self { label: label.into(), ..self }
+    }
+
+    /// Whether every inode knows its names (parent pointers), so that [`paths`](crate::Filesystem::paths) finds them. Default true.
+    pub fn parent_pointers(self, parent_pointers: bool) -> Self {
+        Self { parent_pointers, ..self }
+    }
+
+    /// Whether a sync may log little data whole and place it later. That is faster, and older programs refuse such an image.
+    /// Default true.
+    pub fn data_in_log(self, data_in_log: bool) -> Self {
+        Self { data_in_log, ..self }
+    }
+
+    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so. Older
+    /// programs refuse such an image. Default true.
+    pub fn counted_xattrs(self, counted_xattrs: bool) -> Self {
+        Self { counted_xattrs, ..self }
+    }
+
+    /// User and group of the root directory. Default: those of this process.
+    pub fn owner(self, uid: u32, gid: u32) -> Self {
+        Self { owner: Some((uid, gid)), ..self }
+    }
+
+    /// Permission bits of the root directory. Default 0o755.
+    pub fn permissions(self, permissions: u16) -> Self {
+        Self { permissions, ..self }
+    }
+
+    /// Name of the filesystem. Default random.
+    pub fn uuid(self, uuid: [u8; 16]) -> Self {
+        Self { uuid: Some(uuid), ..self }
+    }
+
+    /// Seed of the hash of names. Default random; choose it only where images must come out the same.
+    pub fn hash_seed(self, hash_seed: [u8; 16]) -> Self {
+        Self { hash_seed: Some(hash_seed), ..self }
+    }
+
+    /// Creation time. Default: now.
+    pub fn created(self, created: Timestamp) -> Self {
+        Self { created: Some(created), ..self }
+    }
 }
 
-/// What is chosen each time that an image is opened.
+/// What is chosen each time that an image is opened. Sizes are in bytes; one below its least counts as its least.
+///
+/// ```
+/// use std::time::Duration;
+/// let options = syncline::ImageOptions::new().cache_bytes(16 << 20).checkpoint_interval(Duration::from_secs(5));
+/// # let _ = options;
+/// ```
 #[derive(Clone, Default)]
 pub struct ImageOptions {
-    /// Choices of the store: read-only, cache and memtable sizes, checkpoint interval.
-    pub store: StoreOptions,
-    /// Choices of the filesystem: limits of dirty data, access times, the clock.
-    pub engine: syncline_fs::Options,
-    /// User and group of files that are created. Default: those of this process.
-    pub owner: Option<(u32, u32)>,
-    /// Whether to bypass the host's page cache. Default: where it works.
-    pub direct: Use,
-    /// Whether to use io_uring. Default: where it works.
-    pub io_uring: Use,
-    /// Whether `trim` and `store.discard` give what is free of an image file back to its host, as holes. A host that is full when
-    /// they are written again makes these writes fail. Default: no, an image file keeps the room that it was made with.
-    pub punch_holes: bool,
+    pub(crate) store: StoreOptions,
+    pub(crate) engine: EngineOptions,
+    pub(crate) owner: Option<(u32, u32)>,
+    direct: Use,
+    io_uring: Use,
+    punch_holes: bool,
 }
 
 impl ImageOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// The defaults, but writing nothing: the log is replayed in memory only.
     pub fn read_only() -> Self {
         let store = StoreOptions { read_only: true, ..StoreOptions::default() };
         Self { store, ..Self::default() }
+    }
+
+    /// Memory for nodes of trees. Default 128 MiB, least 1 MiB.
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.store.node_cache_bytes = size(bytes, 1 << 20);
+        self
+    }
+
+    /// Changes in memory that start a checkpoint; writers wait at twice as much. Default 256 MiB, least 64 KiB.
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.store.memtable_bytes = size(bytes, 64 << 10);
+        self
+    }
+
+    /// Written data in memory at which writers wait. Default 256 MiB, least 1 MiB.
+    pub fn dirty_bytes(mut self, bytes: u64) -> Self {
+        self.engine.dirty_bytes_max = bytes.max(1 << 20);
+        self.store.unflushed_bytes = self.engine.dirty_bytes_max.min(self.store.unflushed_bytes);
+        self
+    }
+
+    /// Memory for blocks that are kept because they were written in parts. Default 64 MiB; 0 keeps none.
+    pub fn kept_bytes(mut self, bytes: u64) -> Self {
+        self.engine.kept_bytes_max = bytes;
+        self
+    }
+
+    /// Inodes kept in memory when nobody uses them, 1 KiB and more each. Default 65536.
+    pub fn cached_inodes(mut self, inodes: usize) -> Self {
+        self.engine.cached_inodes_max = inodes;
+        self
+    }
+
+    /// Age of unsynced data at which it is written to the device. Default 5 s.
+    pub fn writeback_age(mut self, age: Duration) -> Self {
+        self.engine.writeback_age = age;
+        self
+    }
+
+    /// Age of the oldest logged change at which a checkpoint brings it into the tree. Default 30 s.
+    pub fn checkpoint_interval(mut self, interval: Duration) -> Self {
+        self.store.checkpoint_interval = interval;
+        self
+    }
+
+    /// How long the device may fail before the filesystem turns read-only. Default 30 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.store.patience = patience;
+        self
+    }
+
+    /// When reads change access times. Default relative, as on ext4.
+    pub fn access_time(mut self, access_time: AccessTime) -> Self {
+        self.engine.access_time = access_time;
+        self
+    }
+
+    /// Receipts kept of the last syncs, half a kilobyte each. Default 4096; 0 keeps none.
+    pub fn receipts(mut self, receipts: usize) -> Self {
+        self.engine.receipts_max = receipts;
+        self
+    }
+
+    /// Whether what becomes free is discarded on the device, in the background. Default no.
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.store.discard = discard;
+        self
+    }
+
+    /// Whether [`trim`](crate::Filesystem::trim) and [`discard`](Self::discard) give what is free of an image file back to its host, as
+    /// holes. A host that is full when they are written again makes these writes fail. Default no: an image file keeps the room that
+    /// it was made with.
+    pub fn punch_holes(self, punch_holes: bool) -> Self {
+        Self { punch_holes, ..self }
+    }
+
+    /// Opens for writing although the log ends before what it calls durable, or the newest superblock may be gone: that loss is
+    /// accepted. Default no: opening fails.
+    pub fn accept_damaged_log(mut self, accept: bool) -> Self {
+        self.store.accept_damaged_log = accept;
+        self
+    }
+
+    /// User and group of files that are created. Default: those of this process.
+    pub fn owner(self, uid: u32, gid: u32) -> Self {
+        Self { owner: Some((uid, gid)), ..self }
+    }
+
+    /// Whether to bypass the host's page cache. Default: where it works.
+    pub fn direct(self, direct: Use) -> Self {
+        Self { direct, ..self }
+    }
+
+    /// Whether to use io_uring. Default: where it works.
+    pub fn io_uring(self, io_uring: Use) -> Self {
+        Self { io_uring, ..self }
+    }
+
+    /// Changes what only tests and measurements choose.
+    #[doc(hidden)]
+    pub fn laboratory(mut self, choose: impl FnOnce(&mut StoreOptions, &mut EngineOptions)) -> Self {
+        choose(&mut self.store, &mut self.engine);
+        self
     }
 
     pub(crate) fn device(&self) -> syncline_device::OpenOptions {
@@ -85,6 +244,10 @@ impl ImageOptions {
             punch_holes: self.punch_holes,
         }
     }
+}
+
+fn size(bytes: u64, least: usize) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX).max(least)
 }
 
 /// User and group of this process.

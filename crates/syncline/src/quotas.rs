@@ -1,6 +1,6 @@
 //! Quotas of directory trees.
 
-use crate::error::Result;
+use crate::error::{Result, about};
 use crate::filesystem::Filesystem;
 use crate::walk::Last;
 use std::path::Path;
@@ -14,19 +14,20 @@ impl Filesystem {
     /// (EBUSY), names can't cross the border of a tree (EXDEV), and what has no more room is EDQUOT.
     pub fn set_quota(&self, directory: impl AsRef<Path>, limits: QuotaLimits) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        Ok(block_on(engine.set_quota(ino, limits))?)
+        block_on(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
     }
 
     /// What the tree of a directory with a quota may have, and what it uses. ENOENT without one.
     pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        Ok(block_on(engine.quota(ino))?)
+        block_on(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))
     }
 
     /// Takes a directory's quota away, at once; nothing else changes.
     pub fn remove_quota(&self, directory: impl AsRef<Path>) -> Result<()> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        Ok(block_on(engine.remove_quota(ino))?)
+        block_on(engine.remove_quota(ino))
+            .map_err(|error| about("remove the quota of", &directory)(error.into()))
     }
 
     /// All quotas, in the order in which they were made. [`Filesystem::paths`] tells where their directories are.
@@ -41,6 +42,7 @@ impl Filesystem {
     }
 
     fn quota_root(&self, path: &Path) -> Result<u64> {
-        Ok(block_on(self.shared.find(path, Last::Follow))?.1.ino)
+        let found = block_on(self.shared.find(path, Last::Follow));
+        Ok(found.map_err(about("look at", path))?.1.ino)
     }
 }

@@ -1,6 +1,6 @@
 //! Listing directories.
 
-use crate::error::Result;
+use crate::error::{Result, about};
 use crate::filesystem::{Filesystem, Shared};
 use crate::metadata::Metadata;
 use crate::walk::{Last, Reference};
@@ -42,9 +42,10 @@ impl Filesystem {
     /// Lists a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref().to_owned();
-        let (reference, attributes) = block_on(self.shared.find(&path, Last::Follow))?;
+        let found = block_on(self.shared.find(&path, Last::Follow));
+        let (reference, attributes) = found.map_err(about("list", &path))?;
         if attributes.file_type != FileType::Directory {
-            return Err(FsError::NotDirectory.into());
+            return Err(about("list", &path)(FsError::NotDirectory.into()));
         }
         Ok(ReadDir::new(&self.shared, reference, path))
     }

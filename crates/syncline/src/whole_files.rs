@@ -1,6 +1,6 @@
 //! Files as a whole: read, written, copied.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, about};
 use crate::filesystem::Filesystem;
 use crate::open_options::OpenOptions;
 use std::path::Path;
@@ -9,12 +9,12 @@ use syncline_fs::FsError;
 impl Filesystem {
     /// The whole contents of a file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        self.open_file(path)?.contents()
+        self.open_file(&path)?.contents().map_err(about("read", &path))
     }
 
     /// The whole contents of a file of text; an error of the kind `InvalidData` if it is not UTF-8.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
-        String::from_utf8(self.read(path)?).map_err(|_| Error::NotText)
+        String::from_utf8(self.read(&path)?).map_err(|_| about("read", &path)(Error::NotText))
     }
 
     /// Makes a file of these contents, in place of what it had. Not durable before it is synced, and a crash before may leave it
@@ -28,7 +28,7 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
-        self.create_file(path)?.write_all_at(contents.as_ref(), 0)
+        self.create_file(&path)?.write_all_at(contents.as_ref(), 0).map_err(about("write", &path))
     }
 
     /// Makes `to` a file of the contents and permission bits of `from`, and returns its size. Whole blocks are shared, not copied.

@@ -1,6 +1,6 @@
 //! Extended attributes. Names carry their namespace: `user.comment`.
 
-use crate::error::Result;
+use crate::error::{Result, about};
 use crate::file::File;
 use crate::filesystem::{Filesystem, Shared};
 use crate::walk::Last;
@@ -27,6 +27,7 @@ impl Filesystem {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.xattr(file.ino(), name.as_ref()).await
         })
+        .map_err(about("read an attribute of", &path))
     }
 
     /// Sets an extended attribute.
@@ -46,6 +47,7 @@ impl Filesystem {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             Ok(self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?)
         })
+        .map_err(about("set an attribute of", &path))
     }
 
     /// Removes an extended attribute; ENODATA if it is not set.
@@ -55,6 +57,7 @@ impl Filesystem {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             Ok(self.shared.engine.removexattr(file.ino(), name).await?)
         })
+        .map_err(about("remove an attribute of", &path))
     }
 
     /// The names of all extended attributes.
@@ -63,6 +66,7 @@ impl Filesystem {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.xattrs(file.ino()).await
         })
+        .map_err(about("list the attributes of", &path))
     }
 }
 

@@ -366,7 +366,7 @@ fn an_inode_knows_its_paths() {
     assert_eq!(fs.paths(1).unwrap(), [b"/".to_vec()]);
     assert_eq!(errno(fs.paths(1 << 40)), 116);
     let plain = MemoryDevice::new(32 << 20);
-    let format = FormatOptions { parent_pointers: false, ..FormatOptions::default() };
+    let format = FormatOptions::new().parent_pointers(false);
     format_device(plain.clone(), &format).unwrap();
     let fs = Filesystem::open_device(plain, ImageOptions::default()).unwrap();
     assert!(fs.paths(1).unwrap_err().to_string().contains("--parent-pointers on"));

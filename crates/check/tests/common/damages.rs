@@ -3,9 +3,9 @@
 use super::{BadBlock, Inodes, edit_inode, edit_superblock, extents, items, plant, rot, spawn};
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
-use syncline::device::{Device, MemoryDevice, block_on};
 use syncline::{Filesystem, ImageOptions, QuotaLimits};
 use syncline_check::FindingKind;
+use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_format::batch::BatchHeader;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;

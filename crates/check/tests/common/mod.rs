@@ -6,12 +6,12 @@ pub mod survey;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use syncline::device::{
+use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
+use syncline_check::{FindingKind, Report, check};
+use syncline_device::{
     AlignedBuf, Background, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, Spawn,
     WorkerOptions, block_on,
 };
-use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
-use syncline_check::{FindingKind, Report, check};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::node::Node;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline::device::{Device, MemoryDevice};
-use syncline::{Filesystem, ImageOptions, OpenOptions, StoreOptions};
+use syncline::{Filesystem, ImageOptions, OpenOptions};
+use syncline_device::{Device, MemoryDevice};
 
 /// Everything that can be seen of a file, a directory or a symbolic link.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,8 +33,7 @@ pub fn survey_of(device: Arc<dyn Device>) -> Survey {
 
 /// Looks at everything as a mount for reading shows it.
 pub fn survey_for_reading(device: Arc<dyn Device>) -> Survey {
-    let store = StoreOptions { read_only: true, ..StoreOptions::default() };
-    survey_with(device, ImageOptions { store, ..ImageOptions::default() })
+    survey_with(device, ImageOptions::read_only())
 }
 
 fn survey_with(device: Arc<dyn Device>, options: ImageOptions) -> Survey {

@@ -7,16 +7,16 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use syncline::device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline::{
     Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, format_device,
 };
 use syncline_check::Flaw;
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::BlockAddr;
 use syncline_format::batch::{BatchHeader, lead_copy_addr};
 use syncline_fs::types::Algorithm;
 use syncline_sim::rot::Versions;
-use syncline_store::{Canary, Store, StoreOptions, read_superblocks};
+use syncline_store::{Canary, Store, read_superblocks};
 
 /// The smallest image there is.
 pub const SIZE_BYTES: u64 = 16 << 20;
@@ -59,17 +59,15 @@ impl Subject {
     pub fn live(seed: u64, canary: Option<Canary>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let versions = Versions::of(MemoryDevice::new(SIZE_BYTES));
-        let format = FormatOptions {
-            node_bytes: if rng.random() { 4096 } else { 16384 },
-            parent_pointers: rng.random(),
-            ..FormatOptions::default()
-        };
+        let node_bytes = if rng.random() { 4096 } else { 16384 };
+        let parent_pointers = rng.random();
+        let format = FormatOptions::new().node_bytes(node_bytes).parent_pointers(parent_pointers);
         format_device(versions.clone(), &format).unwrap();
         let fs = Filesystem::open_device(versions.clone(), options(false, canary)).unwrap();
         let mut earlier = vec![versions.snapshot()];
         fill(&fs, &mut rng);
         // Small nodes have no room for parent pointers and quotas.
-        if format.node_bytes > 4096 || !format.parent_pointers {
+        if node_bytes > 4096 || !parent_pointers {
             set_quotas(&fs, &mut rng);
         }
         fs.create_snapshot(SNAPSHOTS[0]).unwrap();
@@ -169,8 +167,7 @@ impl Subject {
 }
 
 fn options(read_only: bool, canary: Option<Canary>) -> ImageOptions {
-    let store = StoreOptions { read_only, canary, ..StoreOptions::default() };
-    ImageOptions { store, ..ImageOptions::default() }
+    ImageOptions::new().laboratory(|store, _| (store.read_only, store.canary) = (read_only, canary))
 }
 
 /// Adds the snapshots of an image, as far as they can be opened.

@@ -6,8 +6,8 @@ use crate::subject::{Subject, spawn};
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::Filesystem;
-use syncline::device::{MemoryDevice, block_on};
 use syncline_check::{Condition, FindingKind, RepairOptions, Scrub, check, repair};
+use syncline_device::{MemoryDevice, block_on};
 
 const NEW: &str = "written after the rot";
 

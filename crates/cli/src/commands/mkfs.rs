@@ -67,17 +67,15 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure::of(Cause::NotAnImage, text)
             .next("check the path, or make an image file with --size 8GiB"));
     }
-    let seed = args.uuid.map(|uuid| *uuid.as_bytes());
-    let options = FormatOptions {
-        node_bytes: args.node_size as u32,
-        label: args.label,
-        parent_pointers: args.parent_pointers,
-        data_in_log: args.data_in_log,
-        counted_xattrs: args.counted_xattrs,
-        uuid: seed,
-        hash_seed: seed,
-        ..FormatOptions::default()
-    };
+    let mut options = FormatOptions::new()
+        .node_bytes(args.node_size as u32)
+        .label(args.label)
+        .parent_pointers(args.parent_pointers)
+        .data_in_log(args.data_in_log)
+        .counted_xattrs(args.counted_xattrs);
+    if let Some(uuid) = args.uuid {
+        options = options.uuid(*uuid.as_bytes()).hash_seed(*uuid.as_bytes());
+    }
     let device = image::make(&args.image, args.size, args.force, OpenOptions::default(), &options)?;
     if args.json {
         let device: Arc<dyn Device> = device;

@@ -77,7 +77,7 @@ fn of_image(args: &Args) -> Result<u64, Failure> {
         Filesystem::open(image, ImageOptions::read_only()).and_then(Filesystem::close).map_err(about)?;
         return Err(Failure::from(StoreError::KeepsRoom).about(image));
     }
-    let options = ImageOptions { punch_holes: args.punch, ..ImageOptions::default() };
+    let options = ImageOptions::new().punch_holes(args.punch);
     let fs = Filesystem::open(image, options).map_err(about)?;
     let bytes = fs.trim(args.minimum).map_err(about)?;
     fs.close().map_err(about)?;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use syncline::{Filesystem, FormatOptions, ImageOptions, StoreOptions};
+use syncline::{Filesystem, FormatOptions, ImageOptions};
 use syncline_bench::Interrupt;
 use syncline_device::{MemoryDevice, block_on};
 use syncline_sim::{CrashImages, RecordingDevice, block_of};
@@ -115,8 +115,10 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outc
     let recording = RecordingDevice::new(base.snapshot());
     // Checkpoints often, so that cuts fall into them too.
     let checkpoint_interval = Duration::from_millis(300);
-    let store = StoreOptions { checkpoint_interval, canary: plan.canary, ..StoreOptions::default() };
-    let fs = Filesystem::open_device(recording.clone(), ImageOptions { store, ..ImageOptions::default() })?;
+    let options = ImageOptions::new()
+        .checkpoint_interval(checkpoint_interval)
+        .laboratory(|store, _| store.canary = plan.canary);
+    let fs = Filesystem::open_device(recording.clone(), options)?;
     let start = recording.position();
     bar.set_message("cuts (writing)");
     let started = Instant::now();
