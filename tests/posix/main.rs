@@ -19,6 +19,7 @@ mod privileges;
 mod quotas;
 mod reflink;
 mod resize;
+mod run_and_status;
 mod scrub;
 mod service;
 mod snapshots;
@@ -249,6 +250,14 @@ fn statistics_and_information_are_told() {
     assert!(space.f_blocks * space.f_frsize > 100 << 20 && space.f_bavail < space.f_blocks);
     let mut command = program();
     command.arg("stats").arg(ground.path("file"));
+    let answer = run(command).ok();
+    for word in ["read-write", "fsyncs", "flushes", "requests", "Write 1"] {
+        assert!(answer.out.contains(word), "{word}: {answer:?}");
+    }
+    assert!(answer.out.lines().count() <= 10, "{answer:?}");
+    assert!(answer.out.lines().skip(1).all(|line| line.len() <= 80), "{answer:?}");
+    let mut command = program();
+    command.args(["stats", "--all"]).arg(ground.path("file"));
     let answer = run(command).ok();
     for word in ["store", "flushes_issued", "requests", "Write"] {
         assert!(answer.out.contains(word), "{word}: {answer:?}");

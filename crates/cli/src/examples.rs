@@ -20,6 +20,12 @@ Examples:
 If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount namespace (a container, a service, 'unshare') has the \
 mount too, the filesystem goes on living there: umount says so, and of which process.";
 
+pub const RUN: &str = "\
+Examples:
+  syncline run disk.img -- tar xf /tmp/linux.tar
+  syncline run scratch.img --create 4GiB -- make -C src -j8
+COMMAND runs in the filesystem's root directory. The exit code is COMMAND's; 126 and 127 if it can't be run.";
+
 pub const CHECK: &str = "\
 Examples:
   syncline check disk.img

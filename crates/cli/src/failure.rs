@@ -87,6 +87,9 @@ impl Failure {
 
     /// The same, said of a path that the text does not name. Nobody is told to make a filesystem where there is another one.
     pub fn about(self, path: &Path) -> Self {
+        if self.is_told() {
+            return self;
+        }
         let nothing_found = self.code == Cause::NotAnImage as u8 && self.text.contains("no superblock found");
         if let Some(what) = nothing_found.then(|| known_contents(path)).flatten() {
             let text = format!("{}: not a Syncline image: it holds {what}", path.display());
@@ -136,7 +139,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Always one line, whatever an error contained.
-        out.write_str(&self.text.replace('\n', " "))?;
+        out.write_str(&without_numbers(&self.text).replace('\n', " "))?;
         match &self.next {
             Some(next) => write!(out, "; {next}"),
             None => Ok(()),
@@ -144,9 +147,21 @@ impl fmt::Display for Failure {
     }
 }
 
+/// The text without the numbers that the standard library puts behind the system's words for an error.
+fn without_numbers(text: &str) -> String {
+    let mut words = text.to_owned();
+    while let Some(start) = words.find(" (os error ") {
+        let Some(len) = words[start..].find(')') else { break };
+        words.replace_range(start..=start + len, "");
+    }
+    words
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let cause = match error.kind() {
+            // Who reads what is printed has read enough.
+            io::ErrorKind::BrokenPipe => return Self::told(0),
             io::ErrorKind::PermissionDenied => Cause::Permission,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
             _ => Cause::Other,
@@ -177,9 +192,8 @@ impl From<DeviceError> for Failure {
             (DeviceError::Create { .. }, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
                 of(Cause::Permission).next("nothing can be made there: choose another place")
             }
-            (_, Some(io::ErrorKind::ReadOnlyFilesystem)) => {
-                of(Cause::Permission).next("it is read-only: mount it with -o ro, or choose another place")
-            }
+            (_, Some(io::ErrorKind::ReadOnlyFilesystem)) => of(Cause::Permission)
+                .next("it is read-only, so it can only be looked at: 'mount -o ro', 'info', 'check'"),
             (DeviceError::Open { source, .. }, _) if daemon_has_gone(source) => {
                 of(Cause::MountPoint).next(DAEMON_HAS_GONE)
             }
@@ -419,5 +433,13 @@ mod tests {
         assert_eq!(code(MountError::NoFuseDevice.into()), 7);
         assert_eq!(code(io::Error::from(io::ErrorKind::StorageFull).into()), 10);
         assert_eq!(code(StoreError::NoSpace.into()), 10);
+    }
+
+    #[test]
+    fn the_systems_words_stand_without_its_numbers() {
+        let failure = Failure::from(io::Error::from_raw_os_error(2)).about(Path::new("/a"));
+        assert_eq!(failure.to_string(), "/a: No such file or directory");
+        assert_eq!(without_numbers("a (os error 2): b (os error 13)"), "a: b");
+        assert_eq!(without_numbers("a (os error 2"), "a (os error 2");
     }
 }

@@ -80,6 +80,11 @@ enum Command {
     /// Unmount, and wait until the image is clean
     #[command(after_help = examples::UMOUNT)]
     Umount(commands::umount::Args),
+    /// Mount an image, run a command in it, and unmount
+    #[command(after_help = examples::RUN)]
+    Run(commands::run::Args),
+    /// Show all mounts of this machine: image, space, state, fsyncs a second, errors
+    Status(commands::status::Args),
     /// Verify a whole image, tell what is wrong, and mend it with --repair
     #[command(alias = "fsck", after_help = examples::CHECK)]
     Check(commands::check::Args),
@@ -173,6 +178,8 @@ fn run(command: Command) -> Outcome {
         Command::Mkfs(args) => commands::mkfs::run(args),
         Command::Mount(args) => commands::mount::run(args),
         Command::Umount(args) => commands::umount::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Status(args) => commands::status::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Scrub(args) => commands::scrub::run(args),
         Command::Sync(args) => commands::sync::sync(args),

@@ -133,6 +133,9 @@ impl Store {
         blocks: u64,
         others: Others,
     ) -> Result<Reservation, StoreError> {
+        if blocks == 0 {
+            return Ok(self.set_aside(0));
+        }
         loop {
             if let Some(reservation) = self.try_reserve(blocks) {
                 return Ok(reservation);

@@ -90,6 +90,8 @@ pub fn run(mut args: Args) -> Outcome {
 /// writable.
 pub fn remount(directory: &Path, options: &[String]) -> Outcome {
     let choices = MountChoices::parse_remount(options)?;
+    // The kernel would say that an argument is invalid.
+    control::text(directory, "daemon")?;
     if !choices.store.read_only {
         let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
         if let Some(reason) = stats["read_only"].as_str() {

@@ -2,6 +2,7 @@
 
 use super::ask;
 use crate::failure::{Cause, Failure, Outcome};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_fuse::control::{self, ControlError};
@@ -56,6 +57,10 @@ fn done(result: Result<(), ControlError>) -> Outcome {
             .next("nothing was done: more than 64 MiB are unwritten; sync the large files one by one first"),
         (_, ControlError::TooMany { .. }) => {
             Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")
+        }
+        // A file, and no mount point.
+        (_, ControlError::Open { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Failure::new(error).next("check the path")
         }
         _ => error.into(),
     })

@@ -98,7 +98,10 @@ pub fn carry_out<F: Serve>(
             tracing::error!(?opcode, ino, "serving a request panicked; the caller gets EIO");
             Reply::error(libc::EIO)
         });
-        answer(request.unique(), reply);
+        let unique = request.unique();
+        // With it goes memory that it brought for the answer, should nobody have taken that.
+        drop(request);
+        answer(unique, reply);
     });
     // The first poll needs no waker: if it does not end there, the task polls again before anything could be missed.
     if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

@@ -1,5 +1,6 @@
 //! `syncline stats`: what a mounted filesystem has counted.
 
+pub mod summary;
 mod watch;
 
 use super::ask;
@@ -14,7 +15,8 @@ use syncline_fuse::control;
 
 const EXAMPLES: &str = "\
 Examples:
-  syncline stats /mnt/data                      everything since it was mounted
+  syncline stats /mnt/data                      what has happened since it was mounted, in ten lines
+  syncline stats /mnt/data --all                every counter
   syncline stats /mnt/data --watch              a line each second; --watch 5 each five
   syncline stats /mnt/data --watch --json       the same, a JSON object in each line
   syncline stats /mnt/data --prometheus         for node_exporter's textfile collector, or to look at
@@ -26,7 +28,10 @@ Examples:
 pub struct Args {
     /// Any directory or file of a mounted filesystem
     directory: PathBuf,
-    /// Print JSON
+    /// Print every counter
+    #[arg(long, conflicts_with_all = ["json", "watch", "prometheus"])]
+    all: bool,
+    /// Print every counter as JSON
     #[arg(long)]
     json: bool,
     /// Print a line of figures for each interval, in seconds, until the mount is gone
@@ -55,6 +60,10 @@ pub fn run(args: Args) -> Outcome {
     if args.prometheus {
         let sample = Sample::take(&args.directory)?;
         say_text!("{}", metrics::text(vec![Mounted::new(&args.directory, Some(sample))]));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.all && !args.json {
+        say_text!("{}", summary::text(&args.directory, &Sample::take(&args.directory)?));
         return Ok(ExitCode::SUCCESS);
     }
     let text = control::stats(&args.directory)?;

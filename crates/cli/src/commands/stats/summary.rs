@@ -1,0 +1,148 @@
+//! What a mount has done, in ten lines.
+
+use crate::live::Sample;
+use indicatif::{HumanBytes, HumanCount};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Kinds of requests that are named.
+const REQUESTS_NAMED: usize = 4;
+/// Counters of what has gone wrong, and what each means.
+const ERRORS: [(&str, &str); 7] = [
+    ("/store/checksum_errors", "damaged blocks read"),
+    ("/store/device_writes_failed", "device writes failed"),
+    ("/store/flushes_failed", "flushes failed"),
+    ("/store/checkpoints_failed", "checkpoints failed"),
+    ("/store/discards_failed", "discards failed"),
+    ("/files/writeback_errors", "files not written back"),
+    ("/scrub/damaged", "extents found damaged by scrub"),
+];
+
+/// The lines.
+pub fn text(directory: &Path, sample: &Sample) -> String {
+    let number = |pointer: &str| sample.number(pointer);
+    let count = |pointer: &str| HumanCount(number(pointer));
+    let bytes = |pointer: &str| HumanBytes(number(pointer));
+    let mut out = String::new();
+    let mut line = |name: &str, what: String| writeln!(out, "{name:12}{what}").expect("memory takes text");
+    line("mount", format!("{} of {}", directory.display(), sample.text("/daemon/image")));
+    line("state", state(sample));
+    line("space", space(sample));
+    line(
+        "fsyncs",
+        format!(
+            "{}, {}, {} barriers",
+            HumanCount(number("/files/fsyncs") + number("/files/fdatasyncs")),
+            latency(sample, "fsync_ns"),
+            count("/files/barriers")
+        ),
+    );
+    line(
+        "flushes",
+        format!(
+            "{} issued, {} joined, {} elided, {}",
+            count("/store/flushes_issued"),
+            count("/store/flushes_joined"),
+            count("/store/flushes_elided"),
+            latency(sample, "flush_ns")
+        ),
+    );
+    line(
+        "data",
+        format!(
+            "{} written, {} read; the device {}, {}",
+            bytes("/files/written_bytes"),
+            bytes("/files/read_bytes"),
+            bytes("/store/device_write_bytes"),
+            bytes("/store/device_read_bytes")
+        ),
+    );
+    line(
+        "log",
+        format!(
+            "{} batches, {}; {} checkpoints",
+            count("/store/batches"),
+            bytes("/store/log_bytes"),
+            count("/store/checkpoints")
+        ),
+    );
+    line(
+        "memory",
+        format!(
+            "{} resident: {} dirty, {} of nodes, {} of changes",
+            bytes("/process/resident_bytes"),
+            bytes("/files/dirty_bytes"),
+            bytes("/caches/node_bytes"),
+            bytes("/caches/memtable_bytes")
+        ),
+    );
+    line("requests", requests(&sample.stats));
+    line("errors", errors(sample).unwrap_or_else(|| "none".into()));
+    out
+}
+
+/// How it is mounted, since when, and what came before.
+pub fn state(sample: &Sample) -> String {
+    let access = match (
+        sample.stats.get("read_only").and_then(Value::as_str),
+        sample.stats.pointer("/daemon/read_only"),
+    ) {
+        (Some(reason), _) => format!("read-only ({reason})"),
+        (None, Some(Value::Bool(true))) => "read-only".into(),
+        _ => "read-write".into(),
+    };
+    let uptime = humantime::format_duration(std::time::Duration::from_secs(sample.uptime().as_secs()));
+    let recovered = match sample.number("/recovery/batches") {
+        0 => String::new(),
+        batches => format!(", after a crash ({} batches)", HumanCount(batches)),
+    };
+    let transport = match sample.text("/daemon/transport") {
+        "uring" => "io_uring",
+        _ => "/dev/fuse",
+    };
+    format!("{access}, over {transport}, for {uptime}{recovered}")
+}
+
+pub fn space(sample: &Sample) -> String {
+    const BLOCK: u64 = 4096;
+    let (total, free) = (sample.number("/space/total_blocks"), sample.number("/space/free_blocks"));
+    let free = free + sample.number("/space/pending_free_blocks");
+    let used = total.saturating_sub(free) * 100 / total.max(1);
+    format!("{}, {used} % used, {} free", HumanBytes(total * BLOCK), HumanBytes(free * BLOCK))
+}
+
+fn latency(sample: &Sample, name: &str) -> String {
+    match sample.distributions.get(name) {
+        Some(times) if times.count() > 0 => {
+            let ms = |part| times.quantile(part) / 1e6;
+            format!("p50 {:.2} ms, p99 {:.2} ms", ms(0.5), ms(0.99))
+        }
+        _ => "no times yet".into(),
+    }
+}
+
+/// How many there were, and the most frequent kinds.
+fn requests(stats: &Value) -> String {
+    let mut kinds: Vec<(&str, u64)> = stats
+        .get("requests")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(kind, count)| Some((kind.as_str(), count.as_u64()?)))
+        .collect();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    let named =
+        kinds.iter().take(REQUESTS_NAMED).map(|(kind, count)| format!("{kind} {}", HumanCount(*count)));
+    format!("{}: {}", HumanCount(total), named.collect::<Vec<_>>().join(", "))
+}
+
+/// What has gone wrong, if anything has.
+pub fn errors(sample: &Sample) -> Option<String> {
+    let told = ERRORS.iter().filter_map(|(pointer, what)| match sample.number(pointer) {
+        0 => None,
+        count => Some(format!("{} {what}", HumanCount(count))),
+    });
+    Some(told.collect::<Vec<_>>().join(", ")).filter(|told| !told.is_empty())
+}

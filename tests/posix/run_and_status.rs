@@ -1,0 +1,75 @@
+//! `syncline run`, which mounts for as long as a command runs, and `syncline status`, which shows all mounts.
+
+use crate::skip_if;
+use crate::support::{Place, no_fuse, program, run, syncline};
+use std::fs;
+use std::process::Stdio;
+
+#[test]
+fn a_command_runs_in_a_mount_that_ends_with_it() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let image = place.path().join("new.img");
+    let mut command = program();
+    command.arg("run").arg(&image).args(["--create", "32MiB", "--", "sh", "-c"]);
+    command.arg("echo kept >file && pwd && exit 7");
+    let answer = run(command);
+    assert_eq!(answer.code, 7, "{answer:?}");
+    let directory = answer.out.trim();
+    assert!(!directory.is_empty() && !fs::exists(directory).unwrap(), "it is still there: {directory}");
+    let mut command = program();
+    command.arg("run").arg(&image).args(["--", "cat", "file"]);
+    assert_eq!(run(command).ok().out, "kept\n");
+    let mut command = program();
+    command.arg("run").arg(&image).args(["--", "/nowhere/none"]);
+    run(command).fails(127, &["cannot run /nowhere/none", "No such file", "after '--'"]);
+    let mut command = program();
+    command.arg("run").arg(place.path().join("none.img")).args(["--", "true"]);
+    run(command).fails(5, &["none.img", "--create"]);
+    let mut command = program();
+    command.arg("check").arg(&image);
+    run(command).ok();
+}
+
+#[test]
+fn all_mounts_are_shown() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("file"), vec![1; 1 << 20]).unwrap();
+    let answer = syncline(["status"]).ok();
+    let head = format!("{}: {}", mount.path.display(), place.image().display());
+    let mut lines = answer.out.lines().skip_while(|line| *line != head).skip(1);
+    for words in ["% used", "read-write", "fsyncs/s; errors: none"] {
+        let line = lines.next().unwrap_or_default();
+        assert!(line.starts_with("    ") && line.contains(words), "{words}: {answer:?}");
+    }
+    let answer = syncline(["status", "--json"]).ok();
+    let told: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    let of = |told: &serde_json::Value| told["mount"].as_str() == mount.path.to_str();
+    let mounts = told.as_array().unwrap();
+    let this = mounts.iter().find(|told| of(told)).unwrap();
+    assert_eq!(this["image"].as_str(), place.image().to_str());
+    assert!(this["errors"].is_null() && this["pid"].as_u64().is_some(), "{this}");
+    mount.unmount().ok();
+}
+
+#[test]
+fn nothing_is_remounted_where_nothing_is_mounted() {
+    let place = Place::with_image("32MiB");
+    let directory = place.directory("mount");
+    let mut command = program();
+    command.args(["mount", "-o", "remount,ro"]).arg(place.image()).arg(&directory);
+    run(command).fails(6, &["mount", "not on a mounted Syncline filesystem"]);
+}
+
+#[test]
+fn who_reads_no_further_ends_a_command_quietly() {
+    for arguments in [&["completions", "bash"][..], &["help", "mount"]] {
+        let mut child =
+            program().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
