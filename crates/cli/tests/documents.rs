@@ -1,0 +1,213 @@
+//! What the documents mention is there: links and headings, files that the glossary names, commands and their options.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use support::{program, run};
+
+/// A page, taken apart.
+#[derive(Default)]
+struct Page {
+    /// Where its links lead.
+    links: Vec<String>,
+    /// What a link to one of its headings ends with.
+    anchors: BTreeSet<String>,
+    /// Lines of its blocks of code, but for programs and tables of other languages.
+    commands: Vec<String>,
+    /// Words set as code.
+    code: Vec<String>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// All pages of the project, by their paths below its root.
+fn pages() -> BTreeMap<PathBuf, Page> {
+    let root = root();
+    let hidden = |entry: &walkdir::DirEntry| {
+        let name = entry.file_name().to_string_lossy();
+        entry.depth() == 1 && (name == "target" || name == ".git")
+    };
+    let files = walkdir::WalkDir::new(&root).into_iter().filter_entry(|entry| !hidden(entry));
+    let paths = files.map(|entry| entry.unwrap().into_path()).filter(|path| {
+        let built = path.components().any(|part| part.as_os_str() == "target");
+        !built && path.extension().is_some_and(|extension| extension == "md")
+    });
+    paths.map(|path| (path.strip_prefix(&root).unwrap().to_owned(), read(&path))).collect()
+}
+
+fn read(path: &Path) -> Page {
+    let text = fs::read_to_string(path).unwrap();
+    let mut page = Page::default();
+    let (mut heading, mut block) = (None::<String>, None::<String>);
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                page.links.push(dest_url.into())
+            }
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => {
+                let anchor = anchor(&heading.take().unwrap());
+                let times = seen.entry(anchor.clone()).or_default();
+                page.anchors.insert(if *times == 0 { anchor } else { format!("{anchor}-{times}") });
+                *times += 1;
+            }
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language)))
+                if language.is_empty() || &*language == "sh" =>
+            {
+                block = Some(String::new());
+            }
+            Event::End(TagEnd::CodeBlock) => {
+                page.commands.extend(block.take().unwrap_or_default().lines().map(str::to_owned));
+            }
+            Event::Text(words) => {
+                if let Some(block) = &mut block {
+                    block.push_str(&words);
+                }
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&words);
+                }
+            }
+            Event::Code(words) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&words);
+                }
+                page.code.push(words.into());
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// What GitHub makes of a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .collect::<String>();
+    kept.trim().replace(' ', "-")
+}
+
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = pages();
+    assert!(pages.len() > 40, "{} pages", pages.len());
+    let mut broken = Vec::new();
+    let mut local = 0;
+    for (path, page) in &pages {
+        for link in page.links.iter().filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
+            local += 1;
+            let (file, anchor) =
+                link.split_once('#').map_or((&link[..], None), |(file, anchor)| (file, Some(anchor)));
+            let to = if file.is_empty() { path.clone() } else { plain(&path.parent().unwrap().join(file)) };
+            let there = root().join(&to).exists()
+                && anchor
+                    .is_none_or(|anchor| pages.get(&to).is_none_or(|page| page.anchors.contains(anchor)));
+            if !there {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty() && local > 150, "{local} links; broken: {broken:#?}");
+}
+
+#[test]
+fn files_that_the_glossary_names_exist() {
+    let pages = pages();
+    let glossary = &pages[Path::new("docs/GLOSSARY.md")];
+    let named: Vec<&String> =
+        glossary.code.iter().filter(|word| word.ends_with(".rs") || word.ends_with(".md")).collect();
+    assert!(named.len() > 50, "{}", named.len());
+    let root = root();
+    let missing: Vec<&&String> = named
+        .iter()
+        .filter(|word| !root.join(word).exists() && !root.join("crates").join(word).exists())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn commands_and_their_options_exist() {
+    let mut helps: BTreeMap<Vec<String>, String> = BTreeMap::new();
+    let mut checked = 0;
+    let mut wrong = Vec::new();
+    for (path, page) in pages() {
+        // What was typed once, and what a release will type.
+        if path.starts_with("docs/lab") || path.starts_with("docs/decisions") {
+            continue;
+        }
+        for line in &page.commands {
+            let line = line.split(" #").next().unwrap().replace(['\\', '|'], " ");
+            let Some(words) =
+                line.trim().strip_prefix("sudo ").unwrap_or(line.trim()).strip_prefix("syncline ")
+            else {
+                continue;
+            };
+            let words: Vec<&str> =
+                words.split_whitespace().take_while(|word| !["--", "&&", ";", ">"].contains(word)).collect();
+            // A picture may have the name in it.
+            if !words.first().is_some_and(|word| word.chars().all(|c| c.is_ascii_lowercase())) {
+                continue;
+            }
+            let is_group = |word: &str| ["snapshot", "quota", "crashlab", "inspect"].contains(&word);
+            let len = if words.len() > 1
+                && is_group(words[0])
+                && words[1].chars().all(|c| c.is_ascii_lowercase())
+            {
+                2
+            } else {
+                1
+            };
+            let command: Vec<String> = words.iter().take(len).map(|word| (*word).to_owned()).collect();
+            let help = helps.entry(command.clone()).or_insert_with(|| {
+                let mut asked = program();
+                asked.arg("help").args(&command);
+                let answer = run(asked);
+                if answer.code == 0 { answer.out } else { String::new() }
+            });
+            if help.is_empty() {
+                wrong.push(format!("{}: no command '{}'", path.display(), command.join(" ")));
+            }
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let option = option.split('=').next().unwrap();
+                if !help.contains(option) {
+                    wrong.push(format!("{}: '{}' has no {option}", path.display(), command.join(" ")));
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert!(wrong.is_empty() && checked > 40, "{checked} lines; {wrong:#?}");
+}
+
+#[test]
+fn the_list_of_canaries_is_the_codes() {
+    let list = fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
+    let missing: Vec<String> = syncline_store::Canary::ALL
+        .into_iter()
+        .map(|canary| canary.name())
+        .filter(|name| !list.contains(name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
