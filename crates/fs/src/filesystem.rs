@@ -3,7 +3,7 @@
 use crate::access::Accessed;
 use crate::cache::{Claim, InodeCache, References};
 use crate::counters::{Counters, FsCounters};
-use crate::data::{self, DataShared};
+use crate::data::{self, DirtyQueue};
 use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
@@ -42,7 +42,7 @@ pub struct Filesystem {
     /// Of the last syncs.
     pub(crate) receipts: Receipts,
     /// File data's own: dirty list, budgets, background tasks.
-    pub(crate) data: DataShared,
+    pub(crate) data: DirtyQueue,
     /// To hand to background tasks.
     me: Weak<Filesystem>,
 }
@@ -140,7 +140,7 @@ impl Filesystem {
             rename_lease: syncline_sync::asynchronous::Mutex::new(()),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
-            data: DataShared::default(),
+            data: DirtyQueue::default(),
             me: me.clone(),
             options,
         });

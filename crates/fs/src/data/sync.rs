@@ -1,7 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
 use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
-use super::{along, ended, shared, why, writeback};
+use super::{along, dirty_queue, ended, why, writeback};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::filesystem::Filesystem;
@@ -258,7 +258,7 @@ pub(crate) async fn submit_leased(
 
 /// Writes back everything, without making it durable.
 pub(crate) async fn write_back(fs: &Filesystem) -> Result<(), FsError> {
-    shared::write_back_all_of(fs, &fs.data.all_dirty()).await
+    dirty_queue::write_back_all_of(fs, &fs.data.all_dirty()).await
 }
 
 /// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
@@ -268,7 +268,7 @@ pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     fs.store.give_way();
     let mut draft = Draft::begin(Call::Syncfs, Inodes::of(dirty.iter().map(|inode| inode.ino)));
     note_why(fs, &dirty, fs.store.last_op(), false, &mut draft);
-    let written = shared::write_back_all_of(fs, &dirty).await;
+    let written = dirty_queue::write_back_all_of(fs, &dirty).await;
     fs.store.give_way();
     draft.end_submit();
     let (generation, target) = (fs.store.superblock().generation, fs.store.last_op());

@@ -1,6 +1,6 @@
 //! Keeping the dirty data in memory below its limit.
 
-use super::shared;
+use super::dirty_queue;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 
@@ -20,7 +20,7 @@ pub(crate) async fn wait_for_room(fs: &Filesystem, len: u64) -> Result<(), FsErr
         fs.data.wake();
         match fs.data.take_oldest() {
             // A failure is the writer's too: nothing more can be accepted.
-            Some(inode) => shared::write_back_taken(fs, &inode).await?,
+            Some(inode) => dirty_queue::write_back_taken(fs, &inode).await?,
             None => progress.await,
         }
     }

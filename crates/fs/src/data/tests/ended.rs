@@ -2,7 +2,7 @@
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
-use crate::data::{BLOCK, shared, submit, writeback};
+use crate::data::{BLOCK, dirty_queue, submit, writeback};
 use crate::inode::InodeState;
 use crate::receipt::Submitted;
 use syncline_store::Canary;
@@ -49,7 +49,7 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
     let taken = mount.fs.data.take_oldest().expect("it was written to");
     mount.fs.data.finish(&mount.fs, &taken);
     assert_eq!(mount.fs.data.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(), [inode.ino]);
-    block_on(shared::write_back_everything(&mount.fs)).unwrap();
+    block_on(dirty_queue::write_back_everything(&mount.fs)).unwrap();
     assert_eq!(logged_size(&inode), SIZE);
     mount.fs.data.finish(&mount.fs, &inode);
     block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();

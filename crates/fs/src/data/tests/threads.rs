@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Clock;
-use crate::data::{BLOCK, shared, throttle};
+use crate::data::{BLOCK, dirty_queue, throttle};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,7 +131,7 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     mount.write(other, 0, &pattern(2, 8192));
     assert!(called.0.load(Ordering::Relaxed), "nobody writes the other file back");
-    block_on(shared::write_back_taken(&mount.fs, &taken)).unwrap();
+    block_on(dirty_queue::write_back_taken(&mount.fs, &taken)).unwrap();
     block_on(waiting).unwrap();
     assert_eq!(data.dirty_bytes(), 0);
 }

@@ -1,7 +1,7 @@
 //! What is written is read, in memory, after write-back, and after a remount.
 
 use super::*;
-use crate::data::shared;
+use crate::data::dirty_queue;
 use syncline_store::StoreError;
 
 #[test]
@@ -401,7 +401,7 @@ fn write_back_does_not_try_what_is_being_removed_again_and_again() {
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     inode.state.lock().removing = true;
     let taken = mount.fs.data.take_oldest().unwrap();
-    block_on(shared::write_back_taken(&mount.fs, &taken)).unwrap();
+    block_on(dirty_queue::write_back_taken(&mount.fs, &taken)).unwrap();
     assert!(mount.fs.data.take_oldest().is_none());
     let mut state = inode.state.lock();
     state.removing = false;

@@ -30,9 +30,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// What is left of the kept blocks when they were too many, in eighths.
 const KEPT_EIGHTHS: u64 = 7;
 
-/// Shared by all inodes.
+/// The queue of dirty inodes, and what else all files have in common for their data.
 #[derive(Default)]
-pub(crate) struct DataShared {
+pub(crate) struct DirtyQueue {
     /// Memory that dirty data takes, of all inodes.
     dirty_bytes: Gauge,
     queue: Mutex<Queue>,
@@ -67,7 +67,7 @@ struct Queue {
     active: BTreeMap<Ino, Arc<Inode>>,
 }
 
-impl DataShared {
+impl DirtyQueue {
     /// Puts an inode with dirty data into the list. The caller has its state locked, hence `data`.
     pub(crate) fn note_dirty(&self, fs: &Filesystem, inode: &Arc<Inode>, data: &mut DataState) {
         self.account(data);
@@ -137,7 +137,7 @@ impl DataShared {
         self.wake.notify(1);
     }
 
-    /// The dirty inode that has waited longest, to be given to [`DataShared::finish`] after its write-back.
+    /// The dirty inode that has waited longest, to be given to [`DirtyQueue::finish`] after its write-back.
     pub(crate) fn take_oldest(&self) -> Option<Arc<Inode>> {
         self.take(|_| true, 1).pop()
     }
@@ -238,7 +238,7 @@ impl DataShared {
     }
 }
 
-impl Drop for DataShared {
+impl Drop for DirtyQueue {
     fn drop(&mut self) {
         // The background task finds the filesystem gone.
         self.wake.notify(usize::MAX);
@@ -310,7 +310,7 @@ async fn finish_after(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     writeback::write_back(fs, inode).await
 }
 
-/// Writes back an inode taken from the list with [`DataShared::take_oldest`].
+/// Writes back an inode taken from the list with [`DirtyQueue::take_oldest`].
 pub(crate) async fn write_back_taken(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     finish_after(fs, inode).await
 }
