@@ -1,4 +1,4 @@
-//! `syncline run`, which mounts for as long as a command runs, and `syncline status`, which shows all mounts.
+//! `syncline run`, which mounts for as long as a command runs; `status`, which shows all mounts; `ls` and `cat`, which need none.
 
 use crate::skip_if;
 use crate::support::{Place, no_fuse, program, run, syncline};
@@ -72,4 +72,44 @@ fn who_reads_no_further_ends_a_command_quietly() {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
     }
+}
+
+#[test]
+fn an_image_is_looked_into_without_mounting_it() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    fs::create_dir(mount.path.join("directory")).unwrap();
+    fs::write(mount.path.join("directory/file"), "as on monday").unwrap();
+    std::os::unix::fs::symlink("file", mount.path.join("directory/link")).unwrap();
+    let large: Vec<u8> = (0..3_000_001).map(|at: u32| (at / 7) as u8).collect();
+    fs::write(mount.path.join("large"), &large).unwrap();
+    let mut command = program();
+    command.args(["snapshot", "create"]).arg(&mount.path).arg("monday");
+    run(command).ok();
+    fs::write(mount.path.join("directory/file"), "newer").unwrap();
+    let ask = |words: &[&str], place: String| {
+        let mut command = program();
+        command.args(words).arg(place);
+        run(command)
+    };
+    let image = place.image().display().to_string();
+    // A snapshot also while the image is in use.
+    assert_eq!(ask(&["cat"], format!("{image}@monday:directory/file")).ok().out, "as on monday");
+    ask(&["cat"], format!("{image}:directory/file")).fails(3, &["in use"]);
+    mount.unmount().ok();
+    assert_eq!(ask(&["cat"], format!("{image}:/directory/file")).ok().out, "newer");
+    assert_eq!(ask(&["ls"], image.clone()).ok().out, "directory\nlarge\n");
+    let long = ask(&["ls", "-l"], format!("{image}:directory")).ok().out;
+    let lines: Vec<&str> = long.lines().collect();
+    assert!(lines[0].starts_with("-rw") && lines[0].ends_with(" file"), "{long}");
+    assert!(lines[1].starts_with("lrwxrwxrwx") && lines[1].ends_with(" link -> file"), "{long}");
+    let mut command = program();
+    command.arg("cat").arg(format!("{image}:large"));
+    assert!(command.output().unwrap().stdout == large);
+    ask(&["cat"], format!("{image}:none")).fails(1, &["none", "no such file"]);
+    ask(&["cat"], format!("{image}:directory")).fails(1, &["directory", "'syncline ls'"]);
+    ask(&["cat"], image.clone()).fails(2, &["IMAGE:PATH"]);
+    ask(&["ls"], format!("{image}@tuesday")).fails(1, &["tuesday"]);
+    place.check_clean();
 }

@@ -26,6 +26,23 @@ Examples:
   syncline run scratch.img --create 4GiB -- make -C src -j8
 COMMAND runs in the filesystem's root directory. The exit code is COMMAND's; 126 and 127 if it can't be run.";
 
+pub const STATUS: &str = "\
+Examples:
+  syncline status
+  syncline status --json                         an array with an object for each mount";
+
+pub const LS: &str = "\
+Examples:
+  syncline ls disk.img
+  syncline ls -l disk.img:/home/alice
+  syncline ls disk.img@monday:/home              a snapshot, also while the image is mounted
+Whole trees: 'syncline mount -o ro', or 'syncline snapshot mount', and cp.";
+
+pub const CAT: &str = "\
+Examples:
+  syncline cat disk.img:/etc/fstab
+  syncline cat disk.img@monday:/notes.txt        as it was on monday";
+
 pub const CHECK: &str = "\
 Examples:
   syncline check disk.img

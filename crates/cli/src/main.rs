@@ -11,6 +11,7 @@ mod printed;
 mod commands;
 mod examples;
 mod failure;
+mod groups;
 mod helper;
 mod known;
 mod live;
@@ -23,7 +24,7 @@ mod size;
 mod utab;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Failure, Outcome};
 use helper::{Asked, Role};
 use std::ffi::OsString;
@@ -84,6 +85,7 @@ enum Command {
     #[command(after_help = examples::RUN)]
     Run(commands::run::Args),
     /// Show all mounts of this machine: image, space, state, fsyncs a second, errors
+    #[command(after_help = examples::STATUS)]
     Status(commands::status::Args),
     /// Verify a whole image, tell what is wrong, and mend it with --repair
     #[command(alias = "fsck", after_help = examples::CHECK)]
@@ -133,6 +135,12 @@ enum Command {
     Trim(commands::trim::Args),
     /// Look into an image, structure by structure, without writing
     Inspect(commands::inspect::Args),
+    /// List a directory of an image or a snapshot that is not mounted
+    #[command(after_help = examples::LS)]
+    Ls(commands::look::LsArgs),
+    /// Print a file of an image or a snapshot that is not mounted
+    #[command(after_help = examples::CAT)]
+    Cat(commands::look::CatArgs),
     /// Show every path of an inode, without searching
     #[command(after_help = examples::PATH)]
     Path(commands::path::Args),
@@ -170,7 +178,14 @@ enum Command {
 
 /// The command line's definition.
 fn definition() -> clap::Command {
-    Cli::command()
+    groups::grouped(Cli::command())
+}
+
+/// What was asked for.
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut definition = definition();
+    let matches = definition.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
 }
 
 fn run(command: Command) -> Outcome {
@@ -198,6 +213,8 @@ fn run(command: Command) -> Outcome {
         Command::Trim(args) => commands::trim::run(args).map_err(Failure::or_its_directory),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Path(args) => commands::path::run(args).map_err(Failure::or_its_directory),
+        Command::Ls(args) => commands::look::ls(args),
+        Command::Cat(args) => commands::look::cat(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Metrics(args) => commands::metrics::run(args),
         Command::Top(args) => commands::top::run(args),
@@ -237,11 +254,11 @@ fn main() -> ExitCode {
         Err(failure) => return failed(failure),
     };
     let words = || std::iter::once(OsString::from("syncline")).chain(arguments.iter().cloned());
-    let cli = match Cli::try_parse_from(words()) {
+    let cli = match parse(words()) {
         Ok(cli) => cli,
         Err(error) => {
             // What was typed wrongly is repeated in what is said of it: it is said of words that no terminal obeys.
-            let harmless = Cli::try_parse_from(words().map(|word| printed::one_line(word.to_string_lossy())));
+            let harmless = parse(words().map(|word| printed::one_line(word.to_string_lossy()).into()));
             return refuse(harmless.err().unwrap_or(error), role);
         }
     };

@@ -20,6 +20,7 @@ pub mod image;
 pub mod info;
 pub mod inspect;
 mod interrupt;
+pub mod look;
 pub mod manual;
 pub mod metrics;
 pub mod mkfs;

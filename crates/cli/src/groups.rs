@@ -1,0 +1,80 @@
+//! The commands in groups, as `syncline --help` shows them.
+
+use clap::Command;
+use std::fmt::Write;
+
+/// Headings, and the commands below them in the order in which a person meets them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Everyday", &["mkfs", "mount", "umount", "run", "status", "snapshot", "clone", "sync", "barrier"]),
+    (
+        "Maintain",
+        &["check", "scrub", "resize", "trim", "label", "uuid", "quota", "compress", "dedupe", "defragment"],
+    ),
+    ("Observe", &["stats", "top", "explain", "metrics", "info", "ls", "cat", "du", "path", "inspect"]),
+    ("Laboratory", &["demo", "crashlab", "bench"]),
+];
+/// Width of the names.
+const NAME: usize = 14;
+const COLUMNS: usize = 80;
+
+/// The same program, whose help shows its commands in groups.
+pub fn grouped(command: Command) -> Command {
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        let _ = writeln!(text, "{heading}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = write!(text, "  {name:NAME$}");
+            wrap(&about, &mut text);
+        }
+        text.push('\n');
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}'syncline help COMMAND' tells more; 'completions' prints what \
+         a shell needs.\n\nOptions:\n{{options}}{{after-help}}"
+    ))
+}
+
+/// Writes words into lines that end at column 80 and begin behind the names.
+fn wrap(words: &str, text: &mut String) {
+    let mut column = NAME + 2;
+    for (index, word) in words.split(' ').enumerate() {
+        if index > 0 && column + 1 + word.len() > COLUMNS {
+            let _ = write!(text, "\n{:1$}", "", NAME + 2);
+            column = NAME + 2;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.len();
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_on_one_line() {
+        let command = crate::definition();
+        let mut shown: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        shown.push("completions");
+        let mut there: Vec<&str> = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set() && command.get_name() != "help")
+            .map(Command::get_name)
+            .collect();
+        shown.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(shown, there);
+        let help = crate::definition().render_help().to_string();
+        for name in shown {
+            assert!(help.contains(name), "{name}: {help}");
+        }
+        let commands = help.split("Everyday").nth(1).unwrap().split("Options:").next().unwrap();
+        assert!(commands.lines().all(|line| line.len() <= COLUMNS && !line.ends_with(' ')), "{help}");
+    }
+}
