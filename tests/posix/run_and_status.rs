@@ -1,9 +1,11 @@
 //! `syncline run`, which mounts for as long as a command runs; `status`, which shows all mounts; `ls` and `cat`, which need none.
 
 use crate::skip_if;
-use crate::support::{Place, no_fuse, program, run, syncline};
+use crate::support::{Place, eventually, no_fuse, program, run, syncline, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn a_command_runs_in_a_mount_that_ends_with_it() {
@@ -29,6 +31,36 @@ fn a_command_runs_in_a_mount_that_ends_with_it() {
     let mut command = program();
     command.arg("check").arg(&image);
     run(command).ok();
+}
+
+#[test]
+fn a_signal_reaches_the_command_and_the_image_is_left_clean() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mut command = program();
+    command.arg("run").arg(place.image()).args(["--", "sh", "-c", "echo whole >file; exec sleep 1000"]);
+    let mut child = command.spawn().unwrap();
+    let image = place.image();
+    let directory = || {
+        let told: serde_json::Value = serde_json::from_str(&syncline(["status", "--json"]).ok().out).unwrap();
+        let mounts = told.as_array().unwrap();
+        let ours = mounts.iter().find(|mount| mount["image"].as_str() == image.to_str())?;
+        Some(ours["mount"].as_str().unwrap().to_owned())
+    };
+    let mut found = None;
+    eventually("the command runs", || {
+        found = directory();
+        found.as_ref().is_some_and(|directory| {
+            fs::read(format!("{directory}/file")).is_ok_and(|text| text == b"whole\n")
+        })
+    });
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(wait(&mut child, Duration::from_secs(30)), Some(128 + 15));
+    assert!(!fs::exists(found.unwrap()).unwrap());
+    let mut command = program();
+    command.arg("cat").arg(format!("{}:file", image.display()));
+    assert_eq!(run(command).ok().out, "whole\n");
+    place.check_clean();
 }
 
 #[test]

@@ -23,8 +23,8 @@ mount too, the filesystem goes on living there: umount says so, and of which pro
 pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
-  syncline run scratch.img --create 4GiB -- make -C src -j8
-COMMAND runs in the filesystem's root directory. The exit code is COMMAND's; 126 and 127 if it can't be run.";
+  syncline run scratch.img --create 4GiB -- git clone /srv/project.git
+COMMAND runs in the filesystem's root directory; paths to what lies elsewhere are whole ones. The exit code is COMMAND's; 126 and 127 if it can't be run.";
 
 pub const STATUS: &str = "\
 Examples:

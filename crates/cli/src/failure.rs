@@ -160,8 +160,6 @@ fn without_numbers(text: &str) -> String {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let cause = match error.kind() {
-            // Who reads what is printed has read enough.
-            io::ErrorKind::BrokenPipe => return Self::told(0),
             io::ErrorKind::PermissionDenied => Cause::Permission,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
             _ => Cause::Other,

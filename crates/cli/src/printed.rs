@@ -4,6 +4,7 @@
 //! `say!` and `note!` print one line, whatever is in it; `say_text!` prints several, and names in it go through [`one_line`].
 //! Nothing else in this crate prints: clippy denies `println!` and its like.
 
+use crate::failure::Failure;
 use std::fmt::{self, Write as _};
 use std::io::{self, ErrorKind, Write};
 
@@ -73,6 +74,14 @@ fn escape_bytes(bytes: &[u8], keeps: impl Fn(char) -> bool + Copy) -> Vec<u8> {
         shown.extend_from_slice(chunk.invalid());
     }
     shown
+}
+
+/// How writing to standard output has ended. Whoever reads may have seen enough: that ends a command quietly.
+pub fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::told(0)),
+        result => Ok(result?),
+    }
 }
 
 /// See `say!`.

@@ -22,7 +22,7 @@ pub enum Error {
     /// A call that names a path failed.
     #[error("{operation} {}: {cause}", path.display())]
     At {
-        /// What was to be done.
+        /// The operation, as a verb.
         operation: &'static str,
         /// The path, as it was given.
         path: PathBuf,

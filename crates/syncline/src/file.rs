@@ -43,7 +43,7 @@ pub struct File {
     position: Mutex<u64>,
 }
 
-/// What a file was opened for.
+/// The accesses that a file was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) read: bool,

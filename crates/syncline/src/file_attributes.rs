@@ -18,7 +18,7 @@ impl File {
         self.set(SetAttributes { size: Some(size), kill_privileges, ..SetAttributes::default() })
     }
 
-    /// What is known about it.
+    /// Metadata of the file at this moment.
     pub fn metadata(&self) -> Result<Metadata> {
         Ok(Metadata::new(block_on(self.shared().engine.getattr(self.ino()))?))
     }

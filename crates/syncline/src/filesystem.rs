@@ -27,7 +27,7 @@ pub struct Filesystem {
 /// Linux's number.
 const ENOENT: i32 = 2;
 
-/// What all handles share.
+/// The state that all handles share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<syncline_fs::Filesystem>,
     pub(crate) caller: Caller,
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     _background: Arc<dyn Spawn>,
 }
 
-/// What an open image has counted.
+/// Counters of an open image.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Statistics {
     /// The store's and the device's counters.
@@ -85,7 +85,7 @@ impl Filesystem {
         Self::create_with(path, size_bytes, format, ImageOptions::default())
     }
 
-    /// The same with choices for how it is opened.
+    /// Makes and opens an image like [`create`](Self::create), with options for opening it.
     pub fn create_with(
         path: impl AsRef<Path>,
         size_bytes: u64,
@@ -125,8 +125,9 @@ impl Filesystem {
 
     /// Opens an image file or block device. What a crash left is recovered first.
     pub fn open(path: impl AsRef<Path>, options: ImageOptions) -> Result<Self> {
-        let device = FileDevice::open(&path, options.device()).map_err(Error::from);
-        device.and_then(|device| Self::open_device(device, options)).map_err(about("open", &path))
+        // Errors of the device name the path.
+        let device = FileDevice::open(&path, options.device())?;
+        Self::open_device(device, options).map_err(about("open", &path))
     }
 
     /// Opens the filesystem on a device of any kind.
@@ -163,7 +164,7 @@ impl Filesystem {
         self.shared.close()
     }
 
-    /// What opening found.
+    /// The report of the recovery at opening.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.shared.recovery
     }
@@ -248,7 +249,7 @@ impl Filesystem {
         Ok(block_on(self.shared.engine.paths(ino))?)
     }
 
-    /// What has been counted since the image was opened.
+    /// Counters since the image was opened.
     pub fn statistics(&self) -> Statistics {
         let engine = &self.shared.engine;
         Statistics { store: engine.store().counters(), filesystem: engine.counters() }

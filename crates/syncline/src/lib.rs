@@ -57,15 +57,15 @@
 //!
 //! # Errors
 //!
-//! An [`Error`] names the operation, the path and the cause; [`Error::errno`] is what a kernel filesystem would answer, and
-//! [`std::io::Error`] has the same kind. EIO of a sync means that nothing is promised of that file until a sync succeeds: what
+//! An [`Error`] of a call that takes a path names the operation, the path and the cause; [`Error::errno`] is what a kernel
+//! filesystem would answer, and [`std::io::Error`] has the same kind, in place of the words. EIO of a sync means that nothing is promised of that file until a sync succeeds: what
 //! could not be written stays in memory and is written again. A file that is no image is `InvalidData`, an image that somebody
-//! has open EBUSY, with the process that has it; one process opens an image for writing once.
+//! has open EBUSY, and the error's text names the process that has it; one process opens an image for writing once.
 //!
 //! # Threads, processes, limits
 //!
 //! Linux only. A [`Filesystem`] and a [`File`] may be used by all threads at once, and calls block the calling thread; from async
-//! code, use a thread for blocking work. The engine has one thread of its own, so a child of fork(2) must not use what the parent
+//! code, use a thread for blocking work. The engine has threads of its own, so a child of fork(2) must not use what the parent
 //! opened. Permission bits are kept and not enforced. The last handle that is dropped closes the image, but only
 //! [`Filesystem::close`] tells what could not be written. An image has 16 MiB at least; a file has 8 EiB at most, a name 255 bytes.
 //!
@@ -119,7 +119,20 @@ pub mod device {
     };
 }
 
-/// What a [`Receipt`] consists of.
+/// Causes of an [`Error`].
+pub mod cause {
+    pub use syncline_device::DeviceError;
+    pub use syncline_fs::FsError;
+    pub use syncline_store::StoreError;
+}
+
+/// The parts of [`Statistics`].
+pub mod statistics {
+    pub use syncline_fs::FsCounters;
+    pub use syncline_store::CountersSnapshot;
+}
+
+/// The parts of a [`Receipt`].
 pub mod receipt {
     pub use syncline_fs::{Call, Failed, Inodes, Submitted, Times, Why};
     pub use syncline_store::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage};

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncline_fs::types::{Attributes, FileType, Timestamp};
 
-/// What is known about a file or directory, as of one moment.
+/// Metadata of a file or directory, as of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metadata {
     attributes: Attributes,
@@ -19,7 +19,7 @@ impl Metadata {
         &self.attributes
     }
 
-    /// What it is.
+    /// Regular file, directory, symbolic link, and so on.
     pub fn file_type(&self) -> FileType {
         self.attributes.file_type
     }
@@ -110,7 +110,7 @@ impl Metadata {
     }
 }
 
-/// What the filesystem keeps as the standard library has it; what that can't express becomes 1970.
+/// A time of the filesystem as the standard library has it. Times that it can't express become 1970.
 fn system_time(time: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole =

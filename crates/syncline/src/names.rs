@@ -13,14 +13,14 @@ use syncline_fs::FsError;
 use syncline_fs::types::{RenameFlags, SetAttributes, SetTime};
 
 impl Filesystem {
-    /// What is known about what a path leads to.
+    /// Metadata of the file that a path leads to. Symbolic links are followed.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         block_on(self.shared.find(path.as_ref(), Last::Follow))
             .map(|(_, attributes)| Metadata::new(attributes))
             .map_err(about("look at", &path))
     }
 
-    /// The same, of a symbolic link itself.
+    /// Metadata of the file that a path names. A symbolic link at its end is not followed.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         block_on(self.shared.find(path.as_ref(), Last::Keep))
             .map(|(_, attributes)| Metadata::new(attributes))
@@ -94,7 +94,8 @@ impl Filesystem {
     ) -> Result<()> {
         block_on(async {
             let (parent, name) = self.shared.parent(from.as_ref()).await?;
-            let (new_parent, new_name) = self.shared.parent(to.as_ref()).await?;
+            let onto = self.shared.parent(to.as_ref()).await;
+            let (new_parent, new_name) = onto.map_err(about("rename to", &to))?;
             Ok(self.shared.engine.rename(parent.ino(), &name, new_parent.ino(), &new_name, flags).await?)
         })
         .map_err(about("rename", &from))
@@ -104,7 +105,7 @@ impl Filesystem {
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         block_on(async {
             let (file, _) = self.shared.find(original.as_ref(), Last::Keep).await?;
-            let (parent, name) = self.shared.parent(link.as_ref()).await?;
+            let (parent, name) = self.shared.parent(link.as_ref()).await.map_err(about("link at", &link))?;
             let linked = self.shared.engine.link(file.ino(), parent.ino(), &name).await?;
             drop(Reference::counted(&self.shared, linked.ino));
             Ok(())

@@ -6,7 +6,7 @@ use syncline_fs::types::Timestamp;
 use syncline_fs::{AccessTime, Options as EngineOptions};
 use syncline_store::StoreOptions;
 
-/// What is chosen once for the life of an image.
+/// Options for making an image; they hold for its life.
 ///
 /// ```
 /// let format = syncline::FormatOptions::new().label("mail").permissions(0o700);
@@ -103,7 +103,7 @@ impl FormatOptions {
     }
 }
 
-/// What is chosen each time that an image is opened. Sizes are in bytes; one below its least counts as its least.
+/// Options for opening an image. Sizes are in bytes; one below its least counts as its least.
 ///
 /// ```
 /// use std::time::Duration;

@@ -17,7 +17,7 @@ impl Filesystem {
         block_on(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
     }
 
-    /// What the tree of a directory with a quota may have, and what it uses. ENOENT without one.
+    /// Limits and use of a directory's quota. ENOENT without one.
     pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
         block_on(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))

@@ -111,7 +111,7 @@ impl DirEntry {
         self.directory.path.join(self.file_name())
     }
 
-    /// What it names.
+    /// The type of the file that it names.
     pub fn file_type(&self) -> FileType {
         self.entry.file_type
     }
@@ -121,7 +121,7 @@ impl DirEntry {
         self.entry.ino
     }
 
-    /// What is known about it; of a symbolic link itself.
+    /// Metadata of the file that it names. A symbolic link is not followed.
     pub fn metadata(&self) -> Result<Metadata> {
         let Directory { shared, reference, .. } = &*self.directory;
         let attributes = block_on(shared.engine.lookup(reference.ino(), &self.entry.name))?;

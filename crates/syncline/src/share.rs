@@ -35,7 +35,8 @@ impl File {
         Ok(block_on(dedupe)?)
     }
 
-    /// What the file uses on the device, and what of that others use too. Data that was not written back yet doesn't count.
+    /// Space that the file uses on the device, and how much of it other files use as well. Data that was not written back yet doesn't
+    /// count.
     pub fn usage(&self) -> Result<Usage> {
         Ok(block_on(self.shared().engine.usage(self.ino()))?)
     }

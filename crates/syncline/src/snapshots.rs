@@ -68,7 +68,7 @@ impl Filesystem {
         Self::open_snapshot_device(FileDevice::open(path, device)?, name, options)
     }
 
-    /// The same on a device of any kind.
+    /// Opens a snapshot like [`open_snapshot`](Self::open_snapshot), on a device of any kind.
     pub fn open_snapshot_device(device: Arc<dyn Device>, name: &str, options: ImageOptions) -> Result<Self> {
         Self::open_with(options, async |store_options, spawn| {
             let (store, _) = Store::open_snapshot(device, store_options, spawn, name).await?;
@@ -98,7 +98,7 @@ impl Filesystem {
         Ok(rolled_back.map(drop)?)
     }
 
-    /// What changed since `before`, an older snapshot of the same image, in the order of the paths. Both must be open for reading
+    /// Changes since `before`, an older snapshot of the same image, in the order of the paths. Both must be open for reading
     /// only. Costs as much as what changed; needs parent pointers.
     pub fn changes_since(&self, before: &Filesystem) -> Result<Vec<Change>> {
         Ok(block_on(self.engine().changes_since(before.engine()))?)

@@ -52,7 +52,7 @@ pub(crate) enum Place {
     Nowhere(Reference, Vec<u8>),
 }
 
-/// What becomes of a symbolic link at the end of a path.
+/// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
     Follow,
@@ -65,7 +65,7 @@ impl Shared {
         self.walk_naming(path, last, &mut Vec::new()).await
     }
 
-    /// The same, and leaves in `names` those that lead from the root to what was found, without links.
+    /// Follows a path to its end, and leaves in `names` the way from the root to the file found, without links.
     pub(crate) async fn walk_naming(
         self: &Arc<Self>,
         path: &Path,
@@ -128,7 +128,7 @@ impl Shared {
         Reference::root(self)
     }
 
-    /// What a path leads to.
+    /// The file that a path leads to.
     pub(crate) async fn find(self: &Arc<Self>, path: &Path, last: Last) -> Result<(Reference, Attributes)> {
         match self.walk(path, last).await? {
             Place::There(reference, attributes) => Ok((reference, attributes)),

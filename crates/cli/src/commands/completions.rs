@@ -1,6 +1,7 @@
 //! `syncline completions`: what a shell needs to complete command lines.
 
 use crate::failure::Outcome;
+use crate::printed;
 use clap_complete::Shell;
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,6 +17,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::definition(), "syncline", &mut script);
-    std::io::stdout().write_all(&script)?;
+    printed::written(std::io::stdout().write_all(&script))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -42,7 +42,8 @@ struct Place {
 }
 
 impl Place {
-    /// Image and snapshot end at the first colon before which there is a file of that name.
+    /// Image and snapshot end at the first colon before which there is a file of that name. (Of a snapshot whose own name has a colon
+    /// nothing can be asked so.)
     fn parse(text: &OsString, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = text.as_bytes();
         let path_of = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
@@ -52,10 +53,11 @@ impl Place {
             if exists(&path_of(whole)) {
                 return Self { image: path_of(whole), snapshot: None, path };
             }
-            let Some(at) = whole.iter().rposition(|byte| *byte == b'@') else { continue };
-            let name = std::str::from_utf8(&whole[at + 1..]).ok().filter(|name| !name.is_empty());
-            if let Some(name) = name.filter(|_| exists(&path_of(&whole[..at]))) {
-                return Self { image: path_of(&whole[..at]), snapshot: Some(name.to_owned()), path };
+            for at in (0..end).filter(|at| bytes[*at] == b'@') {
+                let name = std::str::from_utf8(&whole[at + 1..]).ok().filter(|name| !name.is_empty());
+                if let Some(name) = name.filter(|_| exists(&path_of(&whole[..at]))) {
+                    return Self { image: path_of(&whole[..at]), snapshot: Some(name.to_owned()), path };
+                }
             }
         }
         // To open it tells what is wrong.
@@ -95,7 +97,7 @@ pub fn ls(args: LsArgs) -> Outcome {
             write_entry(&mut output, &fs, &entry.path(), name.as_bytes(), &metadata, args.long)?;
         }
     }
-    output.flush()?;
+    printed::written(output.flush())?;
     drop(output);
     fs.close()?;
     Ok(ExitCode::SUCCESS)
@@ -116,7 +118,7 @@ fn write_entry(
         line.extend(printed::name(fs.read_link(path)?.as_os_str().as_bytes()));
     }
     line.push(b'\n');
-    Ok(output.write_all(&line)?)
+    printed::written(output.write_all(&line))
 }
 
 /// What `ls -l` has before the name; times in UTC.
@@ -171,10 +173,10 @@ pub fn cat(args: CatArgs) -> Outcome {
         if read == 0 {
             break;
         }
-        output.write_all(&buffer[..read])?;
+        printed::written(output.write_all(&buffer[..read]))?;
         offset += read as u64;
     }
-    output.flush()?;
+    printed::written(output.flush())?;
     drop(file);
     fs.close()?;
     Ok(ExitCode::SUCCESS)
@@ -200,6 +202,7 @@ mod tests {
         assert_eq!(place("a.img@monday:b@c", &["a.img"]), told("a.img", Some("monday"), "b@c"));
         assert_eq!(place("a@b.img:c", &["a@b.img"]), told("a@b.img", None, "c"));
         assert_eq!(place("a@b.img@monday", &["a@b.img"]), told("a@b.img", Some("monday"), ""));
+        assert_eq!(place("a.img@b@c:d", &["a.img"]), told("a.img", Some("b@c"), "d"));
         assert_eq!(place("x:y.img:c", &["x:y.img"]), told("x:y.img", None, "c"));
         assert_eq!(place("none.img:c", &[]), told("none.img", None, ""));
     }

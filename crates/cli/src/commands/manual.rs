@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The page that is written by hand. By a link in this crate, which is published with its own folder only.
+/// The page that is written by hand. (Through a link: this crate is published with its own folder only.)
 const BOOK: &str = include_str!("../../syncline.1");
 /// What the sections of the book that belong to one command are called there.
 const SECTIONS: [(&str, &str); 4] = [
@@ -57,7 +57,7 @@ fn page_name(command: &Command) -> String {
     command.get_bin_name().unwrap_or(command.get_name()).replace(' ', "-")
 }
 
-/// The page that is written by hand. By a link in this crate, which is published with its own folder only. with the synopsis as it is now.
+/// The page that is written by hand, with the synopsis as it is now.
 fn book(commands: &[Command]) -> String {
     let leaves = commands.iter().filter(|command| !command.has_subcommands());
     let lines: Vec<String> = leaves.map(synopsis).collect();

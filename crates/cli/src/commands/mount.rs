@@ -4,7 +4,7 @@
 //! the daemon's messages go to the caller's standard error.
 
 use super::image;
-use super::mount_options::MountChoices;
+use super::mount_options::{MountChoices, left_by_remount};
 use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::left_out;
@@ -71,7 +71,14 @@ impl Args {
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
     if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
-        return remount(&args.directory, &args.options);
+        let ended = remount(&args.directory, &args.options)?;
+        let left = left_by_remount(&args.options).join(", ");
+        if !left.is_empty() {
+            note!(
+                "syncline: remounted; these stay as they were: {left}; to change them unmount, and mount again"
+            );
+        }
+        return Ok(ended);
     }
     // Among the options it reaches the daemon as well. It comes first: 'bench' has one for all contestants, and -o for one of them.
     args.options.splice(0..0, args.transport.take().map(|way| format!("transport={way}")));

@@ -20,6 +20,32 @@ const DURABILITIES: [&str; 3] = ["async", "dirsync", "sync"];
 const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
+/// Options without a value that a mount keeps as they were when it was made.
+const FIXED_WORDS: [&str; 11] = [
+    "noatime",
+    "relatime",
+    "atime",
+    "strictatime",
+    "nodiratime",
+    "diratime",
+    "allow_other",
+    "no_allow_other",
+    "discard",
+    "nodiscard",
+    "check_opens",
+];
+
+/// Those of the options that a remount leaves as they were: all with a value, and some words.
+pub fn left_by_remount(options: &[String]) -> Vec<String> {
+    let names = options.iter().flat_map(|list| list.split(',')).map(str::trim);
+    let left = names.filter(|name| {
+        let word = name.split('=').next().unwrap_or_default();
+        let is_for_others = word.starts_with("x-") || word.starts_with("X-") || word == "comment";
+        (name.contains('=') && !is_for_others && !KERNEL_WORDS.contains(&word)) || FIXED_WORDS.contains(&word)
+    });
+    left.map(str::to_owned).collect()
+}
+
 /// Everything that `-o` can choose.
 #[derive(Default)]
 pub struct MountChoices {
@@ -287,5 +313,12 @@ mod tests {
         assert!(parse("memtable=1").is_err());
         assert!(parse("receipts=all").is_err() && parse("receipts=9999999").is_err());
         assert!(parse("ablate=fsync").is_err_and(|failure| failure.to_string().contains("flush-group")));
+    }
+
+    #[test]
+    fn what_a_remount_leaves_is_told() {
+        let left = |text: &str| left_by_remount(&[text.to_owned()]);
+        assert_eq!(left("remount,ro,cache=1GiB,noatime"), ["cache=1GiB", "noatime"]);
+        assert!(left("remount,rw,nosuid,x-a=b,user_id=0,defaults").is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+use syncline_fuse::mounts;
 
 /// How often it is looked whether the command has ended, or a signal has come.
 const LOOK: Duration = Duration::from_millis(5);
@@ -35,34 +36,64 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir()?;
-    // An interrupt from the terminal is COMMAND's; what would end us without it, it is told.
-    let told = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGINT, Arc::default())?;
-    for signal in [SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, told.clone())?;
-    }
     let mut mount = own("mount")?;
+    let mut umount = own("umount")?;
+    // Not removed with what is in it, whatever happens: that may be a mount.
+    let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir()?.keep();
+    let told = catch_signals()?;
     if let Some(size) = args.create {
         mount.arg("--create").arg(size.to_string());
     }
     for options in &args.options {
         mount.arg("-o").arg(options);
     }
-    succeed(mount.arg("--").arg(&args.image).arg(directory.path()))?;
-    let ran = run_in(directory.path(), &args.command, &told);
-    if let Err(failure) = succeed(own("umount")?.arg("--").arg(directory.path())) {
-        // What is still mounted there is nobody's to remove.
-        let at = directory.keep();
-        note!(
-            "syncline: the image stays mounted at {}: end what uses it, then 'syncline umount' it",
-            at.display()
-        );
-        return Err(failure);
-    }
+    let mounted = succeed(mount.arg("--").arg(&args.image).arg(&directory));
+    let ran = mounted.and_then(|()| {
+        let ran = run_in(&directory, &args.command, &told);
+        let unmounted = succeed(umount.arg("--").arg(&directory));
+        // It may have ended by itself: with its daemon, or by a signal to that.
+        match unmounted {
+            Err(failure) if is_mounted(&directory) => {
+                let at = directory.display();
+                note!(
+                    "syncline: the image stays mounted at {at}: end what uses it, then 'syncline umount {at}'"
+                );
+                Err(failure)
+            }
+            _ => ran,
+        }
+    });
+    // It stays where something is still mounted there.
+    let _ = std::fs::remove_dir(&directory);
     let status = ran?;
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Signals of the terminal are COMMAND's alone. Others that would end us without it, it is told. One that was ignored stays so, for
+/// COMMAND too (nohup(1)).
+fn catch_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let told = Arc::new(AtomicBool::new(false));
+    let ignored = ignored_signals();
+    let is_heeded = |signal: &i32| ignored & 1 << (signal - 1) == 0;
+    for signal in [SIGINT, SIGQUIT].into_iter().filter(is_heeded) {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    for signal in [SIGTERM, SIGHUP].into_iter().filter(is_heeded) {
+        signal_hook::flag::register(signal, told.clone())?;
+    }
+    Ok(told)
+}
+
+/// A bit for each signal that this process ignores, as the kernel tells it.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.mount_point == directory))
 }
 
 /// A command of this program.
@@ -87,7 +118,9 @@ fn run_in(directory: &Path, words: &[OsString], told: &AtomicBool) -> Result<Exi
     let mut child = Command::new(name).args(arguments).current_dir(directory).spawn().map_err(|error| {
         let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
         let text = format!("cannot run {}: {error}", name.to_string_lossy());
-        Failure::new(text).next("name a program after '--'").with_code(code)
+        Failure::new(text)
+            .next("name a program after '--', one that is in no directory of PATH by its whole path")
+            .with_code(code)
     })?;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -96,7 +129,8 @@ fn run_in(directory: &Path, words: &[OsString], told: &AtomicBool) -> Result<Exi
         if told.swap(false, Ordering::Relaxed)
             && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
-            kill_process(pid, Signal::TERM)?;
+            // One that belongs to somebody else is waited for.
+            let _ = kill_process(pid, Signal::TERM);
         }
         thread::sleep(LOOK);
     }

@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut output = printed::stdout();
-    changes.iter().try_for_each(|change| print(&mut output, change))?;
+    printed::written(changes.iter().try_for_each(|change| print(&mut output, change)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,12 +9,11 @@ use std::path::Path;
 /// Kinds of requests that are named.
 const REQUESTS_NAMED: usize = 4;
 /// Counters of what has gone wrong, and what each means.
-const ERRORS: [(&str, &str); 7] = [
+const ERRORS: [(&str, &str); 6] = [
     ("/store/checksum_errors", "damaged blocks read"),
     ("/store/device_writes_failed", "device writes failed"),
     ("/store/flushes_failed", "flushes failed"),
     ("/store/checkpoints_failed", "checkpoints failed"),
-    ("/store/discards_failed", "discards failed"),
     ("/files/writeback_errors", "files not written back"),
     ("/scrub/damaged", "extents found damaged by scrub"),
 ];
