@@ -31,7 +31,7 @@ pub enum Cause {
     Damaged = 4,
     /// There is no image that this program can use: none, a truncated one, a newer format, one without superblock.
     NotAnImage = 5,
-    /// The mount point can't be used.
+    /// The mount point, or the path on a mount, can't be used.
     MountPoint = 6,
     /// FUSE can't be used here.
     Fuse = 7,

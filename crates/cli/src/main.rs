@@ -44,7 +44,7 @@ Exit codes:
    3  the image, the device or the mount point is in use
    4  a block is not what its checksum says
    5  no image that this program can use: none, truncated, of a newer format, without superblock
-   6  the mount point is missing, not empty or no directory
+   6  a path is missing or on no mount; a mount point is not empty or no directory
    7  FUSE can't be used here
    8  the device failed
    9  not permitted

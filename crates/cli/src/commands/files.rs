@@ -1,6 +1,6 @@
 //! The regular files that paths on a command line stand for.
 
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +41,7 @@ pub fn not_walked(path: &Path, error: walkdir::Error) -> Failure {
 pub fn missing(path: &Path, error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            Failure::new(format!("{}: {error}", path.display())).next("check the path")
+            Failure::of(Cause::MountPoint, format!("{}: {error}", path.display())).next("check the path")
         }
         _ => Failure::from(error).about(path),
     }

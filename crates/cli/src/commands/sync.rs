@@ -2,7 +2,6 @@
 
 use super::ask;
 use crate::failure::{Cause, Failure, Outcome};
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_fuse::control::{self, ControlError};
@@ -57,10 +56,6 @@ fn done(result: Result<(), ControlError>) -> Outcome {
             .next("nothing was done: more than 64 MiB are unwritten; sync the large files one by one first"),
         (_, ControlError::TooMany { .. }) => {
             Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")
-        }
-        // A file, and no mount point.
-        (_, ControlError::Open { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            Failure::new(error).next("check the path")
         }
         _ => error.into(),
     })

@@ -1,6 +1,7 @@
 //! What a mount has done, in ten lines.
 
 use crate::live::Sample;
+use crate::printed::one_line;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
 use std::fmt::Write;
@@ -24,7 +25,10 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
     let count = |pointer: &str| HumanCount(number(pointer));
     let bytes = |pointer: &str| HumanBytes(number(pointer));
     let mut out = String::new();
-    let mut line = |name: &str, what: String| writeln!(out, "{name:12}{what}").expect("memory takes text");
+    let mut line = |name: &str, what: String| {
+        let what = one_line(what);
+        writeln!(out, "{name:12}{what}").expect("memory takes text");
+    };
     line("mount", format!("{} of {}", directory.display(), sample.text("/daemon/image")));
     line("state", state(sample));
     line("space", space(sample));
