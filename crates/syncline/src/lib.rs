@@ -50,7 +50,7 @@
 //! | [`Filesystem::barrier`] | what is written later never survives without what was written before | no flush |
 //! | [`Filesystem::create_snapshot`] | the state of this moment stays, durably | a checkpoint |
 //! | [`File::copy_range_to`], [`Filesystem::copy`] | whole blocks are shared | no data is written again |
-//! | every other call | it is visible to all; a crash may take it back, in order, and never leaves garbage | memory |
+//! | every other call | it is visible to all. A crash may take back the newest changes of names and attributes, in order, and unsynced data; it leaves no garbage | memory |
 //!
 //! A file of up to some 2 KiB lies in its inode; every other one takes blocks of 4 KiB. Each block that is read is checked; what
 //! fails the check is an error.
