@@ -285,7 +285,6 @@ impl Tree {
     ) -> Result<(), TreeError> {
         let node = Node::decode(bytes, self.geometry.get(), addr, level)
             .map_err(|detail| TreeError::Corrupt { addr, detail })?;
-        self.counters.written.fetch_add(1, Relaxed);
         yield_point();
         self.cache.insert(addr, Cached { node, checksum });
         Ok(())

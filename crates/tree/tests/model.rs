@@ -182,6 +182,7 @@ fn a_single_change_writes_one_node_for_each_level() {
     bench.adopt(merged);
     let now = bench.tree.counters();
     assert!(now.items_kept - copies.items_kept > 20, "the leaf's other items were kept");
+    assert_eq!(now.nodes_written - copies.nodes_written, 3, "each is counted once");
     assert!(now.copies - copies.copies <= 2, "in two runs, before and after the change");
 }
 
