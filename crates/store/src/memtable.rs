@@ -43,6 +43,11 @@ impl Memtable {
         from <= to && self.items.range(from..=to).next().is_some()
     }
 
+    /// The last changed key of a range, both ends included.
+    fn last_in(&self, from: Key, to: Key) -> Option<Key> {
+        (from <= to).then(|| self.items.range(from..=to).next_back()).flatten().map(|(key, _)| *key)
+    }
+
     /// All changes, in key order.
     pub(crate) fn items(&self) -> &BTreeMap<Key, Option<Bytes>> {
         &self.items
@@ -90,6 +95,12 @@ impl Layers {
     /// True when something of a range, both ends included, has changed in memory.
     pub(crate) fn has_any(&self, from: Key, to: Key) -> bool {
         self.active.has_any(from, to) || self.frozen.as_ref().is_some_and(|frozen| frozen.has_any(from, to))
+    }
+
+    /// The last key of a range, both ends included, that has changed in memory.
+    pub(crate) fn floor(&self, from: Key, to: Key) -> Option<Key> {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.last_in(from, to));
+        self.active.last_in(from, to).max(frozen)
     }
 
     /// The newest change of a key in memory.

@@ -44,12 +44,24 @@ impl Store {
     }
 
     /// At most `max_items` (at least one) items from `from` to `to`, both included, as of one moment.
-    pub async fn scan(&self, mut from: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
+    pub async fn scan(&self, from: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
+        self.scan_near(from, from, to, max_items).await
+    }
+
+    /// Like [`Store::scan`] from `at`, and with the last item before `at` if nothing has that key and the item is not before `low`:
+    /// an extent that covers `at` begins there. More items from `low` on do no harm.
+    pub async fn scan_near(
+        &self,
+        mut low: Key,
+        mut at: Key,
+        to: Key,
+        max_items: usize,
+    ) -> Result<Chunk, StoreError> {
         let max_items = max_items.max(1);
         loop {
             let _pin = self.space.pin();
             let root = self.layers.read().root;
-            let below = self.tree.scan(root, from, to, max_items).await?;
+            let below = self.tree.scan_near(root, low, at, to, max_items).await?;
             let limit = match below.items.last() {
                 Some((last, _)) if !below.complete => *last,
                 _ => to,
@@ -59,18 +71,28 @@ impl Store {
                 // A checkpoint ended meanwhile: what it merged is in neither of the two halves read.
                 continue;
             }
-            let (items, cut) = if layers.has_any(from, limit) {
-                let active = layers.active.range(from, limit);
-                let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(from, limit));
+            let first_below = below.items.first().map(|(key, _)| *key).filter(|key| *key <= at);
+            let before = layers.floor(low, at).max(first_below);
+            let first = before.unwrap_or(at);
+            let (items, cut) = if layers.has_any(first, limit) {
+                let active = layers.active.range(first, limit);
+                let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(first, limit));
                 let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
+                let tree = tree.skip_while(|(key, _)| *key < first);
                 take_live(Newest::new(active, Newest::new(frozen, tree)), max_items)
             } else {
                 (below.items, false)
             };
             drop(layers);
+            let has_before = items.first().is_some_and(|(key, _)| *key <= at);
+            if low < at && (first > limit || before.is_some() && !has_before) {
+                // The last key was removed in memory, or the tree's part ends before it: all from `low` on have to be looked at.
+                at = low;
+                continue;
+            }
             let complete = !cut && limit == to;
             match limit.next() {
-                Some(next) if items.is_empty() && !complete => from = next,
+                Some(next) if items.is_empty() && !complete => (low, at) = (next, next),
                 _ => return Ok(Chunk { items, complete }),
             }
         }

@@ -104,6 +104,52 @@ fn items_survive_checkpoints_and_clean_reopening() {
     check(&store, &model);
 }
 
+/// Tree, memtable and tombstones in it, around the item that is asked for.
+#[test]
+fn a_scan_finds_the_item_before_its_beginning() {
+    let spawn = spawn();
+    let store = open(&formatted(&spawn), &spawn);
+    let mut model = BTreeMap::new();
+    let mut state = 7u64;
+    let mut below = |end: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % end
+    };
+    for round in 0..40 {
+        // Rounds with few changes leave most to the tree.
+        for _ in 0..below(400) {
+            let key = key(below(8), below(64));
+            let mut transaction = Transaction::new();
+            if below(2) == 0 {
+                transaction.delete(key);
+                model.remove(&key);
+            } else {
+                let value = Bytes::from(below(1000).to_string());
+                transaction.put(key, value.clone());
+                model.insert(key, value);
+            }
+            store.commit(transaction).unwrap();
+        }
+        if round % 3 == 0 {
+            block_on(store.checkpoint()).unwrap();
+        }
+        for _ in 0..300 {
+            let (object, at, max) = (below(8), below(64), below(40) as usize + 1);
+            let (low, to) = (key(object, at - below(at + 1)), key(object, at + below(16)));
+            let at = key(object, at);
+            let chunk = block_on(store.scan_near(low, at, to, max)).unwrap();
+            let first = chunk.items.first().map_or(at, |(first, _)| (*first).min(at));
+            let floor = model.range(low..=at).next_back().map_or(at, |(floor, _)| *floor);
+            assert!(low <= first && first <= floor, "{first:?} of {floor:?}");
+            let wanted: Vec<_> = model.range(first..=to).map(|(key, value)| (*key, value.clone())).collect();
+            assert_eq!(chunk.items[..], wanted[..chunk.items.len()]);
+            // It may be called incomplete for what of the rest is removed.
+            assert!(!chunk.complete || chunk.items.len() == wanted.len());
+            assert!(chunk.complete || !chunk.items.is_empty());
+        }
+    }
+}
+
 fn check(store: &Store, model: &BTreeMap<Key, Bytes>) {
     let mut from = Key::MIN;
     let mut found = Vec::new();

@@ -55,8 +55,20 @@ impl Tree {
         to: Key,
         max_items: usize,
     ) -> Result<Chunk, TreeError> {
+        self.scan_near(root, from, from, to, max_items).await
+    }
+
+    /// Like [`Tree::scan`] from `at`, and with the last item before `at` if nothing has that key and the item is not before `low`.
+    pub async fn scan_near(
+        &self,
+        root: TreeRoot,
+        low: Key,
+        at: Key,
+        to: Key,
+        max_items: usize,
+    ) -> Result<Chunk, TreeError> {
         let mut watch = |_: Place, error: Option<TreeError>| error.map_or(Ok(()), Err);
-        self.scan_past(root, from, to, max_items, Caching::Fill, &mut watch).await
+        self.scan_past(root, low..=to, at, max_items, Caching::Fill, &mut watch).await
     }
 
     /// The same for a damaged tree: `unreadable` is told of each bad node, and the scan goes on behind it.
@@ -72,7 +84,7 @@ impl Tree {
             error.into_iter().for_each(|error| unreadable(place.unreadable(error)));
             Ok(())
         };
-        let scanned = self.scan_past(root, from, to, max_items, Caching::Fill, &mut watch).await;
+        let scanned = self.scan_past(root, from..=to, from, max_items, Caching::Fill, &mut watch).await;
         scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
     }
 
@@ -90,22 +102,23 @@ impl Tree {
             visit(error.map_or(Ok(place.pointer.addr), |error| Err(Box::new(place.unreadable(error)))));
             Ok(())
         };
-        let scanned = self.scan_past(root, from, to, max_items, Caching::Bypass, &mut watch).await;
+        let scanned = self.scan_past(root, from..=to, from, max_items, Caching::Bypass, &mut watch).await;
         scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
     }
 
-    /// Scans; `watch` sees each node and decides whether to go on behind a bad one.
+    /// Scans from the last key of the range that is not greater than `at`, or else from `at`. `watch` sees each node and decides
+    /// whether to go on behind a bad one.
     async fn scan_past(
         &self,
         root: TreeRoot,
-        from: Key,
-        to: Key,
+        range: RangeInclusive<Key>,
+        at: Key,
         max_items: usize,
         caching: Caching,
         watch: &mut Watch<'_>,
     ) -> Result<Chunk, TreeError> {
-        let max_items = max_items.max(1);
-        let mut chunk = Chunk { items: Vec::new(), complete: from > to };
+        let (max_items, to) = (max_items.max(1), *range.end());
+        let mut chunk = Chunk { items: Vec::new(), complete: at > to };
         let mut stack: Vec<Frame> = Vec::new();
         let mut place = Place::root(root);
         let mut loaded = self.load(place, None, caching).await;
@@ -114,11 +127,12 @@ impl Tree {
             watch(place, loaded.as_ref().err().cloned())?;
             match loaded {
                 Ok(node) if node.level() > 0 => {
-                    let first = node.child_for(from);
+                    // A child's first key is in its parent, so the leaf for `at` has the last key before it, too.
+                    let first = node.child_for(at);
                     stack.push(Frame::new(node, place.bound, first));
                 }
                 Ok(leaf) => {
-                    chunk.take(&leaf, place.bound, from..=to, max_items);
+                    chunk.take(&leaf, place.bound, &range, at, max_items);
                     items_per_leaf = leaf.len();
                 }
                 Err(_) => chunk.complete = place.bound.is_none_or(|bound| bound > to),
@@ -162,8 +176,19 @@ impl Tree {
 impl Chunk {
     /// Takes the items of a leaf that lie in the range. The next leaf's first key is known from above, so that the end
     /// of the range is seen without reading it.
-    fn take(&mut self, leaf: &Node, bound: Option<Key>, range: RangeInclusive<Key>, max_items: usize) {
-        for index in leaf.lower_bound(0, *range.start())..leaf.len() {
+    fn take(
+        &mut self,
+        leaf: &Node,
+        bound: Option<Key>,
+        range: &RangeInclusive<Key>,
+        at: Key,
+        max_items: usize,
+    ) {
+        let first = match leaf.find(at) {
+            Err(index) if index > 0 && leaf.key(index - 1) >= *range.start() => index - 1,
+            Ok(index) | Err(index) => index,
+        };
+        for index in first..leaf.len() {
             if leaf.key(index) > *range.end() {
                 self.complete = true;
                 return;

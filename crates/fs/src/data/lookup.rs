@@ -93,8 +93,8 @@ async fn step(
     }
     let (first, last) = (piece_start(from), end - 1);
     let chunk = loop {
-        let keys = (Key::new(ino, Kind::Extent, first), Key::new(ino, Kind::Extent, last));
-        let chunk = store.scan(keys.0, keys.1, max_items).await?;
+        let key = |block| Key::new(ino, Kind::Extent, block);
+        let chunk = store.scan_near(key(first), key(from), key(last), max_items).await?;
         found.next = chunk.items.last().filter(|_| !chunk.complete).map(|(key, value)| end_of(*key, value));
         if found.next.is_none_or(|next| next > from) {
             break chunk;
