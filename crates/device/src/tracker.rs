@@ -24,6 +24,7 @@ use crate::{AlignedBuf, Device, DeviceError, DeviceExt, DeviceFuture, Operation,
 use bytes::Bytes;
 use counters::Counters;
 use ledger::{Fate, Ledger};
+use smallvec::{SmallVec, smallvec};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ struct State {
     succeeded: (u64, Ticket),
     in_flight: Option<InFlight>,
     /// Those who need a flush that has yet to be submitted.
-    gathered: Vec<Waiter>,
+    gathered: Waiters,
     /// Somebody is inside `Shared::drive`; whoever else would call it may leave the work to them.
     driving: bool,
     /// What the newest failed flush said.
@@ -93,7 +94,7 @@ struct State {
 struct InFlight {
     number: u64,
     cover: Ticket,
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
 }
 
 /// Somebody who needs a flush.
@@ -105,6 +106,10 @@ struct Waiter {
 
 /// Somebody who needed a flush, and what became of it.
 type Answered = (Waiter, Result<Flushed, DeviceError>);
+
+/// Mostly the driver of a group, who waits for all of it.
+type Waiters = SmallVec<[Waiter; 2]>;
+type Answers = SmallVec<[Answered; 2]>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
@@ -256,7 +261,7 @@ impl Shared {
         let cover = state.ledger.take_ticket();
         let (waiter, durability) = waiter(FlushCover::Issued, Need::Ticket);
         state.submitted += 1;
-        state.in_flight = Some(InFlight { number: state.submitted, cover, waiters: vec![waiter] });
+        state.in_flight = Some(InFlight { number: state.submitted, cover, waiters: smallvec![waiter] });
         drop(state);
         self.counters.flushes_issued.add(1);
         Some((cover, durability))
@@ -291,7 +296,7 @@ impl Shared {
     }
 
     /// Settles what the flush on its way decided; those to answer, with the answer each gets.
-    fn settle(&self, result: &Result<(), DeviceError>) -> Vec<Answered> {
+    fn settle(&self, result: &Result<(), DeviceError>) -> Answers {
         let mut state = self.state.lock();
         let flight = state.in_flight.take().expect("only the one flush on its way ends here");
         match result {
@@ -320,7 +325,7 @@ impl Shared {
                 if let Some(first) = state.gathered.first_mut() {
                     first.cover = FlushCover::Issued;
                 }
-                let lost: Vec<Waiter> = lost;
+                let lost: Waiters = lost;
                 let answer = || Err(DeviceError::Poisoned { source: source.clone() });
                 flight.waiters.into_iter().chain(lost).map(|waiter| (waiter, answer())).collect()
             }
@@ -399,7 +404,7 @@ impl FlushCompletion {
     }
 
     /// Settles it and submits the next; those to answer. `None` if it has ended before.
-    fn settle(&mut self, result: &Result<(), DeviceError>) -> Option<Vec<Answered>> {
+    fn settle(&mut self, result: &Result<(), DeviceError>) -> Option<Answers> {
         let shared = self.0.take()?;
         let answers = shared.settle(result);
         // The next flush first: those who are woken may take their time.
@@ -408,7 +413,7 @@ impl FlushCompletion {
     }
 }
 
-fn answer(answers: Vec<Answered>) {
+fn answer(answers: Answers) {
     for (waiter, answer) in answers {
         waiter.answer.send(answer);
     }

@@ -2,6 +2,7 @@
 
 use crate::Pending;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use syncline_device::AlignedBuf;
 use syncline_format::batch::{
     BatchHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, first_batch_addr, lead_copy_addr,
@@ -92,9 +93,14 @@ impl Chain {
     }
 
     /// Seals `pending`. With a new `segment` (see [`Chain::segment_wanted`]) an empty batch that leads there goes first.
-    pub fn seal(&mut self, pending: &Pending, stamp: Stamp, segment: Option<BlockRun>) -> Vec<SealedBatch> {
+    pub fn seal(
+        &mut self,
+        pending: &Pending,
+        stamp: Stamp,
+        segment: Option<BlockRun>,
+    ) -> SmallVec<[SealedBatch; 2]> {
         debug_assert!(pending.payload_bytes() <= PAYLOAD_BYTES_MAX);
-        let mut sealed = Vec::with_capacity(2);
+        let mut sealed = SmallVec::new();
         if let Some(segment) = segment {
             // It holds nothing yet: a crash may leave it without the one after it.
             let before = Stamp { op_seq: self.op_seq, ..stamp };

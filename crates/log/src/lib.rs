@@ -8,6 +8,6 @@ mod search;
 mod window;
 
 pub use chain::{Chain, SealedBatch, SegmentSize, Stamp};
-pub use pending::{ITEM_KINDS, Pending, PendingCounts};
+pub use pending::{ITEM_KINDS, Pending, PendingCounts, Spare};
 pub use replay::{Believed, Reading, ReplayError, Scan, payload_of, scan, scan_believing, verify_named};
 pub use window::Window;

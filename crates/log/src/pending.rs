@@ -10,6 +10,13 @@ use syncline_format::{BlockAddr, BlockRun, Crc, Geometry, Key};
 /// Kinds of items that are counted apart, by their on-disk number; unknown ones of larger numbers are counted as 0.
 pub const ITEM_KINDS: usize = 16;
 
+/// Memory of a sealed log, for the next one.
+#[derive(Default)]
+pub struct Spare(Vec<u8>);
+
+/// Most keys that an empty log has room for.
+const PUTS_MAX: usize = 1024;
+
 /// Most room that an empty log has.
 const ROOM_BYTES_MAX: usize = 64 << 10;
 
@@ -189,11 +196,26 @@ impl Pending {
         (Self { buffer, puts: HashMap::default(), counts, objects_delta, named_blocks }, copies)
     }
 
-    /// Takes everything gathered, leaving an empty log behind: with room for as much again, since batches are much alike.
-    pub fn take(&mut self) -> Pending {
-        let mut buffer = Vec::with_capacity(self.buffer.len().min(ROOM_BYTES_MAX));
+    /// Takes everything gathered, leaving an empty log behind that gathers in the memory of `spare`.
+    pub fn take(&mut self, spare: Spare) -> Pending {
+        let mut buffer = spare.0;
+        buffer.clear();
+        // Batches are much alike.
+        buffer.reserve(self.buffer.len().min(ROOM_BYTES_MAX));
         buffer.resize(HEADER_BYTES, 0);
-        mem::replace(self, Self { buffer, ..Self::default() })
+        // Only what is still gathering is replaced in place.
+        let mut puts = mem::take(&mut self.puts);
+        puts.clear();
+        if puts.capacity() > PUTS_MAX {
+            puts = HashMap::default();
+        }
+        let counts = PendingCounts::default();
+        mem::replace(self, Self { buffer, puts, counts, objects_delta: 0, named_blocks: 0 })
+    }
+
+    /// What is left of it once it has been sealed.
+    pub fn into_spare(self) -> Spare {
+        Spare(if self.buffer.capacity() <= ROOM_BYTES_MAX { self.buffer } else { Vec::new() })
     }
 }
 
@@ -285,7 +307,7 @@ mod tests {
         pending.count_objects(1);
         assert!(!pending.is_empty());
         pending.free(BlockRun::new(100, 2));
-        let taken = pending.take();
+        let taken = pending.take(Spare::default());
         assert_eq!(taken.counts().frees, 1);
         assert!(pending.is_empty());
     }

@@ -2,6 +2,7 @@
 
 use crate::commit::CommitState;
 use crate::seal::{Cut, LogState, Then};
+use crate::transaction::DataWrites;
 use crate::trim::tend_discards;
 use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
@@ -106,7 +107,8 @@ impl Store {
             return;
         }
         self.counters.markers.fetch_add(1, Ordering::Relaxed);
-        let cut = Cut { pending: Default::default(), data: Vec::new(), generation, op_seq, segment: None };
+        let cut =
+            Cut { pending: Default::default(), data: DataWrites::new(), generation, op_seq, segment: None };
         log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;
     }
 

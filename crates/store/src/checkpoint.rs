@@ -13,6 +13,7 @@ use crate::slots::write_slot;
 use crate::snapshots::{NewTable, Table, TableChange};
 use crate::tickets::Tickets;
 use crate::trace::{DurableMark, NO_FLUSH};
+use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use syncline_device::{Flushed, WriteHandle};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
-use syncline_log::Pending;
+use syncline_log::{Pending, Spare};
 use syncline_space::{Class, FrozenMap};
 use syncline_tree::Merged;
 
@@ -86,7 +87,7 @@ impl Frozen {
 /// Pending changes that found no room in the log; the superblock alone will make them durable.
 struct Unsealed {
     pending: Pending,
-    data: Vec<DataWrite>,
+    data: DataWrites,
 }
 
 /// What goes into the superblock beside the frozen figures.
@@ -270,7 +271,7 @@ impl Store {
         // A log that is left takes nothing more.
         log.stalled |= new_log.is_some();
         if !commit.pending.is_empty() {
-            let pending = commit.pending.take();
+            let pending = commit.pending.take(std::mem::take(&mut log.spare));
             let data = commit.writes.take();
             match self.segment_for(&log, &pending) {
                 Ok(segment) => {
@@ -498,7 +499,7 @@ impl Store {
         if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
             // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).
             data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
-            pending.append(commit.pending.take());
+            pending.append(commit.pending.take(Spare::default()));
             commit.pending = pending;
             data.append(&mut commit.writes.take());
             commit.writes.extend(data);

@@ -1,8 +1,8 @@
 //! Committing: a transaction becomes visible and joins the pending log in one step.
 
 use crate::shown::Show;
+use crate::transaction::{Changes, DataWrites};
 use crate::{Ablation, Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
-use bytes::Bytes;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
 use syncline_format::{Key, Kind};
 use syncline_log::Pending;
@@ -51,19 +51,19 @@ pub(crate) struct PendingBytes {
 /// Data writes and how much they hold in memory.
 #[derive(Default)]
 pub(crate) struct NamedWrites {
-    writes: Vec<DataWrite>,
+    writes: DataWrites,
     bytes: u64,
 }
 
 impl NamedWrites {
     /// Adds these after those that are here.
-    pub(crate) fn extend(&mut self, writes: Vec<DataWrite>) {
-        self.bytes += writes.iter().map(|data| data.run().len_bytes()).sum::<u64>();
-        self.writes.extend(writes);
+    pub(crate) fn extend(&mut self, writes: impl IntoIterator<Item = DataWrite>) {
+        let bytes = &mut self.bytes;
+        self.writes.extend(writes.into_iter().inspect(|data| *bytes += data.run().len_bytes()));
     }
 
     /// All of them; none stays.
-    pub(crate) fn take(&mut self) -> Vec<DataWrite> {
+    pub(crate) fn take(&mut self) -> DataWrites {
         self.bytes = 0;
         std::mem::take(&mut self.writes)
     }
@@ -93,7 +93,7 @@ impl Store {
             Some(Canary::CountInOwnTransaction) => self.log_uncounted(transaction)?,
             _ => transaction,
         };
-        let Transaction { changes, named, freed, writes, objects_delta } = transaction;
+        let Transaction { changes, named, freed, objects_delta } = transaction;
         self.give_way();
         let mut state = self.commit.lock();
         // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
@@ -106,9 +106,9 @@ impl Store {
                 None => state.pending.delete(*key),
             }
         }
-        for data in &named {
-            state.pending.name(data.run.start, &data.checksums);
-            self.space.name(data.run);
+        for (write, part) in &named {
+            state.pending.name(part.start, write.checksums_of(*part));
+            self.space.name(*part);
         }
         for run in &freed {
             state.pending.free(*run);
@@ -116,7 +116,7 @@ impl Store {
         }
         state.pending.count_objects(objects_delta);
         state.objects = state.objects.saturating_add_signed(objects_delta);
-        state.writes.extend(writes);
+        state.writes.extend(named.into_iter().map(|(write, _)| write));
         let mut layers = self.layers.write();
         for (key, value) in changes {
             layers.active.apply(key, value);
@@ -143,7 +143,8 @@ impl Store {
 
     /// For a canary: puts half of the changes into a batch of their own.
     fn log_half(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
-        let rest = transaction.changes.split_off(transaction.changes.len() / 2);
+        let half = transaction.changes.len() / 2;
+        let rest = transaction.changes.drain(half..).collect();
         let first = std::mem::replace(&mut transaction.changes, rest);
         self.log_apart(first)?;
         Ok(transaction)
@@ -161,7 +162,7 @@ impl Store {
         Ok(transaction)
     }
 
-    fn log_apart(&self, changes: Vec<(Key, Option<Bytes>)>) -> Result<(), StoreError> {
+    fn log_apart(&self, changes: Changes) -> Result<(), StoreError> {
         self.health.writable()?;
         let mut state = self.commit.lock();
         for (key, value) in changes {

@@ -13,6 +13,7 @@ use crate::tickets::Tickets;
 use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, NO_FLUSH, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use futures_lite::future::{or, poll_once};
+use smallvec::SmallVec;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,15 +198,19 @@ impl Store {
 
     /// How the group ended, and whether the caller drove it.
     async fn wait_for(&self, group: &Arc<Group>) -> (bool, Ended) {
+        // Most who come find nobody at work, and drive at once: they have nothing to listen for.
+        let mut listener = None;
         loop {
-            let ended = group.ended.listen();
             if let Some(ended) = group.result.get() {
                 return (false, ended.clone());
             }
             if let Some(lead) = self.group.try_lead(group) {
                 return (true, self.drive(group, lead).await);
             }
-            ended.await;
+            match listener.take() {
+                Some(ended) => ended.await,
+                None => listener = Some(group.ended.listen()),
+            }
         }
     }
 
@@ -383,7 +388,7 @@ impl Store {
 
     /// Waits until all writes of all batches up to `seq` have completed, writing again what failed or was lost; their tickets.
     pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
-        let writes: Vec<_> = {
+        let writes: SmallVec<[_; 4]> = {
             let log = self.log.lock();
             if self.group.take_rewrite() {
                 let all = log.sealed.iter().flat_map(Sealed::writes);

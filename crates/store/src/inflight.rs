@@ -174,6 +174,11 @@ impl DataWrite {
     pub fn checksums(&self) -> &[Crc] {
         &self.0.checksums
     }
+    /// Those of a part of it.
+    pub(crate) fn checksums_of(&self, part: BlockRun) -> &[Crc] {
+        let first = (part.start - self.run().start) as usize;
+        &self.0.checksums[first..first + part.blocks as usize]
+    }
     /// Waits until the write has completed.
     pub async fn wait(&self) -> Result<(), StoreError> {
         self.0.write.wait().await?;

@@ -81,5 +81,5 @@ pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};
 pub use syncline_tree::Difference;
 pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};
-pub use transaction::{NamedData, OpSeq, Transaction};
+pub use transaction::{OpSeq, Transaction};
 pub use view::{read_snapshots, snapshot_usage};

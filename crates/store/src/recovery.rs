@@ -519,6 +519,7 @@ pub(crate) fn assemble(
     let start = LogStart::first_in(segment, replayed.end.seq, replayed.end.prev);
     let log = LogState {
         chain: chain(&options, epoch, segment_blocks, start, replayed.op_seq),
+        spare: Default::default(),
         sealed: VecDeque::new(),
         unflushed_bytes: 0,
         durable_seq: replayed.end.seq - 1,

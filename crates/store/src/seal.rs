@@ -4,14 +4,16 @@ use crate::group::failed_for_good;
 use crate::inflight::Write;
 use crate::shown::Show;
 use crate::trace::DurableMark;
+use crate::transaction::DataWrites;
 use crate::{Ablation, Canary, DataWrite, Store, StoreError};
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Durability, Flushed};
 use syncline_format::BlockRun;
 use syncline_format::batch::PAYLOAD_BYTES_MAX;
-use syncline_log::{Chain, Pending, PendingCounts, Stamp};
+use syncline_log::{Chain, Pending, PendingCounts, Spare, Stamp};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +32,7 @@ pub(crate) struct Sealed {
     /// Its copy, if it leads to another segment.
     pub(crate) copy: Option<Arc<Write>>,
     /// The data it names; writes in flight when it was sealed are its dependencies (rule R1).
-    pub(crate) data: Vec<DataWrite>,
+    pub(crate) data: DataWrites,
 }
 
 impl Sealed {
@@ -43,6 +45,8 @@ impl Sealed {
 /// The end of the log and what is on its way there.
 pub(crate) struct LogState {
     pub(crate) chain: Chain,
+    /// What the pending log gathers in after the next seal.
+    pub(crate) spare: Spare,
     /// Batches not known to be durable, oldest first.
     pub(crate) sealed: VecDeque<Sealed>,
     /// Bytes of log and data that these hold in memory.
@@ -71,7 +75,7 @@ impl Show for LogState {
 /// What becomes one batch.
 pub(crate) struct Cut {
     pub(crate) pending: Pending,
-    pub(crate) data: Vec<DataWrite>,
+    pub(crate) data: DataWrites,
     pub(crate) generation: u64,
     pub(crate) op_seq: u64,
     /// A new segment for it.
@@ -142,7 +146,7 @@ impl Store {
             return Ok((log.chain.newest_seq(), None));
         }
         let segment = self.segment_for(&log, &commit.pending)?;
-        let pending = commit.pending.take();
+        let pending = commit.pending.take(std::mem::take(&mut log.spare));
         let data = commit.writes.take();
         let generation = commit.generation;
         let op_seq = self.last_op.load(Ordering::Acquire);
@@ -195,12 +199,13 @@ impl Store {
         let batches = log.chain.seal(&pending, stamp, segment);
         self.counters.sealed(&pending, &batches, copies);
         let (mut data, counts) = (Some(data), pending.counts());
+        log.spare = pending.into_spare();
         let last = batches.len() - 1;
         let mut flushed = None;
         for (index, batch) in batches.into_iter().enumerate() {
             // With a new segment, an empty batch that leads there goes first.
             let counts = if index == last { counts } else { PendingCounts::default() };
-            let data = if index == last { data.take().unwrap_or_default() } else { Vec::new() };
+            let data = if index == last { data.take().unwrap_or_default() } else { DataWrites::new() };
             let log_bytes = batch.run.len_bytes();
             let bytes = log_bytes + data.iter().map(|data| data.run().len_bytes()).sum::<u64>();
             log.unflushed_bytes += bytes;
@@ -246,7 +251,8 @@ impl Store {
 
     /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.
     pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
-        let (mut durable, mut retired) = (Vec::new(), Vec::new());
+        let mut durable: SmallVec<[Sealed; 2]> = SmallVec::new();
+        let mut retired: SmallVec<[_; 4]> = SmallVec::new();
         let mut log = self.log.lock();
         log.durable_seq = log.durable_seq.max(seq);
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
@@ -268,7 +274,7 @@ impl Store {
     }
 
     /// Gives the memory of durable batches back; much of it elsewhere, while those who waited for them go on.
-    fn forget(&self, durable: Vec<Sealed>) {
+    fn forget(&self, durable: SmallVec<[Sealed; 2]>) {
         if durable.iter().map(|sealed| sealed.bytes).sum::<u64>() >= FORGOTTEN_LATER_BYTES {
             self.spawn.spawn(Box::pin(async move { drop(durable) }));
         }

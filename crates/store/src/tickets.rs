@@ -1,6 +1,7 @@
 //! The tickets of a set of writes that one flush must cover.
 
 use crate::StoreError;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use syncline_device::{DeviceError, FlushTracker, Ticket};
 
@@ -10,7 +11,7 @@ use syncline_device::{DeviceError, FlushTracker, Ticket};
 /// on a later one, so that neither end of the set tells of a loss in its middle (rule R6).
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Tickets {
-    open: Vec<Ticket>,
+    open: SmallVec<[Ticket; 4]>,
 }
 
 impl Tickets {

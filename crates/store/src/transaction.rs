@@ -2,28 +2,26 @@
 
 use crate::DataWrite;
 use bytes::Bytes;
-use syncline_format::{BlockRun, Crc, Key};
+use smallvec::SmallVec;
+use syncline_format::{BlockRun, Key};
 
 /// Position of a committed transaction in the one history of the store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OpSeq(pub u64);
 
-/// Data blocks that a transaction makes part of the filesystem, with the checksums their contents must have.
-#[derive(Clone, Debug)]
-pub struct NamedData {
-    /// Where the data lies.
-    pub run: BlockRun,
-    /// One checksum a block.
-    pub checksums: Vec<Crc>,
-}
+/// Changed items; `None` removes one.
+pub(crate) type Changes = SmallVec<[(Key, Option<Bytes>); 4]>;
+
+/// Data writes that a transaction or a batch names: one or two, mostly.
+pub(crate) type DataWrites = SmallVec<[DataWrite; 2]>;
 
 /// Changes to be committed together. Building one touches nothing; [`crate::Store::commit`] applies it at once.
 #[derive(Default)]
 pub struct Transaction {
-    pub(crate) changes: Vec<(Key, Option<Bytes>)>,
-    pub(crate) named: Vec<NamedData>,
+    pub(crate) changes: Changes,
+    /// Data writes, and the part of each that becomes part of the filesystem.
+    pub(crate) named: SmallVec<[(DataWrite, BlockRun); 2]>,
     pub(crate) freed: Vec<BlockRun>,
-    pub(crate) writes: Vec<DataWrite>,
     pub(crate) objects_delta: i64,
 }
 
@@ -43,10 +41,7 @@ impl Transaction {
     /// Names `part` of the blocks that `write` is writing or has written. The batch that carries this transaction is
     /// not acknowledged before the write has completed (rule R1), and replay verifies the checksums.
     pub fn name_data(&mut self, write: &DataWrite, part: BlockRun) {
-        let first = (part.start - write.run().start) as usize;
-        let checksums = write.checksums()[first..first + part.blocks as usize].to_vec();
-        self.named.push(NamedData { run: part, checksums });
-        self.writes.push(write.clone());
+        self.named.push((write.clone(), part));
     }
     /// Frees blocks that committed transactions (or this one) named. Each block once.
     pub fn free(&mut self, run: BlockRun) {

@@ -1,9 +1,36 @@
 //! The types as they are.
 
-pub use event_listener::Event;
 pub use futures_lite::future::block_on;
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::OnceLock;
+
+/// An event of `event-listener` that takes no memory before somebody listens: notifying one that nobody waits for is what most syncs do.
+#[derive(Debug, Default)]
+pub struct Event {
+    listened: std::sync::atomic::AtomicBool,
+    event: event_listener::Event,
+}
+
+impl Event {
+    /// Without listeners.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Listens from now on.
+    pub fn listen(&self) -> event_listener::EventListener {
+        // Ordered before what the caller looks at next by the fence that ends `listen`.
+        self.listened.store(true, atomic::Ordering::Relaxed);
+        self.event.listen()
+    }
+
+    /// Wakes listeners until so many have been.
+    pub fn notify(&self, count: usize) -> usize {
+        // With the fence in `listen`: either the listener is seen here, or it sees what was changed before this call.
+        std::sync::atomic::fence(atomic::Ordering::SeqCst);
+        if self.listened.load(atomic::Ordering::Relaxed) { self.event.notify(count) } else { 0 }
+    }
+}
 
 /// Atomic numbers.
 pub mod atomic {

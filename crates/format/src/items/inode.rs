@@ -7,6 +7,7 @@ use super::{
     xattr::{ChunkRef, is_xattr_name},
 };
 use crate::{FormatError, ObjectId};
+use smallvec::SmallVec;
 
 /// Bytes of the fixed part.
 pub const FIXED_BYTES: usize = 120;
@@ -145,7 +146,7 @@ pub struct InodeItem<'a> {
     /// Small extended attributes: names and values.
     pub xattrs: Vec<(&'a [u8], &'a [u8])>,
     /// Names of the inode, as far as they fit here.
-    pub parents: Vec<Parent<'a>>,
+    pub parents: SmallVec<[Parent<'a>; 1]>,
     /// Names of the inode that have an item of their own.
     pub parent_items: u32,
     /// Number of the quota that the inode counts in; 0 for none.

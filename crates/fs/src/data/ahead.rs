@@ -19,6 +19,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
+use smallvec::smallvec;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -173,7 +174,8 @@ impl Task {
         let mut change = FileChange { size, ..submit::unchanged(inode) };
         change.name(&old, naming);
         fs.store.give_way();
-        if let Err(error) = transact::commit_noting(fs, vec![change], shares, &mut Submitted::default()) {
+        if let Err(error) = transact::commit_noting(fs, smallvec![change], shares, &mut Submitted::default())
+        {
             inode.state.lock().data.dirty.restore_logged(taken);
             return Err(error);
         }

@@ -5,6 +5,7 @@
 //! of one out of it.
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
@@ -146,8 +147,8 @@ impl Block {
 }
 
 /// The fewest buffers that hold these frozen blocks one after the other.
-pub(crate) fn gather(blocks: &[(u64, Block)]) -> Vec<Bytes> {
-    let mut bufs = Vec::new();
+pub(crate) fn gather(blocks: &[(u64, Block)]) -> SmallVec<[Bytes; 2]> {
+    let mut bufs = SmallVec::new();
     let mut start = 0;
     while start < blocks.len() {
         let mut end = start + 1;

@@ -15,6 +15,7 @@ use crate::inode::Inode;
 use crate::receipt::Submitted;
 use crate::types::Ino;
 use bytes::Bytes;
+use smallvec::smallvec;
 use std::sync::Arc;
 use syncline_format::BlockRun;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
@@ -276,7 +277,7 @@ impl Copy<'_> {
         change.name(old, naming);
         // Only addresses change: what is logged of these blocks, and newer, stays.
         change.extents.cleared.clear();
-        transact::commit_noting(self.fs, vec![change], shares, &mut Submitted::default())?;
+        transact::commit_noting(self.fs, smallvec![change], shares, &mut Submitted::default())?;
         self.placements.clear();
         Ok(true)
     }

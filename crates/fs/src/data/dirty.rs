@@ -7,6 +7,7 @@
 use super::block::{Block, Buffer};
 use super::numbers::Numbers;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -25,8 +26,11 @@ pub(crate) struct BlockMap {
     memory_blocks: u32,
 }
 
+/// Blocks that a transaction is to log, with their contents.
+pub(crate) type Logged = SmallVec<[(u64, Bytes); 2]>;
+
 /// Buffers of which a change took blocks away.
-type Shrunk = Vec<Arc<Buffer>>;
+type Shrunk = SmallVec<[Arc<Buffer>; 2]>;
 
 impl BlockMap {
     pub(crate) fn len(&self) -> u64 {
@@ -79,7 +83,7 @@ impl BlockMap {
     }
 
     /// The blocks that the log does not have.
-    fn unlogged_numbers(&self) -> Vec<u64> {
+    fn unlogged_numbers(&self) -> SmallVec<[u64; 4]> {
         let mut logged = self.logged.within(0..u64::MAX).peekable();
         self.blocks.keys().copied().filter(|block| logged.next_if_eq(block).is_none()).collect()
     }
@@ -92,9 +96,9 @@ impl BlockMap {
 
     /// Freezes the blocks that the log does not have, and returns their contents: it is to have them. Each is in a buffer of its own, since
     /// the memtable keeps them for longer than this map does.
-    pub(crate) fn log(&mut self) -> Vec<(u64, Bytes)> {
+    pub(crate) fn log(&mut self) -> Logged {
         let numbers = self.unlogged_numbers();
-        let (mut logged, mut shrunk) = (Vec::with_capacity(numbers.len()), Shrunk::new());
+        let (mut logged, mut shrunk) = (Logged::with_capacity(numbers.len()), Shrunk::new());
         for number in numbers {
             if let Some(block) = self.take_out(number, &mut shrunk) {
                 let frozen = if block.is_alone() { block.freeze() } else { block.copy_out() };

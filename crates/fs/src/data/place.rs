@@ -7,6 +7,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::receipt::Submitted;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent, Packed};
@@ -63,6 +64,9 @@ impl Cargo<'_> {
         self.packed.as_ref().map_or(self.blocks.len(), |packed| packed.contents.len() / BLOCK_BYTES)
     }
 }
+
+/// Runs of blocks, one in nearly all cases.
+type Runs = SmallVec<[BlockRun; 1]>;
 
 /// What an extent item is to say about a placement's blocks.
 #[derive(Default)]
@@ -187,8 +191,8 @@ impl Placement {
     }
 
     /// Adds to `naming` the extents of those blocks that are `valid`, and returns the runs of the others.
-    pub(crate) fn name(&self, naming: &mut Naming, valid: impl Fn(u64) -> bool) -> Vec<BlockRun> {
-        let (mut stale, mut named) = (Vec::new(), Vec::new());
+    pub(crate) fn name(&self, naming: &mut Naming, valid: impl Fn(u64) -> bool) -> Runs {
+        let (mut stale, mut named) = (Runs::new(), Runs::new());
         let (mut addr, mut checksums) = (self.write.run().start, self.write.checksums());
         for piece in &self.pieces {
             let (own, rest) = checksums.split_at(piece.stored_blocks());
@@ -198,7 +202,7 @@ impl Placement {
                 for ((number, addr), &checksum) in piece.numbers().zip(run.start..).zip(own) {
                     if valid(number) {
                         extend_run(&mut named, BlockRun::new(addr, 1));
-                        name_block(&mut naming.extents, number, addr, checksum);
+                        name_block(&mut naming.extents, number, addr, checksum, piece.numbers().end);
                     } else {
                         extend_run(&mut stale, BlockRun::new(addr, 1));
                     }
@@ -221,8 +225,8 @@ impl Placement {
     }
 }
 
-/// Adds a block to the last extent, or begins another.
-fn name_block(extents: &mut Vec<Extent>, number: u64, addr: u64, checksum: Crc) {
+/// Adds a block to the last extent, or begins another, with room for what may follow up to file block `end`.
+fn name_block(extents: &mut Vec<Extent>, number: u64, addr: u64, checksum: Crc, end: u64) {
     match extents.last_mut() {
         Some(last)
             if last.packed.is_none()
@@ -232,11 +236,16 @@ fn name_block(extents: &mut Vec<Extent>, number: u64, addr: u64, checksum: Crc) 
         {
             last.checksums.push(checksum);
         }
-        _ => extents.push(Extent::plain(number, addr, vec![checksum])),
+        _ => {
+            let room = (end - number).min(EXTENT_BLOCKS_MAX - number % EXTENT_BLOCKS_MAX);
+            let mut checksums = Vec::with_capacity(room as usize);
+            checksums.push(checksum);
+            extents.push(Extent::plain(number, addr, checksums));
+        }
     }
 }
 
-fn extend_run(runs: &mut Vec<BlockRun>, run: BlockRun) {
+fn extend_run(runs: &mut Runs, run: BlockRun) {
     match runs.last_mut() {
         Some(last) if last.end() == run.start => last.blocks += run.blocks,
         _ => runs.push(run),

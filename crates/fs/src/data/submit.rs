@@ -5,6 +5,7 @@
 //! large fsync does not hold everybody's flush.
 
 use super::block::Block;
+use super::dirty::Logged;
 use super::place::{self, Naming, Placement};
 use super::reflink::{self, Shares};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
@@ -17,6 +18,7 @@ use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use crate::types::FileType;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
@@ -193,7 +195,7 @@ struct Started<'a> {
     inode: &'a Arc<Inode>,
     taken: Vec<(u64, Block)>,
     /// Dirty as before, and marked as logged.
-    logged: Vec<u64>,
+    logged: SmallVec<[u64; 4]>,
     placements: Vec<Placement>,
     change: FileChange<'a>,
 }
@@ -204,7 +206,7 @@ pub(crate) async fn submit_leased(
     files: &[Submission<'_>],
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let mut old = Vec::with_capacity(files.len());
+    let mut old: SmallVec<[_; 1]> = SmallVec::with_capacity(files.len());
     for file in files {
         if unplaced::is_wanted(fs, &file.inode.state.lock(), file.aim) {
             old.push(None);
@@ -215,7 +217,7 @@ pub(crate) async fn submit_leased(
     }
     let shares = reflink::hold(fs, old.iter().flatten().flatten()).await?;
     // From here on nothing waits, so a caller that gives up leaves nothing half done.
-    let mut started = Vec::with_capacity(files.len());
+    let mut started: SmallVec<[Started<'_>; 1]> = SmallVec::with_capacity(files.len());
     for (file, old) in files.iter().zip(old) {
         let begun = match old {
             Some(old) => start(fs, file, &old),
@@ -234,7 +236,7 @@ pub(crate) async fn submit_leased(
 
 fn finish(
     fs: &Filesystem,
-    mut started: Vec<Started<'_>>,
+    mut started: SmallVec<[Started<'_>; 1]>,
     shares: Shares<'_>,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
@@ -262,7 +264,7 @@ pub(super) fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
         extents: plan::ExtentChanges::default(),
         named: Vec::new(),
         inline: InlineChange::Keep,
-        logged: Vec::new(),
+        logged: Logged::new(),
         size: SizeChange::Keep,
     }
 }
@@ -294,8 +296,8 @@ async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent
 }
 
 /// Joins growing numbers to ranges.
-pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> SmallVec<[Range<u64>; 2]> {
+    let mut ranges: SmallVec<[Range<u64>; 2]> = SmallVec::new();
     for number in numbers {
         match ranges.last_mut() {
             Some(last) if last.end == number => last.end += 1,
@@ -315,7 +317,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
     if inlines(data, fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(inline_contents(data, size));
         let taken = data.dirty.take(0, 1, 1);
-        return Ok(Started { inode, taken, logged: Vec::new(), placements: Vec::new(), change });
+        return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
     }
     let near = data.near.map(NonZeroU64::get);
     let (taken, mut reservation) = take(data, size, &file.blocks, u64::MAX);
@@ -332,7 +334,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
         placement.name(&mut naming, |_| true);
     }
     change.name(old, naming);
-    Ok(Started { inode, taken, logged: Vec::new(), placements, change })
+    Ok(Started { inode, taken, logged: SmallVec::new(), placements, change })
 }
 
 /// Marks the dirty blocks as logged, and has the transaction log them.

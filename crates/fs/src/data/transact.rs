@@ -1,6 +1,7 @@
 //! Committing changes of files' data: extents, logged size and inline data in one transaction.
 
 use super::charge;
+use super::dirty::Logged;
 use super::plan::ExtentChanges;
 use super::reflink::Shares;
 use super::{preallocated, unplaced};
@@ -26,9 +27,12 @@ pub(crate) struct FileChange<'a> {
     pub named: Vec<(DataWrite, BlockRun)>,
     pub inline: InlineChange,
     /// Dirty blocks that it has whole.
-    pub logged: Vec<(u64, Bytes)>,
+    pub logged: Logged,
     pub size: SizeChange,
 }
+
+/// The changes of a transaction: of one file, mostly.
+pub(crate) type FileChanges<'a> = SmallVec<[FileChange<'a>; 1]>;
 
 /// What becomes of the inline data.
 pub(crate) enum InlineChange {
@@ -79,7 +83,7 @@ struct Saved {
 /// has changed if it fails.
 pub(crate) fn commit(
     fs: &Filesystem,
-    changes: Vec<FileChange<'_>>,
+    changes: FileChanges<'_>,
     shares: Shares<'_>,
 ) -> Result<OpSeq, FsError> {
     commit_noting(fs, changes, shares, &mut Submitted::default())
@@ -88,13 +92,13 @@ pub(crate) fn commit(
 /// The same, and notes what was logged.
 pub(crate) fn commit_noting(
     fs: &Filesystem,
-    changes: Vec<FileChange<'_>>,
+    changes: FileChanges<'_>,
     mut shares: Shares<'_>,
     note: &mut Submitted,
 ) -> Result<OpSeq, FsError> {
     let mut transaction = Transaction::new();
     shares.put_marks(&mut transaction);
-    let mut saved = Vec::with_capacity(changes.len());
+    let mut saved: SmallVec<[Saved; 1]> = SmallVec::with_capacity(changes.len());
     let mut counted: SmallVec<[Delta; 1]> = SmallVec::new();
     for change in &changes {
         if change.extents.put(change.inode.ino, &mut shares, &mut transaction).is_err() {
@@ -153,7 +157,7 @@ pub(crate) fn commit_noting(
 }
 
 /// Takes back what was done to the states of the first files.
-fn restore(changes: &[FileChange<'_>], saved: Vec<Saved>) {
+fn restore(changes: &[FileChange<'_>], saved: SmallVec<[Saved; 1]>) {
     changes.iter().zip(saved).for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
 }
 

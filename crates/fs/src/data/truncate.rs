@@ -7,6 +7,7 @@
 
 use super::block::Block;
 use super::charge;
+use super::dirty::Logged;
 use super::place::{self, Naming, Placement};
 use super::plan::{self, ExtentChanges};
 use super::read;
@@ -21,6 +22,7 @@ use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Timestamp;
 use bytes::Bytes;
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
@@ -80,12 +82,12 @@ async fn grow(
         extents.cleared.push(size.div_ceil(BLOCK)..FILE_BLOCKS_MAX);
     }
     let size = SizeChange::Truncated { size, logged, now };
-    transact::commit(fs, vec![change(inode, extents, size)], Shares::default())?;
+    transact::commit(fs, smallvec![change(inode, extents, size)], Shares::default())?;
     Ok(())
 }
 
 fn change<'a>(inode: &'a Arc<Inode>, extents: ExtentChanges, size: SizeChange) -> FileChange<'a> {
-    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, logged: Vec::new(), size }
+    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, logged: Logged::new(), size }
 }
 
 /// What becomes of the block in which the new end lies.
@@ -219,7 +221,7 @@ async fn shrink(
     let mut change = change(inode, extents, SizeChange::Truncated { size, logged, now });
     change.named = naming.named;
     change.inline = shrunk_inline(inode, &edge, size);
-    if let Err(error) = transact::commit(fs, vec![change], shares) {
+    if let Err(error) = transact::commit(fs, smallvec![change], shares) {
         place::abandon(fs, &placements);
         return Err(error);
     }
@@ -340,7 +342,7 @@ async fn delete_from(
         let preallocated = !extents.cleared.is_empty() && inode.state.lock().data.preallocated.blocks() > 0;
         if preallocated || !extents.items.is_empty() {
             let shares = reflink::hold(fs, &found.extents).await?;
-            transact::commit(fs, vec![change(inode, extents, SizeChange::Keep)], shares)?;
+            transact::commit(fs, smallvec![change(inode, extents, SizeChange::Keep)], shares)?;
         }
         if found.complete {
             inode.state.lock().data.extent_end = Some(first);

@@ -19,6 +19,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::types::Ino;
 use bytes::Bytes;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) struct Change {
     gone: Vec<u64>,
     /// Blocks that were broken, and have new contents or none.
     whole: Vec<u64>,
-    added: Vec<u64>,
+    added: SmallVec<[u64; 2]>,
 }
 
 impl Unplaced {

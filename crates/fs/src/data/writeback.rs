@@ -16,6 +16,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
@@ -332,7 +333,7 @@ impl Flight<'_> {
             let size = SizeChange::Submitted { all, reach };
             let mut change = FileChange { size, ..submit::unchanged(self.inode) };
             change.name(old, naming);
-            if let Err(error) = transact::commit_noting(self.fs, vec![change], shares, note) {
+            if let Err(error) = transact::commit_noting(self.fs, smallvec![change], shares, note) {
                 // Back into flight, where dropping finds them.
                 self.inode.state.lock().data.in_flight.restore(landed);
                 return Err(error);

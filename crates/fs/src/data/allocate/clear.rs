@@ -8,6 +8,7 @@ use super::edges::{Kept, Parts};
 use super::preallocate::enable;
 use crate::FsError;
 use crate::data::block::Block;
+use crate::data::dirty::Logged;
 use crate::data::place::{self, Naming};
 use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::{Ranges, count};
@@ -17,6 +18,7 @@ use crate::data::{BLOCK, charge, lookup, plan, reflink};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
@@ -125,7 +127,7 @@ async fn clear_first(
         extents,
         named: naming.named,
         inline,
-        logged: Vec::new(),
+        logged: Logged::new(),
         size: SizeChange::Replaced { size, now: fs.now() },
     };
     if in_item {
@@ -162,7 +164,7 @@ async fn clear_rest(
             extents,
             named: Vec::new(),
             inline: InlineChange::Keep,
-            logged: Vec::new(),
+            logged: Logged::new(),
             size: SizeChange::Keep,
         };
         commit(fs, inode, change, cleared, shares, room)?;
@@ -204,7 +206,7 @@ fn commit(
         cleared.iter().flat_map(|range| state.data.dirty.take(range.start, range.end, u64::MAX)).collect()
     };
     fs.store.give_way();
-    let result = transact::commit(fs, vec![change], shares);
+    let result = transact::commit(fs, smallvec![change], shares);
     let mut state = inode.state.lock();
     if result.is_err() {
         state.data.dirty.restore(forgotten);

@@ -4,6 +4,7 @@
 //! `data/preallocated.rs` keeps, and items say so ever after.
 
 use crate::FsError;
+use crate::data::dirty::Logged;
 use crate::data::preallocated::{set_aside, with_share};
 use crate::data::ranges::Ranges;
 use crate::data::submit::{self, Aim, Submission};
@@ -13,6 +14,7 @@ use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
+use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,12 +76,12 @@ pub(super) async fn preallocate(
             extents,
             named: Vec::new(),
             inline: InlineChange::Keep,
-            logged: Vec::new(),
+            logged: Logged::new(),
             size,
         };
         let added = crate::data::ranges::count(now);
         fs.data.room.put_back(added, Some(room.split(with_share(added))));
-        if let Err(error) = transact::commit(fs, vec![change], reflink::Shares::default()) {
+        if let Err(error) = transact::commit(fs, smallvec![change], reflink::Shares::default()) {
             drop(fs.data.room.take(added));
             return Err(error);
         }

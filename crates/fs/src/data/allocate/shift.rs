@@ -5,6 +5,7 @@
 
 use crate::FsError;
 use crate::data::block::Block;
+use crate::data::dirty::Logged;
 use crate::data::place::{self, Naming, Placement};
 use crate::data::plan::{self, ExtentChanges};
 use crate::data::ranges::{Ranges, count};
@@ -15,6 +16,7 @@ use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
@@ -160,11 +162,17 @@ impl First {
         let naming = name(&placements, &mut extents);
         let kept_room = count(&extents.preallocated);
         let size = SizeChange::Truncated { size, logged: size, now: fs.now() };
-        let change =
-            FileChange { inode, extents, named: naming.named, inline: self.inline, logged: Vec::new(), size };
+        let change = FileChange {
+            inode,
+            extents,
+            named: naming.named,
+            inline: self.inline,
+            logged: Logged::new(),
+            size,
+        };
         // The room of what moves is there already.
         fs.data.room.put_back(kept_room, None);
-        if let Err(error) = transact::commit(fs, vec![change], shares) {
+        if let Err(error) = transact::commit(fs, smallvec![change], shares) {
             fs.data.room.forget(kept_room);
             place::abandon(fs, &placements);
             return Err(error);

@@ -3,6 +3,7 @@
 use super::hold::{Shares, hold};
 use crate::FsError;
 use crate::change::{Leases, lease_all};
+use crate::data::dirty::Logged;
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::write::reserve;
 use crate::data::{BLOCK, charge, lookup, plan, submit, sync, truncate};
@@ -11,6 +12,7 @@ use crate::flags::require_writable;
 use crate::inode::Inode;
 use crate::quota::Held;
 use crate::receipt::Submitted;
+use smallvec::smallvec;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_store::Canary;
@@ -171,8 +173,8 @@ impl<'a> Span<'a> {
         let replaces_inline = blocks.to == 0 && self.to.state.lock().data.has_inline();
         let inline = if replaces_inline { InlineChange::Set(None) } else { InlineChange::Keep };
         let change =
-            FileChange { inode: self.to, extents, named: Vec::new(), inline, logged: Vec::new(), size };
-        transact::commit(fs, vec![change], shares)?;
+            FileChange { inode: self.to, extents, named: Vec::new(), inline, logged: Logged::new(), size };
+        transact::commit(fs, smallvec![change], shares)?;
         Ok(true)
     }
 
