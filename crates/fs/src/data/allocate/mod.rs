@@ -18,8 +18,8 @@ use syncline_format::items::inode::SIZE_MAX;
 /// A change to the allocation of a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
-    /// Room is set aside for blocks that do not exist yet: one write of each can't fail for lack of
-    /// space (mode 0).
+    /// Room is set aside for blocks that do not exist yet: writing each of them once cannot fail
+    /// for lack of space (mode 0).
     Preallocate {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
