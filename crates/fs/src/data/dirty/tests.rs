@@ -130,7 +130,7 @@ fn a_large_write_over_another_copies_nothing() {
     let taken = map.take(0, u64::MAX, u64::MAX);
     let bufs = gather(&taken);
     assert_eq!((bufs.len(), bufs[0].as_ptr()), (1, second.as_ptr()));
-    // The same on the way through the map of blocks in flight.
+    // Nor is anything copied on the way through the map of blocks in flight.
     let mut in_flight = BlockMap::default();
     in_flight.restore(taken);
     require_sound(&in_flight);
