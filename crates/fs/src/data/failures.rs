@@ -44,7 +44,7 @@ impl Failures {
         }
     }
 
-    /// Drops all failures: nobody is left to be told.
+    /// Drops all failures: there is no program left to report them to.
     pub(crate) fn forget(&mut self) {
         self.report(self.0.as_ref().map_or(0, |counted| counted.count));
     }

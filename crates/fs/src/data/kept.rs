@@ -7,8 +7,8 @@
 //! the file that has kept blocks for longest drops its blocks first.
 //!
 //! The next partial write of a block gains too: it needs the rest of the block, which would have to
-//! be read first. SQLite's write-ahead log would read so at every transaction once it has wrapped
-//! around to its beginning.
+//! be read first. SQLite's write-ahead log would need such reads at every transaction once it has
+//! wrapped around to its beginning.
 //!
 //! A kept block has the contents that its extent has. Every transaction that changes extents goes
 //! through `transact::commit`, which drops the kept blocks that it clears.

@@ -245,7 +245,7 @@ impl Room {
                 _ => break,
             }
         }
-        // There can't be more of them than the image has blocks, whatever it says.
+        // There can't be more of them than the image has blocks, whatever its items say.
         let most = store.geometry().total_blocks;
         let blocks = files.values().fold(0, |sum: u64, &blocks| sum.saturating_add(blocks).min(most));
         let mut inner = self.inner.lock();

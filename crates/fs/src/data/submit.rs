@@ -132,8 +132,8 @@ pub(crate) fn is_clean(state: &InodeState, aim: Aim) -> bool {
 }
 
 /// True when the inode is clean and no submission is under way. For callers that do not hold its
-/// `writeback`: the holder has taken blocks out of the dirty map that no transaction names yet, and
-/// an fsync must wait for that transaction (P1).
+/// `writeback`: the holder may have taken blocks out of the dirty map that no transaction names
+/// yet, and an fsync must wait for that transaction (P1).
 pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
     is_clean(state, aim) && state.data.writeback.try_lock().is_some()
 }

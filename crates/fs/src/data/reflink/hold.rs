@@ -2,8 +2,8 @@
 //! changes them.
 //!
 //! Only extents with the mark can have blocks that others use too, so a change of extents without
-//! it looks nothing up and takes no lock (mechanism S5). The lock is the last one to be taken: its
-//! holder waits for nothing but the device.
+//! it looks nothing up and takes no lock (mechanism S5). The lock is the last asynchronous
+//! one to be taken: its holder waits for nothing but the device.
 
 use super::counts::{Counts, TooMany};
 use crate::FsError;
