@@ -38,9 +38,10 @@ const LOGGED_MAX: u64 = 4;
 /// Most blocks of a file without a place. The sync that would exceed this places them all, in one
 /// write.
 const UNPLACED_MAX: u64 = 64;
-/// A file's first sync logs its blocks only if at most this many syncs are under way. Most files
-/// are synced only once: if they live, their blocks would be written twice, to save a device write
-/// that is joined with the writes of the other syncs, and a wait that these have anyway.
+/// A file's first sync logs its blocks only if at most this many syncs are under way. For most
+/// files it is the only sync: their blocks would be written twice, if they live. With many syncs
+/// that saves little: a device write that is joined with the writes of the others, and a wait that
+/// these have anyway.
 const FEW_SYNCS: u64 = 4;
 /// Free blocks that must remain: on a full image the tree has no room for file contents as well.
 const ROOM: u64 = 256;
