@@ -1,12 +1,14 @@
-//! Placing what syncs have logged, before one of them has to.
+//! Placing blocks that syncs have logged, before a sync has to do it.
 //!
-//! A file may have only so many blocks that are logged whole and have no place (`unplaced`). A sync that finds as many has to place them
-//! all, and to wait for their writes, which takes several times as long as the syncs before it. So from a part of that number on a task writes
-//! them to a place while syncs go on, holding nothing of the file. When the writes have ended it takes the file's `writeback` and its
-//! lease, for no longer than it takes to name what it wrote.
+//! A file may have only so many blocks that are in the log and have no place (`unplaced`). A sync
+//! that finds that many has to place them all and wait for their writes, which takes several times
+//! as long as the syncs before it. So from a fraction of that number on, a task writes the blocks
+//! to a place while syncs continue, and holds nothing of the file. When the writes have ended, it
+//! takes the file's `writeback` and its lease, only for as long as it takes to name the blocks.
 //!
-//! Invariant: a block is named only with the contents that its items have. One that was written again meanwhile, or was cut off, or has
-//! been placed by somebody else, has its newest contents elsewhere; its place is given back.
+//! Invariant: a block is named only with the contents that its items have. If a block was written
+//! again, cut off, or placed otherwise meanwhile, its newest contents are elsewhere, and the place
+//! is given back.
 
 use super::block::Block;
 use super::lookup;
@@ -27,13 +29,14 @@ use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Admitted, Canary};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// Most files whose blocks are placed at a time. What is written again meanwhile is in memory twice for so long.
+/// Most files whose blocks are placed at a time. A block that is rewritten meanwhile is in memory
+/// twice until its task ends.
 const FILES_AT_ONCE: u64 = 16;
 
-/// Blocks that must be left: more than all tasks can have.
+/// Free blocks that must remain: more than all tasks together can take.
 const ROOM: u64 = 2048;
 
-/// How many tasks are under way.
+/// Number of tasks that are running.
 #[derive(Default)]
 pub(crate) struct Ahead(AtomicU64);
 
@@ -47,7 +50,8 @@ impl Ahead {
     }
 }
 
-/// Starts a task after a sync has logged blocks of a file, if it is time and none is at it.
+/// Starts a task after a sync has logged blocks of a file, if enough are logged and no task is
+/// running for it.
 pub(super) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
     if !take_turn(fs, &mut inode.state.lock()) {
         return;
@@ -58,12 +62,12 @@ pub(super) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
 
 fn take_turn(fs: &Filesystem, state: &mut InodeState) -> bool {
     let (data, ahead) = (&mut state.data, fs.options.place_ahead_blocks);
-    // Somebody else has placed blocks since a task failed.
+    // Blocks have been placed otherwise since a task failed.
     if data.unplaced.len() < data.place_from.saturating_sub(ahead) {
         data.place_from = 0;
     }
     let due = data.unplaced.len() >= data.place_from.max(ahead);
-    // What is to be compressed waits until there are whole units.
+    // Blocks that are to be compressed wait until there are whole units.
     if !due || data.placing || fs.data.is_stopping() || compression_of(state.meta.flags).is_some() {
         return false;
     }
@@ -85,12 +89,14 @@ impl Drop for Task {
     }
 }
 
-/// Blocks at their places, or on their way there. Dropping it gives back those that were not named.
+/// Blocks at their places, or being written there. When dropped, it gives back those that were not
+/// named.
 struct Written<'a> {
     fs: &'a Filesystem,
     blocks: Vec<(u64, Block)>,
     placements: Vec<Placement>,
-    /// Until all is named: what was set aside for names went when the blocks were allocated.
+    /// Held until everything is named: the room that was reserved for names went when the blocks
+    /// were allocated.
     _names: Admitted,
 }
 
@@ -106,7 +112,8 @@ impl Task {
         let data = &mut self.inode.state.lock().data;
         data.place_from = 0;
         if let Err(error) = result {
-            // They are in the log and in memory as before, and who must place them is told. Not with each sync anew.
+            // The blocks are in the log and in memory as before, and whoever has to place them gets
+            // the error. The next task starts only when there are more blocks, not with each sync.
             tracing::debug!(ino = self.inode.ino, %error, "logged blocks stay without a place");
             data.place_from = data.unplaced.len() + self.fs.options.place_ahead_blocks;
         }
@@ -120,8 +127,9 @@ impl Task {
         self.name(written).await
     }
 
-    /// Starts to write all that is logged and has no place, if there is room beside what is promised. A block that the file ends within
-    /// has time: an append would write it again, and leave a hole between what is placed now and what is placed next.
+    /// Starts writing all logged blocks, if there is room beside what is promised. A block that the
+    /// file ends within is left out: an append would rewrite it, and leave a hole between what is
+    /// placed now and what is placed next.
     fn write(&self) -> Result<Option<Written<'_>>, FsError> {
         let fs = &*self.fs;
         let (blocks, near) = {
@@ -130,7 +138,7 @@ impl Task {
             blocks.retain(|(number, _)| *number < state.attr.size / super::BLOCK);
             (blocks, state.data.near.map(NonZeroU64::get))
         };
-        // They have room set aside already, and take it twice until they are named.
+        // The blocks have room reserved already; until they are named, they take it twice.
         if !fs.store.is_roomy(ROOM) {
             return Ok(None);
         }
@@ -143,14 +151,14 @@ impl Task {
         Ok(Some(Written { fs, blocks, placements, _names: names }))
     }
 
-    /// Names what still is what was written.
+    /// Names the blocks whose contents are still those that were written.
     async fn name(&self, mut written: Written<'_>) -> Result<(), FsError> {
         let (fs, inode) = (&*self.fs, &self.inode);
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;
         let _room = fs.store.admit(Admission::Finish).await?;
         let _lease = inode.lease.write().await;
-        // As long as the lease is held nobody changes any of this.
+        // Nothing of this can change while the lease is held.
         let (numbers, ranges) = {
             let state = inode.state.lock();
             let numbers: BTreeSet<u64> = still_logged(fs, &state, &written.blocks).collect();
@@ -196,7 +204,7 @@ impl Task {
     }
 }
 
-/// Those of the blocks whose items have these very contents.
+/// Those of `blocks` whose items still have these contents.
 fn still_logged<'a>(
     fs: &'a Filesystem,
     state: &'a InodeState,

@@ -1,8 +1,9 @@
-//! Small files go along with anybody's fsync (S2 `flush-elide`).
+//! Small files are taken along with any fsync (S2 `flush-elide`).
 //!
-//! A small file lies in its inode item: to log it costs a part of a batch that is written anyhow, and no write of data. So an
-//! fsync that has to write a batch takes along what small files have waiting; the fsync of each that follows finds it covered
-//! by the same flush and does nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
+//! A small file lies in its inode item: logging it costs a part of a batch that is written anyway,
+//! and no data write. So an fsync that has to write a batch takes along the pending changes of
+//! small files. The fsync of such a file that follows finds it covered by the same flush and does
+//! nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
 
 use super::DataState;
 use super::submit::{self, Aim, Submission};
@@ -16,7 +17,7 @@ use syncline_sync::Mutex;
 
 /// Most files that one fsync takes along: at most 128 KiB of log.
 const ALONG_MAX: usize = 64;
-/// Most files remembered; the oldest is forgotten and waits for write-back.
+/// Most files remembered. Beyond that the oldest is forgotten and waits for write-back.
 const REMEMBERED_MAX: usize = 1024;
 
 /// Small files that became dirty, oldest first. Some were cleaned or have grown since.
@@ -26,7 +27,8 @@ pub(crate) struct SmallDirty {
 }
 
 impl SmallDirty {
-    /// Remembers a file that has something waiting, if it is small. The caller has its state locked, hence `data`.
+    /// Remembers a file with pending changes, if it is small. The caller holds the lock of its
+    /// state, hence `data`.
     pub(crate) fn note(&self, inode: &Arc<Inode>, data: &mut DataState) {
         if data.small_noted || !data.lies_in_item() {
             return;
@@ -34,7 +36,8 @@ impl SmallDirty {
         data.small_noted = true;
         let mut waiting = self.waiting.lock();
         if waiting.len() == REMEMBERED_MAX {
-            // It keeps its mark until write-back has cleaned it: it had its chance.
+            // The forgotten file stays marked until write-back has cleaned it, so it does not come
+            // back before that.
             waiting.pop_front();
         }
         waiting.push_back(inode.clone());
@@ -48,8 +51,8 @@ impl SmallDirty {
 }
 
 impl DataState {
-    /// True when all that the file has lies, or will lie, in its inode item, as far as it is small enough: to submit it
-    /// needs no look at extents, no room, and no waiting.
+    /// True when the whole file lies, or will lie, in its inode item, provided that it is small
+    /// enough. To submit it needs no look at extents, no room, and no waiting.
     fn lies_in_item(&self) -> bool {
         let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
         let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
@@ -58,7 +61,8 @@ impl DataState {
     }
 }
 
-/// Submits what small files have waiting. Nothing is waited for: a file that somebody is busy with stays behind.
+/// Submits the pending changes of small files. Nothing is waited for: a file whose `writeback` or
+/// lease is held stays behind.
 pub(super) async fn submit_along(fs: &Filesystem) {
     if fs.store.ablates(Ablation::FlushElide) {
         return;
@@ -86,12 +90,12 @@ pub(super) async fn submit_along(fs: &Filesystem) {
     let bytes = files.len() as u64 * fs.limits.inline_bytes as u64;
     let _room = fs.store.promise(ChangeSize { items: files.len() as u64, bytes });
     if !fs.store.has_room_to_spare() {
-        // One by one they may still find room: each in its time.
+        // Submitted one by one, each in its time, they may still find room.
         return;
     }
     fs.counters.taken_along.add(files.len() as u64);
     if let Err(error) = submit::submit_leased(fs, &files, &mut Submitted::default()).await {
-        // They are dirty as before, and who syncs them is told.
+        // The files are dirty as before, and their own syncs get the error.
         tracing::debug!(%error, "small files stay behind");
     }
 }

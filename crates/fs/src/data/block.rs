@@ -1,8 +1,9 @@
 //! The contents of one block in memory, and the buffers that blocks share.
 //!
-//! A large write comes in one buffer, and its blocks are parts of that: nothing is copied on the way to the device. But each part keeps the
-//! whole buffer alive. [`BlockMap`](super::dirty::BlockMap) therefore counts, for each buffer, how many of its blocks it has, and copies the few that are left
-//! of one out of it.
+//! A large write comes in one buffer, and its blocks are parts of that: nothing is copied on the
+//! way to the device. But each part keeps the whole buffer in memory.
+//! [`BlockMap`](super::dirty::BlockMap) therefore counts, for each buffer, how many of its blocks
+//! it has, and copies the last few out of it.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -10,13 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
-/// A buffer of several blocks that follow each other in a file.
+/// A buffer of several consecutive blocks of a file.
 pub(crate) struct Buffer {
-    /// A multiple of a block.
+    /// Its length is a multiple of a block.
     bytes: Bytes,
     /// The file block that it begins with.
     first: u64,
-    /// How many of its blocks are in the one map that may have some. Changed by that map only, whose lock orders the changes.
+    /// How many of its blocks are in the one map that may have any. Only that map changes this, and
+    /// its lock orders the changes.
     here: AtomicU64,
 }
 
@@ -25,7 +27,7 @@ impl Buffer {
         Arc::new(Self { bytes, first, here: AtomicU64::new(0) })
     }
 
-    /// The same memory, counted by itself.
+    /// Another buffer on the same memory, with its own count.
     pub(super) fn apart(&self) -> Arc<Self> {
         Self::new(self.first, self.bytes.clone())
     }
@@ -51,7 +53,7 @@ impl Buffer {
         self.here.store(blocks, Ordering::Relaxed);
     }
 
-    /// True if so many of its blocks keep more memory alive that nobody needs than memory that somebody does.
+    /// True if this many of its blocks keep more unneeded memory alive than needed memory.
     pub(super) fn is_wasted_on(&self, blocks: u64) -> bool {
         blocks * 2 < self.blocks()
     }
@@ -63,16 +65,16 @@ impl Buffer {
 
 /// The contents of one block.
 pub(crate) enum Block {
-    /// A buffer of its own, still changeable: nobody else sees it and its checksum was not taken.
+    /// A buffer of its own, still changeable: it is not shared and its checksum has not been taken.
     Owned { buf: AlignedBuf, in_parts: bool },
-    /// A buffer of its own that others see. Never changed (rule R7): writers copy.
+    /// A buffer of its own that others see. Never changed (rule R7): writers copy it.
     Alone { bytes: Bytes, in_parts: bool },
-    /// Block number `index` of a buffer that has more. Never changed either.
+    /// Block number `index` of a buffer with several blocks. Never changed either.
     Part { buffer: Arc<Buffer>, index: usize },
 }
 
 impl Block {
-    /// What was written at once.
+    /// A block that was written as a whole.
     pub(crate) fn whole(buf: AlignedBuf) -> Self {
         Block::Owned { buf, in_parts: false }
     }
@@ -94,7 +96,7 @@ impl Block {
         }
     }
 
-    /// The same contents, never to be changed again.
+    /// The same contents, frozen: they never change again.
     pub(crate) fn freeze(self) -> Block {
         match self {
             Block::Owned { buf, in_parts } => Block::Alone { bytes: buf.into_bytes(), in_parts },
@@ -110,7 +112,7 @@ impl Block {
         }
     }
 
-    /// The same contents in a buffer that has nothing else, never to be changed again.
+    /// A frozen copy of the contents, in a buffer of its own.
     pub(super) fn copy_out(&self) -> Block {
         let bytes = AlignedBuf::copy_from(self.as_slice()).into_bytes();
         Block::Alone { bytes, in_parts: self.is_in_parts() }
@@ -121,7 +123,7 @@ impl Block {
         !matches!(self, Block::Part { .. })
     }
 
-    /// The buffer that it shares with others.
+    /// The buffer that it shares with other blocks, if any.
     pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
         match self {
             Block::Part { buffer, .. } => Some(buffer),
@@ -129,7 +131,7 @@ impl Block {
         }
     }
 
-    /// True when it began with a write of a part of it: the kernel's page cache does not have it whole.
+    /// True when it began with a partial write: the kernel's page cache does not have it whole.
     pub(crate) fn is_in_parts(&self) -> bool {
         match self {
             Block::Owned { in_parts, .. } | Block::Alone { in_parts, .. } => *in_parts,
@@ -137,7 +139,7 @@ impl Block {
         }
     }
 
-    /// The contents for changing, if nobody else sees them.
+    /// The contents for changing, if they are not shared.
     pub(super) fn get_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Block::Owned { buf, .. } => Some(buf),
@@ -146,7 +148,7 @@ impl Block {
     }
 }
 
-/// The fewest buffers that hold these frozen blocks one after the other.
+/// The fewest buffers that hold these frozen blocks in sequence.
 pub(crate) fn gather(blocks: &[(u64, Block)]) -> SmallVec<[Bytes; 2]> {
     let mut bufs = SmallVec::new();
     let mut start = 0;

@@ -1,8 +1,9 @@
-//! What dirty data of a file in a tree with a quota will take of it.
+//! Quota reservations for dirty data of files in a tree with a quota.
 //!
-//! A block counts when it becomes dirty, if no extent and no preallocated room is there: then it will add to the file's
-//! blocks. One that replaces another adds nothing, although for a moment both exist. The transaction that names the block
-//! turns what was reserved into what is used. Files without a quota have none of this.
+//! A block counts when it becomes dirty at a place with no extent and no preallocated room, because
+//! it will add to the file's blocks. A block that replaces another adds nothing, although for a
+//! moment both exist. The transaction that names the block turns the reserved units into used ones.
+//! Files without a quota have none of this.
 
 use super::ranges::Ranges;
 use super::{DataState, UNITS, inline_units, lookup};
@@ -13,18 +14,18 @@ use crate::quota::Held;
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
 
-/// What waits in memory of a file that counts in a quota.
+/// The pending blocks of a file that counts in a quota, and what is reserved for them.
 #[derive(Default)]
 pub(crate) struct Charge {
     /// Number of the quota.
     pub(crate) number: u64,
-    /// Blocks, dirty or in flight, where there is nothing yet.
+    /// Blocks, dirty or in flight, at places where the file has nothing yet.
     holes: Ranges,
     /// Units that are reserved for them.
     pub(crate) units: u64,
 }
 
-/// What a change of a charge must restore if it is not committed.
+/// The values to restore if a change of a charge is not committed.
 #[derive(Default)]
 pub(crate) struct Before {
     holes: Vec<Range<u64>>,
@@ -46,7 +47,8 @@ impl Charge {
         (number != 0).then(|| Box::new(Self { number, ..Self::default() }))
     }
 
-    /// Units that block 0 adds: a small file lies in the inode item, and block 0 of others replaces what lies there.
+    /// Units that block 0 adds. A small file lies in the inode item; in other files, block 0
+    /// replaces what lies there.
     fn first_units(&self, data: &DataState, size: u64, inline_max: u64, more: &Ranges) -> u64 {
         let inline = inline_units(data.inline.as_deref());
         if size <= inline_max && data.disk_blocks == 0 && !data.preallocated.has_first() {
@@ -58,7 +60,7 @@ impl Charge {
         }
     }
 
-    /// Units that what waits will add when the file has `size` bytes, with the blocks `more`.
+    /// Units that the pending blocks and the blocks `more` will add when the file has `size` bytes.
     fn needs(&self, data: &DataState, size: u64, inline_max: u64, more: &Ranges, with_first: bool) -> u64 {
         let count = |holes: &Ranges| holes.blocks() - u64::from(has_first(holes));
         let first = with_first || data.dirty.contains(0) || data.in_flight.contains(0);
@@ -68,16 +70,17 @@ impl Charge {
 }
 
 impl DataState {
-    /// Has what is written from now on count in this quota. Nothing waits.
+    /// Makes data that is written from now on count in this quota. It never waits.
     pub(crate) fn charge_to(&mut self, number: u64) {
         self.charge = Charge::new(number);
     }
 
-    /// Brings what is reserved up to date with what waits; the blocks `cleared` have been named, or are gone. How it was before.
+    /// Adjusts the reservation to the pending blocks, after the blocks `cleared` have been named or
+    /// are gone. Returns the values before.
     pub(crate) fn recharge(&mut self, size: u64, inline_max: u64, cleared: &[Range<u64>]) -> Before {
         let Some(mut charge) = self.charge.take() else { return Before::default() };
         let mut before = Before { holes: Vec::new(), units: charge.units };
-        // A first block that does not wait went into the inode item.
+        // If block 0 is not pending, it went into the inode item.
         let first = if self.dirty.contains(0) || self.in_flight.contains(0) { 0..0 } else { 0..1 };
         for range in cleared.iter().chain([&first]) {
             before.holes.extend(charge.holes.within(range));
@@ -88,12 +91,12 @@ impl DataState {
         before
     }
 
-    /// Units by which a change of the charge changed what is reserved.
+    /// The difference that a change of the charge has made to the reserved units.
     pub(crate) fn charged_since(&self, before: &Before) -> i64 {
         self.charge.as_ref().map_or(0, |charge| charge.units as i64 - before.units as i64)
     }
 
-    /// Takes a change back.
+    /// Undoes a change of the charge.
     pub(crate) fn restore_charge(&mut self, before: Before) {
         if let Some(charge) = &mut self.charge {
             before.holes.into_iter().for_each(|range| charge.holes.insert(range));
@@ -103,8 +106,8 @@ impl DataState {
 }
 
 impl Filesystem {
-    /// Gives back what is reserved for blocks from `from` on, which wait no longer, and anything else that is too much. The
-    /// inode's lease is held for writing.
+    /// Gives back what is reserved for blocks from `from` on, which are no longer pending, and any
+    /// other excess. The inode's lease is held for writing.
     pub(crate) fn uncharge(&self, state: &mut InodeState, from: u64) {
         if state.data.charge.is_some() {
             let (gone, inline_max) = (from..u64::MAX, self.limits.inline_bytes as u64);
@@ -116,8 +119,8 @@ impl Filesystem {
     }
 }
 
-/// Reserves what the file's blocks `ranges` will add when they become dirty and the file has `size` bytes at least. The
-/// inode's lease is held for writing.
+/// Reserves what the file's blocks `ranges` will add when they become dirty and the file has at
+/// least `size` bytes. The inode's lease is held for writing.
 pub(crate) async fn accept<'a>(
     fs: &'a Filesystem,
     inode: &Inode,
@@ -142,7 +145,8 @@ pub(crate) async fn accept<'a>(
 }
 
 impl Accepted<'_> {
-    /// The blocks are dirty and the size is what it was said to be.
+    /// Adds the reservation to the file's charge, when the blocks are dirty and the size is as
+    /// announced.
     pub(crate) fn apply(mut self, fs: &Filesystem, state: &mut InodeState) {
         let Some(charge) = &mut state.data.charge else { return };
         self.holes.iter().for_each(|range| charge.holes.insert(range.clone()));
@@ -151,7 +155,8 @@ impl Accepted<'_> {
     }
 }
 
-/// Reserves `blocks` blocks that a transaction is about to add to a file, until the caller drops it.
+/// Reserves `blocks` blocks that a transaction is about to add to a file. The reservation ends when
+/// the caller drops it.
 pub(crate) async fn hold_blocks<'a>(
     fs: &'a Filesystem,
     inode: &Inode,
@@ -164,7 +169,7 @@ pub(crate) async fn hold_blocks<'a>(
     }
 }
 
-/// Reserves what allocating all of `blocks` adds to a file in a tree with a quota.
+/// Reserves what allocating all of `blocks` adds to a file, if the file counts in a quota.
 pub(crate) async fn hold_holes<'a>(
     fs: &'a Filesystem,
     inode: &Inode,
@@ -177,12 +182,13 @@ pub(crate) async fn hold_holes<'a>(
         }
         state.data.dirty.contains(0)
     };
-    // A small file that grows takes its block 0 out of the inode item.
+    // A small file that grows moves its block 0 out of the inode item.
     let new = holes(fs, inode, std::slice::from_ref(&blocks)).await?.blocks() + u64::from(waits);
     hold_blocks(fs, inode, new).await
 }
 
-/// The blocks of these ranges that are neither dirty nor in flight and where nothing is.
+/// The blocks of these ranges that are neither dirty nor in flight, and have no preallocated room
+/// and no uncompressed extent.
 async fn holes(fs: &Filesystem, inode: &Inode, ranges: &[Range<u64>]) -> Result<Ranges, FsError> {
     let mut holes = Ranges::default();
     let extent_end = {
@@ -199,7 +205,8 @@ async fn holes(fs: &Filesystem, inode: &Inode, ranges: &[Range<u64>]) -> Result<
     let known: Vec<Range<u64>> = holes.iter().map(|range| range.start..range.end.min(extent_end)).collect();
     for range in known.iter().filter(|range| !range.is_empty()) {
         let extents = lookup::all(&fs.store, inode.ino, range.start, range.end).await?;
-        // What replaces a part of a compressed unit comes on top of what is left of it.
+        // A block that replaces a part of a compressed unit comes on top of what is left of the
+        // unit.
         let plain = extents.iter().filter(|extent| extent.packed.is_none());
         plain.for_each(|extent: &Extent| holes.remove(&(extent.file_block..extent.end())));
     }

@@ -1,8 +1,9 @@
-//! Defragmenting: blocks that lie scattered on the device are written again, together.
+//! Defragmenting: blocks that lie scattered on the device are rewritten together.
 //!
-//! It is a write-back of what was not written: old contents go to a new place without any lock, and one transaction, under the
-//! inode's lease, names the new place if the file still has exactly the extents that were read. A writer who was faster keeps what
-//! he wrote, and the copy is given back. Contents, size and times never change.
+//! It works like a write-back of old contents: they are copied to a new place without any lock, and
+//! one transaction, under the inode's lease, names the new place if the file still has exactly the
+//! extents that were read. If a writer was faster, its data stays and the copy is given back.
+//! Contents, size and times never change.
 
 use super::join::join_all;
 use super::place::{self, Naming, Placement};
@@ -21,45 +22,47 @@ use syncline_format::BlockRun;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, FILE_BLOCKS_MAX};
 use syncline_store::{Admission, Reservation, StoreError};
 
-/// Blocks of a file looked at in one step: 16 MiB, in memory at a time.
+/// Blocks of a file examined in one step: 16 MiB, in memory at a time.
 const STEP_BLOCKS: u64 = 4096;
-/// A fragment of so many blocks (4 MiB) is left where it is: reading on elsewhere after it costs little.
+/// A fragment of at least this many blocks (4 MiB) is left where it is: continuing elsewhere after
+/// it costs little.
 const LARGE_BLOCKS: u64 = 1024;
 /// Most blocks of one data write.
 const WRITE_BLOCKS_MAX: u64 = 256;
 /// Reads in flight at a time.
 const READS_IN_FLIGHT: usize = 16;
-/// Extents looked at together.
+/// Extents looked up at a time.
 const EXTENTS_EACH: usize = 1024;
 
-/// How a file lies on the device; what is not written yet doesn't count.
+/// How a file lies on the device. Data that is not written yet does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fragments {
-    /// Runs of blocks that lie one after the other.
+    /// Runs of consecutive device blocks.
     pub fragments: u64,
     /// Blocks in them.
     pub blocks: u64,
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defragmented {
-    /// The block of the file to go on with, if there are more.
+    /// The block of the file to continue with, if there are more.
     pub next: Option<u64>,
-    /// Bytes written again.
+    /// Bytes that were rewritten.
     pub moved_bytes: u64,
-    /// Bytes copied for nothing, since somebody wrote there meanwhile.
+    /// Bytes copied in vain, because the file was written there meanwhile.
     pub overtaken_bytes: u64,
 }
 
-/// A row of extents to be written again, and what lies before and after it.
+/// A row of extents to rewrite, and the places of its neighbours.
 struct Row {
     extents: Vec<Extent>,
-    /// Where the block before lies, if there is one close by: the best place begins right after it.
+    /// The end of the preceding extent on the device, if there is one close by: the best place
+    /// begins there.
     before: Option<u64>,
-    /// Where the block after it lies.
+    /// The address of the following extent, if there is one close by.
     after: Option<u64>,
-    /// Where to go on.
+    /// The block of the file to continue with.
     next: Option<u64>,
 }
 
@@ -84,13 +87,14 @@ impl Filesystem {
         }
     }
 
-    /// Looks at a part of a regular file from block `first` on, and writes what lies scattered there again in fewer fragments, if
-    /// there is room for that. What other files use too is left alone, unless `unshare`.
+    /// Examines a part of a regular file from block `first` on, and rewrites blocks that lie
+    /// scattered there in fewer fragments, if there is room for that. Blocks that other files use
+    /// too are left alone, unless `unshare`.
     pub async fn defragment(&self, ino: Ino, first: u64, unshare: bool) -> Result<Defragmented, FsError> {
         let inode = self.regular(ino).await?;
         self.store.writable()?;
         unplaced::place(self, &inode).await?;
-        // Like any writer: not while too much waits for a flush or a checkpoint.
+        // Admitted like any writer: not while too much waits for a flush or a checkpoint.
         let room = self.store.admit(Admission::Grow).await?;
         let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
         let row = find_row(self, ino, first, end, unshare).await?;
@@ -100,12 +104,14 @@ impl Filesystem {
         }
         let blocks: u64 = row.extents.iter().map(Extent::blocks).sum();
         let mut reservation = self.store.reserve(blocks).await?;
-        // Or the next admission would wait for this one.
+        // Dropped here, or the next admission would wait for this one.
         drop(room);
         let generation = self.store.superblock().generation;
         let (mut room, contents) = {
-            // Addresses are used without the lease: none that is found from now on goes to others (rule R2). Under the pin nothing
-            // waits but for the device. To wait for room, or for the lease of somebody who does, could be to wait for what it holds back.
+            // Addresses are used without the lease: the pin keeps any that is found from now on
+            // from being reused (rule R2). Under the pin, only the device is waited for. Waiting
+            // for room, or for the lease of an operation that waits for room, could mean waiting
+            // for blocks that the pin holds back.
             let _pin = self.store.pin();
             if find_row(self, ino, first, end, unshare).await?.extents != row.extents {
                 return Ok(Defragmented { overtaken_bytes: blocks * BLOCK, ..done });
@@ -114,7 +120,8 @@ impl Filesystem {
             (room, read(self, &row.extents).await?)
         };
         let mut copy = room.write(&row.extents, contents.clone());
-        // What the device did not take stays in use until there is another place, so that it is another.
+        // Blocks that the device did not take stay allocated until there is another place, so that
+        // it is a different one.
         let mut failed = Vec::new();
         while let Err(error) = copy.wait().await {
             failed.push(copy);
@@ -135,7 +142,7 @@ impl Filesystem {
     }
 }
 
-/// The first row of small fragments from block `first` on, within one step.
+/// The first row of small fragments at or after block `first`, within one step.
 async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool) -> Result<Row, FsError> {
     let until = end.min((first / STEP_BLOCKS + 1) * STEP_BLOCKS);
     let next = (until < end).then_some(until);
@@ -149,7 +156,7 @@ async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool
     let fragments: Vec<&[Extent]> = found.chunk_by(follows).collect();
     let movable = |fragment: &&[Extent]| {
         let small = fragment.iter().map(Extent::blocks).sum::<u64>() < LARGE_BLOCKS;
-        // A compressed unit is small already, and parts of one may lie on the same blocks.
+        // A compressed unit is small already, and several of its parts may lie on the same blocks.
         let plain = fragment.iter().all(|extent| extent.packed.is_none());
         small && plain && (unshare || !fragment.iter().any(|extent| extent.shared))
     };
@@ -170,21 +177,21 @@ async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool
     })
 }
 
-/// The contents of these extents, each compared with its checksums.
+/// Reads the contents of these extents and checks their checksums.
 async fn read(fs: &Filesystem, extents: &[Extent]) -> Result<Vec<Bytes>, FsError> {
     let reads = extents.iter().map(|extent| fs.store.read_data(extent.run(), &extent.checksums)).collect();
     let read: Result<Vec<Bytes>, _> = join_all(reads, READS_IN_FLIGHT).await.into_iter().collect();
     Ok(read?)
 }
 
-/// Room that was found and is not written yet; given back when dropped.
+/// Room that is allocated and not written yet; given back when dropped.
 struct Room<'a> {
     fs: &'a Filesystem,
     runs: Vec<BlockRun>,
 }
 
 impl<'a> Room<'a> {
-    /// Room in which the row has fewer fragments, with what lies before and after it.
+    /// Allocates room in which the row, together with its neighbours, has fewer fragments than now.
     fn find(fs: &'a Filesystem, reservation: &mut Reservation, row: &Row, blocks: u64) -> Option<Self> {
         let starts = |first: u64, before: Option<u64>| u64::from(before != Some(first));
         let fragments = row.extents.chunk_by(|one, other| one.run().end() == other.addr).count() as u64;
@@ -209,7 +216,7 @@ impl<'a> Room<'a> {
         (then < now).then_some(room)
     }
 
-    /// Starts writing the contents of the extents there.
+    /// Starts writing the contents of the extents into the room.
     fn write(&mut self, extents: &[Extent], contents: Vec<Bytes>) -> Copy<'a> {
         let mut numbers = extents.iter().flat_map(|extent| extent.file_block..extent.end());
         let mut blocks = contents.iter().flat_map(|bytes| {
@@ -231,7 +238,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Blocks written and not named; given back when dropped.
+/// Blocks that are written, or being written, and not named; given back when dropped.
 struct Copy<'a> {
     fs: &'a Filesystem,
     placements: Vec<Placement>,
@@ -246,8 +253,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Names the copy in place of `old`; false if these are not the file's extents any more, with the contents that they had when the
-    /// newest superblock was of `generation`.
+    /// Names the copy in place of `old`. False if these are no longer the file's extents, with the
+    /// contents that they had when the newest superblock was of `generation`.
     async fn name(
         &mut self,
         inode: &Arc<Inode>,
@@ -264,7 +271,8 @@ impl Copy<'_> {
         if !old.iter().all(|extent| present.next() == Some(extent)) || present.next().is_some() {
             return Ok(false);
         }
-        // What is freed goes to others when a superblock says so, and not before: then the same extents may be of other contents.
+        // Freed blocks are reused only once a superblock says that they are free. So after a new
+        // superblock, the same extents may have other contents.
         if self.fs.store.superblock().generation != generation && read(self.fs, old).await? != contents {
             return Ok(false);
         }
@@ -275,7 +283,7 @@ impl Copy<'_> {
         });
         let mut change = submit::unchanged(inode);
         change.name(old, naming);
-        // Only addresses change: what is logged of these blocks, and newer, stays.
+        // Only addresses change: logged contents of these blocks, which are newer, stay.
         change.extents.cleared.clear();
         transact::commit_noting(self.fs, smallvec![change], shares, &mut Submitted::default())?;
         self.placements.clear();

@@ -1,8 +1,10 @@
-//! File blocks that exist in memory and not yet, or not yet safely, on the device.
+//! File blocks in memory that are not yet, or not yet safely, on the device.
 //!
-//! Invariant, whenever nobody changes a map: of each buffer that blocks of it share, it has half of the blocks or more. So what it keeps
-//! in memory is at most twice what it has, whichever blocks of large writes are cut off, punched out or written anew. What is left of a buffer that
-//! loses its half is copied out of it; since half of the buffer has gone before that, nobody copies more than he has written.
+//! Invariant, between changes of a map: if blocks of the map share a buffer, the map has at least
+//! half of that buffer's blocks. So the memory that the map keeps alive is at most twice its
+//! contents, whichever blocks of large writes are truncated, punched out or rewritten. When a
+//! buffer has lost more than half of its blocks, the rest is copied out of it. Since half of the
+//! buffer has gone before that, no more is ever copied than was written.
 
 use super::block::{Block, Buffer};
 use super::numbers::Numbers;
@@ -13,23 +15,23 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
-/// Blocks of the pieces in which a payload is copied: 64 KiB, at multiples of that in the file.
+/// A payload is copied in pieces of this many blocks (64 KiB), aligned to that size in the file.
 const COPY_BLOCKS: u64 = 16;
 
 /// Blocks by number.
 #[derive(Default)]
 pub(crate) struct BlockMap {
     blocks: BTreeMap<u64, Block>,
-    /// Of these, the ones whose contents the log has, whole. Few, mostly none.
+    /// The blocks among them whose contents are in the log. Few, mostly none.
     logged: Numbers,
-    /// Blocks of memory that they keep alive. There is no memory for 2^32 of them.
+    /// Blocks of memory that the contents keep alive. There is no memory for 2^32 of them.
     memory_blocks: u32,
 }
 
 /// Blocks that a transaction is to log, with their contents.
 pub(crate) type Logged = SmallVec<[(u64, Bytes); 2]>;
 
-/// Buffers of which a change took blocks away.
+/// Buffers that lost blocks in a change.
 type Shrunk = SmallVec<[Arc<Buffer>; 2]>;
 
 impl BlockMap {
@@ -41,7 +43,8 @@ impl BlockMap {
         self.blocks.is_empty()
     }
 
-    /// Blocks of memory that the contents take: those of the buffers, as long as any block of them is here.
+    /// Blocks of memory that the contents keep alive: a shared buffer counts in full while any of
+    /// its blocks is here.
     pub(crate) fn memory_blocks(&self) -> u32 {
         self.memory_blocks
     }
@@ -67,12 +70,12 @@ impl BlockMap {
         contents
     }
 
-    /// How many of the blocks the log does not have.
+    /// Number of blocks that are not in the log.
     pub(crate) fn unlogged(&self) -> u64 {
         self.len() - self.logged.len()
     }
 
-    /// The first block at or after `block` that the log does not have.
+    /// The first block at or after `block` that is not in the log.
     pub(crate) fn next_unlogged(&self, block: u64) -> Option<u64> {
         self.numbers(block..).find(|&block| !self.logged.contains(block))
     }
@@ -82,20 +85,21 @@ impl BlockMap {
         self.logged.contains(block)
     }
 
-    /// The blocks that the log does not have.
+    /// The blocks that are not in the log.
     fn unlogged_numbers(&self) -> SmallVec<[u64; 4]> {
         let mut logged = self.logged.within(0..u64::MAX).peekable();
         self.blocks.keys().copied().filter(|block| logged.next_if_eq(block).is_none()).collect()
     }
 
-    /// Notes that the log has a block, which is frozen and here.
+    /// Marks a block as logged. It must be frozen and in this map.
     pub(crate) fn set_logged(&mut self, block: u64) {
         debug_assert!(self.contains(block));
         self.logged.insert(block);
     }
 
-    /// Freezes the blocks that the log does not have, and returns their contents: it is to have them. Each is in a buffer of its own, since
-    /// the memtable keeps them for longer than this map does.
+    /// Freezes the blocks that are not in the log, marks them as logged, and returns their contents
+    /// for the log. Each gets a buffer of its own, because the memtable keeps the contents for
+    /// longer than this map does.
     pub(crate) fn log(&mut self) -> Logged {
         let numbers = self.unlogged_numbers();
         let (mut logged, mut shrunk) = (Logged::with_capacity(numbers.len()), Shrunk::new());
@@ -111,20 +115,21 @@ impl BlockMap {
         logged
     }
 
-    /// The blocks that the log has, which are frozen.
+    /// The logged blocks, which are frozen.
     pub(crate) fn logged(&self) -> Vec<(u64, Block)> {
         let numbers = self.logged.within(0..u64::MAX);
         numbers.filter_map(|number| Some((number, self.blocks.get(&number)?.share()))).collect()
     }
 
-    /// True when a block is as [`logged`](Self::logged) returned it: the log has it, and nobody has written it since.
+    /// True when a block is still as [`logged`](Self::logged) returned it: it is in the log and has
+    /// not been written since.
     pub(crate) fn has_logged(&self, number: u64, block: &Block) -> bool {
-        // What `block` keeps alive is nobody else's memory.
+        // `block` keeps its memory alive, so no other contents can have the same address.
         let same = |here: &Block| here.as_slice().as_ptr() == block.as_slice().as_ptr();
         self.logged.contains(number) && self.blocks.get(&number).is_some_and(same)
     }
 
-    /// The log does not have these after all.
+    /// Removes the logged mark of `blocks`: the log does not have them after all.
     pub(crate) fn unlog(&mut self, blocks: impl Iterator<Item = u64>) {
         blocks.for_each(|block| self.logged.remove(block));
     }
@@ -139,7 +144,7 @@ impl BlockMap {
         self.blocks.last_key_value().map(|(&block, _)| block)
     }
 
-    /// How many of the blocks `range` are here.
+    /// Number of blocks of `range` that are here.
     pub(crate) fn count(&self, range: impl RangeBounds<u64>) -> u64 {
         self.blocks.range(range).count() as u64
     }
@@ -154,7 +159,7 @@ impl BlockMap {
         self.blocks.range(first..end).rev().map(|(&block, _)| block)
     }
 
-    /// Forgets everything from `block` on.
+    /// Removes all blocks from `block` on.
     pub(crate) fn truncate(&mut self, block: u64) {
         let mut shrunk = Shrunk::new();
         let gone = self.blocks.split_off(&block);
@@ -163,7 +168,8 @@ impl BlockMap {
         self.settle(shrunk);
     }
 
-    /// Changes bytes of a block, which starts from `base` (zeros where there is none) if it is not here yet.
+    /// Overwrites bytes of a block. A block that is not here yet starts as a copy of `base`, or as
+    /// zeros without one.
     pub(crate) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
         self.logged.remove(block);
         if !self.contains(block) {
@@ -176,13 +182,14 @@ impl BlockMap {
         self.change(block, |contents| contents[at..at + bytes.len()].copy_from_slice(bytes));
     }
 
-    /// Makes the bytes of a block from `at` on zero, if the block is here.
+    /// Zeroes a block from byte `at` on, if the block is here.
     pub(crate) fn zero_from(&mut self, block: u64, at: usize) {
         self.logged.remove(block);
         self.change(block, |contents| contents[at..].fill(0));
     }
 
-    /// Changes a block if it is here; a copy of it, where others see it.
+    /// Applies `change` to a block if it is here. If others see its contents, a changed copy
+    /// replaces it.
     fn change(&mut self, block: u64, change: impl FnOnce(&mut [u8])) {
         let Some(contents) = self.blocks.get_mut(&block) else { return };
         if let Some(own) = contents.get_mut() {
@@ -194,8 +201,9 @@ impl BlockMap {
         self.insert(block, Block::Owned { buf, in_parts });
     }
 
-    /// Replaces whole blocks from `first` on by `payload`, a multiple of a block. Without a copy if the payload lies at a
-    /// multiple of a block in memory, else with one copy in pieces of a size that buffers are kept for.
+    /// Replaces whole blocks from `first` on by `payload`, whose length is a multiple of a block. A
+    /// payload that is aligned to a block in memory is kept without a copy; any other is copied
+    /// once, in pieces of a size that buffers are kept for.
     pub(crate) fn replace(&mut self, first: u64, payload: &Bytes) {
         let mut shrunk = Shrunk::new();
         if (payload.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
@@ -218,7 +226,7 @@ impl BlockMap {
         self.settle(shrunk);
     }
 
-    /// Puts the blocks of one buffer here.
+    /// Inserts the blocks of one buffer.
     fn share(&mut self, first: u64, bytes: Bytes, shrunk: &mut Shrunk) {
         if bytes.len() == BLOCK_BYTES {
             return self.put(first, Block::Alone { bytes, in_parts: false }, shrunk);
@@ -229,7 +237,7 @@ impl BlockMap {
         }
     }
 
-    /// Takes at most `max` blocks of a range out, frozen, in order.
+    /// Removes at most `max` blocks of a range and returns them frozen, in order.
     pub(crate) fn take(&mut self, first: u64, end: u64, max: u64) -> Vec<(u64, Block)> {
         let all =
             self.next(0).is_none_or(|block| block >= first) && self.last().is_none_or(|block| block < end);
@@ -249,7 +257,7 @@ impl BlockMap {
         self.take_each(numbers)
     }
 
-    /// Takes these blocks out, frozen, as far as they are here.
+    /// Removes those of these blocks that are here, and returns them frozen.
     pub(crate) fn take_each(&mut self, numbers: impl IntoIterator<Item = u64>) -> Vec<(u64, Block)> {
         let mut shrunk = Shrunk::new();
         let mut taken: Vec<(u64, Block)> = Vec::new();
@@ -265,11 +273,11 @@ impl BlockMap {
         taken
     }
 
-    /// Puts blocks (back) where nothing newer is.
+    /// Inserts blocks, except where the map has newer contents.
     pub(crate) fn restore(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>) {
         let mut shrunk = Shrunk::new();
         for (number, block) in blocks {
-            // Not all blocks of its buffer may come.
+            // Perhaps not all blocks of its buffer come back.
             note(&mut shrunk, block.buffer());
             if !self.contains(number) {
                 self.count_in(&block);
@@ -279,7 +287,7 @@ impl BlockMap {
         self.settle(shrunk);
     }
 
-    /// The same for blocks that the log has.
+    /// Inserts blocks that are in the log, except where the map has newer contents.
     pub(crate) fn restore_logged(&mut self, blocks: Vec<(u64, Block)>) {
         for (number, block) in blocks {
             if !self.contains(number) {
@@ -327,8 +335,9 @@ impl BlockMap {
         }
     }
 
-    /// Copies what is left out of buffers that have lost more than half of their blocks. Not before a change has ended: a
-    /// write over all of a buffer takes its blocks away one by one.
+    /// Copies the remaining blocks out of buffers that have lost more than half of their blocks.
+    /// Called only when a change has ended: a write over a whole buffer takes its blocks away one
+    /// by one.
     fn settle(&mut self, shrunk: Shrunk) {
         for buffer in shrunk {
             if buffer.here() > 0 && buffer.is_wasted_on(buffer.here()) {
@@ -337,7 +346,7 @@ impl BlockMap {
         }
     }
 
-    /// Copies what is here of a buffer, each run of neighbours into one.
+    /// Copies the blocks of `buffer` that are here, each run of neighbours into a new buffer.
     fn leave(&mut self, buffer: &Arc<Buffer>) {
         let is_of = |block: &Block| block.buffer().is_some_and(|of| Arc::ptr_eq(of, buffer));
         let found = self.blocks.range_mut(buffer.numbers()).filter(|(_, block)| is_of(block));
@@ -350,7 +359,7 @@ impl BlockMap {
     }
 }
 
-/// Remembers a buffer, if it is not the one that came last.
+/// Adds a buffer to the list, unless it is the last one there.
 fn note(shrunk: &mut Shrunk, buffer: Option<&Arc<Buffer>>) {
     if let Some(buffer) = buffer
         && shrunk.last().is_none_or(|last| !Arc::ptr_eq(last, buffer))
@@ -359,7 +368,8 @@ fn note(shrunk: &mut Shrunk, buffer: Option<&Arc<Buffer>>) {
     }
 }
 
-/// Has blocks that were taken out, in order, share no buffer with those that stayed; what is little of a buffer is copied.
+/// Makes blocks that were taken out (in order) share no buffer with those that stayed. Blocks that
+/// are only a small part of a buffer are copied.
 fn part_from(taken: &mut [(u64, Block)]) {
     let mut by_buffer: BTreeMap<usize, Vec<(u64, &mut Block)>> = BTreeMap::new();
     for (number, block) in taken {
@@ -384,7 +394,8 @@ fn part_from(taken: &mut [(u64, Block)]) {
     }
 }
 
-/// Replaces blocks, in order, by copies: neighbours lie in one buffer again, so that they are written from one.
+/// Replaces blocks (in order) by copies. Neighbours get one common buffer, so that they can be
+/// written from one.
 fn copy_out(blocks: &mut [(u64, &mut Block)]) {
     for run in blocks.chunk_by_mut(|(a, _), (b, _)| a + 1 == *b) {
         if let [(_, block)] = run {

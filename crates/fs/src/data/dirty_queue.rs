@@ -1,4 +1,5 @@
-//! What the filesystem keeps once for all file data: the list of dirty inodes, and the task that writes them back.
+//! State that is common to all file data: the list of dirty inodes, and the task that writes them
+//! back.
 
 use super::ahead::Ahead;
 use super::along::SmallDirty;
@@ -25,35 +26,37 @@ use super::join::join_all;
 const INODES_AT_ONCE: usize = 16;
 /// How often the background task looks for data that is old enough.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a device that fails is left alone at most.
+/// Longest time for which a failing device is left alone.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// What is left of the kept blocks when they were too many, in eighths.
+/// When too many blocks are kept, they are reduced to this many eighths of the limit.
 const KEPT_EIGHTHS: u64 = 7;
 
-/// The queue of dirty inodes, and what else all files have in common for their data.
+/// The queue of dirty inodes, and everything else that file data has in common.
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
-    /// Memory that dirty data takes, of all inodes.
+    /// Memory that the dirty data of all inodes takes.
     dirty_bytes: Gauge,
     queue: Mutex<Queue>,
-    /// Asks the background task to look around.
+    /// Wakes the background task.
     wake: Event,
-    /// Told when write-back of an inode has ended, dirty bytes went down, or there is one more inode to write back.
+    /// Notified when write-back of an inode has ended, dirty bytes went down, or there is another
+    /// inode to write back.
     progress: Event,
     stopping: AtomicBool,
-    /// Inodes that keep placed blocks, or did, oldest first.
+    /// Inodes that keep placed blocks in memory, or did, oldest first.
     keepers: Mutex<VecDeque<Weak<Inode>>>,
-    /// How many they keep.
+    /// Number of blocks that they keep.
     kept: Total,
-    /// Inodes that were removed while data of theirs was on its way to the device: it counts until it is there.
+    /// Inodes that were removed while their data was in flight; its memory counts until the writes
+    /// have ended.
     removed: Mutex<Vec<Weak<Inode>>>,
-    /// Those of the dirty inodes that lie in their items.
+    /// Dirty inodes whose contents lie in their inode items.
     pub(crate) small: SmallDirty,
-    /// Tasks that place what syncs have logged.
+    /// Tasks that place the blocks that syncs have logged.
     pub(super) ahead: Ahead,
-    /// Room for preallocated blocks.
+    /// Room set aside for preallocated blocks.
     pub(crate) room: Room,
-    /// Compressed units that were decoded lately.
+    /// Compressed units that were decoded recently.
     pub(crate) units: Units,
     /// Held while reference counts of shared blocks are read and changed.
     pub(crate) shared_counts: syncline_sync::asynchronous::Mutex<()>,
@@ -61,14 +64,16 @@ pub(crate) struct DirtyQueue {
 
 #[derive(Default)]
 struct Queue {
-    /// Dirty inodes and since when, oldest first. Some were cleaned by an fsync meanwhile.
+    /// Dirty inodes, each with the time since when, oldest first. An fsync may have cleaned some of
+    /// them meanwhile.
     waiting: VecDeque<(Timestamp, Arc<Inode>)>,
-    /// Those being written back now.
+    /// Inodes that are being written back now.
     active: BTreeMap<Ino, Arc<Inode>>,
 }
 
 impl DirtyQueue {
-    /// Puts an inode with dirty data into the list. The caller has its state locked, hence `data`.
+    /// Puts an inode with dirty data into the list. The caller holds the lock of its state, hence
+    /// `data`.
     pub(crate) fn note_dirty(&self, fs: &Filesystem, inode: &Arc<Inode>, data: &mut DataState) {
         self.account(data);
         self.small.note(inode, data);
@@ -79,7 +84,7 @@ impl DirtyQueue {
             first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));
             drop(queue);
-            // A writer that waits for room, and had nothing to write back, has now.
+            // A writer that waits for room, and had nothing to write back, has something now.
             self.progress.notify(usize::MAX);
         }
         if first || self.dirty_bytes.get() >= fs.options.writeback_start_bytes {
@@ -87,7 +92,7 @@ impl DirtyQueue {
         }
     }
 
-    /// Brings the gauge of dirty bytes up to date with an inode's.
+    /// Updates the gauge of dirty bytes for one inode.
     pub(crate) fn account(&self, data: &mut DataState) {
         let blocks = data.memory_blocks();
         let bytes = |blocks: u32| u64::from(blocks) * super::BLOCK;
@@ -97,7 +102,7 @@ impl DirtyQueue {
         data.accounted_blocks = blocks;
     }
 
-    /// Notes that nobody finds an inode any more.
+    /// Notes an inode that can no longer be found, if its data still takes memory.
     pub(crate) fn note_removed(&self, inode: &Arc<Inode>) {
         if inode.state.lock().data.memory_blocks() > 0 {
             let mut removed = self.removed.lock();
@@ -106,7 +111,7 @@ impl DirtyQueue {
         }
     }
 
-    /// Removed inodes of which somebody still writes data.
+    /// Removed inodes whose data is still being written.
     pub(crate) fn removed_in_flight(&self) -> Vec<Arc<Inode>> {
         self.removed.lock().iter().filter_map(Weak::upgrade).collect()
     }
@@ -116,33 +121,35 @@ impl DirtyQueue {
         self.dirty_bytes.get()
     }
 
-    /// A listener for less dirty data.
+    /// A listener for less dirty data, or for another inode to write back.
     pub(crate) fn progress(&self) -> EventListener {
         self.progress.listen()
     }
 
-    /// True from the moment on at which what runs in the background is to end.
+    /// True once the background tasks are to end.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// A task that placed logged blocks has ended.
+    /// Notes that a task that placed logged blocks has ended.
     pub(super) fn end_ahead(&self) {
         self.ahead.end();
         self.progress.notify(usize::MAX);
     }
 
-    /// Asks the background task to look around.
+    /// Wakes the background task.
     pub(crate) fn wake(&self) {
         self.wake.notify(1);
     }
 
-    /// The dirty inode that has waited longest, to be given to [`DirtyQueue::finish`] after its write-back.
+    /// Takes the inode that has been dirty longest. The caller gives it to [`DirtyQueue::finish`]
+    /// after its write-back.
     pub(crate) fn take_oldest(&self) -> Option<Arc<Inode>> {
         self.take(|_| true, 1).pop()
     }
 
-    /// At most `max` inodes from the front of the list, as long as they satisfy `wanted` by their age.
+    /// Takes at most `max` inodes from the front of the list, up to the first whose time does not
+    /// satisfy `wanted`.
     fn take(&self, wanted: impl Fn(Timestamp) -> bool, max: usize) -> Vec<Arc<Inode>> {
         let mut queue = self.queue.lock();
         let mut taken = Vec::new();
@@ -157,16 +164,18 @@ impl DirtyQueue {
         taken
     }
 
-    /// Write-back of an inode has ended, well or not. What an inode that is being removed still has goes with it: trying it
-    /// again and again would not wait for anything, least of all for the removal.
+    /// Notes that write-back of an inode has ended, successfully or not. If something is left to
+    /// write, the inode goes back to the list, unless it is being removed: its data goes with it,
+    /// and retries would spin, since nothing in them waits for the removal.
     pub(crate) fn finish(&self, fs: &Filesystem, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         let mut queue = self.queue.lock();
         queue.active.remove(&inode.ino);
         let mut first = false;
-        // Whoever holds its `writeback` may have taken blocks out of the dirty map that no transaction names yet; a sync of
-        // everything has to find the inode here and wait for that.
-        // And what has no dirty block but a size or an mtime that no transaction has is written back as well, or the cache would forget that.
+        // A submission that holds `writeback` may have taken blocks out of the dirty map that no
+        // transaction names yet; a sync of everything has to find the inode here and wait for that.
+        // An inode without dirty blocks whose size or mtime is not logged is written back as well,
+        // or the cache would lose that change.
         let settled = submit::is_settled(&state, Aim::Place);
         if !settled && !state.removing {
             first = queue.waiting.is_empty();
@@ -178,7 +187,7 @@ impl DirtyQueue {
         drop(queue);
         drop(state);
         if first {
-            // With nothing to wait for, the background task looks at no clock.
+            // While the list is empty, the background task sets no timer.
             self.wake.notify(1);
         }
         self.progress.notify(usize::MAX);
@@ -190,20 +199,21 @@ impl DirtyQueue {
         queue.waiting.iter().map(|(_, inode)| inode).chain(queue.active.values()).cloned().collect()
     }
 
-    /// Those to be written back now.
+    /// Takes the inodes that are due for write-back.
     fn due(&self, fs: &Filesystem) -> Vec<Arc<Inode>> {
         let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
         let now = fs.now();
         self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
     }
 
-    /// Blocks that are kept, of all files.
+    /// Number of blocks that all files keep.
     #[cfg(test)]
     pub(crate) fn kept_blocks(&self) -> u64 {
         self.kept.get()
     }
 
-    /// Keeps blocks of a file that have been placed, if they are to be kept.
+    /// Keeps those of a file's freshly placed blocks that were written in parts. If too many blocks
+    /// are kept then, the oldest files' are dropped.
     pub(crate) fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, blocks: &[(u64, Block)]) {
         if !blocks.iter().any(|(_, block)| block.is_in_parts()) {
             return;
@@ -212,7 +222,7 @@ impl DirtyQueue {
         if inode.state.lock().data.kept.placed(blocks, &self.kept, max) {
             self.keepers.lock().push_back(Arc::downgrade(inode));
         }
-        // Files that are gone stay in the list until then.
+        // Files that no longer exist stay in the list until it is trimmed here.
         let listed = self.keepers.lock().len() as u64;
         if self.kept.get() < max && listed <= max {
             return;
@@ -225,11 +235,12 @@ impl DirtyQueue {
         }
     }
 
-    /// Has the file that has kept blocks for longest forget them.
+    /// Makes the file that has kept blocks for longest drop them.
     fn forget_oldest(&self) {
         let oldest = self.keepers.lock().pop_front();
         if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
-            // Whoever has the lease counts on them, and did not read the block: it would lose its beginning.
+            // An operation that holds the lease may count on a kept block and not have read it from
+            // the device: without it, the block would lose its beginning.
             match oldest.lease.try_write() {
                 Some(_lease) => oldest.state.lock().data.kept.give_up(),
                 None => self.keepers.lock().push_back(Arc::downgrade(&oldest)),
@@ -240,29 +251,30 @@ impl DirtyQueue {
 
 impl Drop for DirtyQueue {
     fn drop(&mut self) {
-        // The background task finds the filesystem gone.
+        // Wakes the background task, which finds the filesystem gone and ends.
         self.wake.notify(usize::MAX);
     }
 }
 
-/// Time from `since` to `now`; none if the clock was set back.
+/// Time from `since` to `now`; zero if the clock was set back.
 pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
     let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
     Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
 }
 
-/// Starts what runs in the background. Called once by `Filesystem::open`.
+/// Starts the background task. Called once by `Filesystem::open`.
 pub(crate) fn start(fs: &Arc<Filesystem>) {
     fs.spawn.spawn(Box::pin(run(Arc::downgrade(fs))));
 }
 
-/// The background task. It looks around when it is woken, and each second while anything is dirty or an access time waits.
+/// The background task. It looks for work when it is woken, and each second while anything is dirty
+/// or an access time waits.
 async fn run(fs: Weak<Filesystem>) {
     let mut failures = 0;
     loop {
         let (woken, tick, broken) = {
             let Some(fs) = fs.upgrade() else { return };
-            // Before looking, so that nothing is missed.
+            // Listens before looking, so that no wake-up is missed.
             let woken = fs.data.wake.listen();
             if fs.data.stopping.load(Ordering::Relaxed) {
                 return;
@@ -273,7 +285,8 @@ async fn run(fs: Weak<Filesystem>) {
             (woken, (!idle || broken).then(|| fs.spawn.sleep(pause(failures))), broken)
         };
         match tick {
-            // A broken device is tried again after the pause, although what failed is dirty again and asks for more.
+            // A failing device is tried again only after the pause, although the data that failed
+            // is dirty again and wakes this task.
             Some(tick) if broken => tick.await,
             Some(tick) => futures_lite::future::or(woken, tick).await,
             None => woken.await,
@@ -281,13 +294,14 @@ async fn run(fs: Weak<Filesystem>) {
     }
 }
 
-/// How long until the next look, after so many in a row that failed. All that is dirty is written each time, which is for nothing as
-/// long as the device does not recover; who can't wait for it calls fsync.
+/// Time until the next look, after this many failures in a row. Each look writes everything that is
+/// due, in vain as long as the device does not recover; a program that cannot wait for it calls
+/// fsync.
 fn pause(failures: u32) -> Duration {
     TICK.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX)
 }
 
-/// Writes back what is due, up to the first error.
+/// Writes back all that is due, up to the first error.
 async fn write_back_due(fs: &Filesystem) -> Result<(), FsError> {
     loop {
         let due = fs.data.due(fs);
@@ -298,7 +312,8 @@ async fn write_back_due(fs: &Filesystem) -> Result<(), FsError> {
     }
 }
 
-/// Writes back inodes taken from the list, several at a time. The first error is returned after all were tried.
+/// Writes back inodes taken from the list, several at a time. The first error is returned after all
+/// were tried.
 async fn write_back_all(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
     let jobs = inodes.iter().map(|inode| finish_after(fs, inode)).collect();
     join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
@@ -315,7 +330,7 @@ pub(crate) async fn write_back_taken(fs: &Filesystem, inode: &Arc<Inode>) -> Res
     finish_after(fs, inode).await
 }
 
-/// Gives an inode back to the list, even if the wait for its write-back was given up.
+/// Gives an inode back to the list when dropped, even if the wait for its write-back was given up.
 struct Finish<'a> {
     fs: &'a Filesystem,
     inode: &'a Arc<Inode>,
@@ -333,13 +348,14 @@ pub(crate) async fn write_back_everything(fs: &Filesystem) -> Result<(), FsError
     write_back_all_of(fs, &fs.data.all_dirty()).await
 }
 
-/// Writes back these, whether or not they are in the list. The first error is returned after all were tried.
+/// Writes back these inodes, whether or not they are in the list. The first error is returned after
+/// all were tried.
 pub(crate) async fn write_back_all_of(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
     let jobs = inodes.iter().map(|inode| writeback::write_back(fs, inode)).collect();
     join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
 }
 
-/// Writes everything back and ends what runs in the background. Called by `Filesystem::close`.
+/// Writes everything back and ends the background tasks. Called by `Filesystem::close`.
 pub(crate) async fn stop(fs: &Arc<Filesystem>) -> Result<(), FsError> {
     fs.data.stopping.store(true, Ordering::Relaxed);
     fs.data.wake.notify(usize::MAX);

@@ -1,31 +1,33 @@
-//! What must be true whenever a submission of a file's data has ended well.
+//! The check at the end of each successful submission of a file's data.
 //!
-//! All that was dirty when it began is named, or logged, by then, so the logged size reaches as far as the file did, or as far as truncations have left it
-//! since. A submission that ended otherwise would be taken for done: the fsync behind it would be answered, and after a crash, or only when the inode
-//! has left the cache, the file would be shorter than what was promised. It came about once, by a truncation that took back what a submission had to
-//! log. So who ends one short looks again; should that fail, this tells at the place where it happens and not after the crash: it is counted and
-//! reported, and tests and laboratories fail.
+//! By then, everything that was dirty when the submission began is named or logged, so the logged
+//! size reaches as far as the file did, or as far as truncations have left it since. If a
+//! submission ended short of that, the fsync behind it would still be answered, and after a crash,
+//! or only when the inode has left the cache, the file would be shorter than promised. This
+//! happened once: a truncation took back what a submission had to log. So a submission that ends
+//! short looks again. Should that fail, this check tells so at the place where it happens and not
+//! after the crash: it is counted and reported, and tests and laboratories fail.
 
 use super::DataState;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use syncline_store::Canary;
 
-/// True when less is logged than a submission that has just ended had to log.
+/// True when a submission that has just ended has logged less than it had to.
 pub(super) fn is_short(data: &DataState, size: u64) -> bool {
     data.disk_size < data.promised.min(size)
 }
 
-/// True when it may be, since that rule is to be broken.
+/// True when a submission may end short, because that rule is broken on purpose.
 pub(super) fn may_be_short(fs: &Filesystem) -> bool {
     [Canary::SizeBehind, Canary::TruncateBehind].into_iter().any(|rule| fs.store.breaks(rule))
 }
 
-/// Looks at an inode whose submission has just ended well. Its `writeback` is held.
+/// Checks an inode whose submission has just ended well. Its `writeback` is held.
 pub(super) fn require_size(fs: &Filesystem, inode: &Inode) {
     let state = inode.state.lock();
     let (logged, promised, size) = (state.data.disk_size, state.data.promised, state.attr.size);
-    // Whoever removes the inode has taken its data away.
+    // The removal of an inode takes its data away.
     if state.removing || !is_short(&state.data, size) {
         return;
     }

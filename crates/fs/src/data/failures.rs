@@ -2,7 +2,7 @@
 
 use crate::FsError;
 
-/// Those of a file. Hardly any has some.
+/// The failures of one file. Hardly any file has some.
 #[derive(Default)]
 pub(crate) struct Failures(Option<Box<Counted>>);
 
@@ -15,7 +15,7 @@ struct Counted {
 }
 
 impl Failures {
-    /// One more.
+    /// Adds one failure.
     pub(crate) fn add(&mut self, error: FsError) {
         match &mut self.0 {
             Some(counted) => {
@@ -26,7 +26,7 @@ impl Failures {
         }
     }
 
-    /// A failure that no fsync has reported, and the count of failures it stands for.
+    /// The last failure, if no fsync has reported it, and the count of failures up to it.
     pub(crate) fn unreported(&self) -> Option<(u64, FsError)> {
         let counted = self.0.as_ref().filter(|counted| counted.count > counted.reported)?;
         Some((counted.count, counted.last.clone()))
@@ -37,14 +37,14 @@ impl Failures {
         self.0.as_ref().is_some_and(|counted| counted.count > counted.reported)
     }
 
-    /// An fsync reports the failures up to `count`.
+    /// Notes that an fsync reports the failures up to `count`.
     pub(crate) fn report(&mut self, count: u64) {
         if let Some(counted) = &mut self.0 {
             counted.reported = counted.reported.max(count);
         }
     }
 
-    /// Nobody is left to be told.
+    /// Drops all failures: there is no program left to report them to.
     pub(crate) fn forget(&mut self) {
         self.report(self.0.as_ref().map_or(0, |counted| counted.count));
     }

@@ -2,7 +2,7 @@
 
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// Such a number.
+/// A shared number that goes up and down.
 #[derive(Default)]
 pub(crate) struct Gauge(AtomicU64);
 

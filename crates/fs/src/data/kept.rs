@@ -1,14 +1,17 @@
-//! Blocks kept in memory although they have their place: those that were written in parts.
+//! Blocks that stay in memory after they were placed, because they were written in parts.
 //!
-//! Of a block that a program writes in parts the kernel's page cache has no page: it sends each part, and asks for the block when somebody reads
-//! it or a part of it again. So the end of nearly every file, and every 2.5th block of what `tar` writes in pieces of 10 KiB, would be read from the
-//! device right after they were written. They are kept, the oldest files' first to go when there are too many.
+//! When a program writes part of a block, the kernel's page cache keeps no page of that block: the
+//! kernel sends just the part, and a later read of the block comes to us as a request. So the end
+//! of nearly every file, and every 2.5th block of what `tar` writes in pieces of 10 KiB, would be
+//! read from the device right after it was written. Such blocks are kept. When there are too many,
+//! the file that has kept blocks for longest drops its blocks first.
 //!
-//! It is the same with the next part that is written: who has a part has to read the rest first. SQLite's write-ahead log would do so at
-//! every transaction once it has come round to its beginning.
+//! The next partial write of a block gains too: it needs the rest of the block, which would have to
+//! be read first. SQLite's write-ahead log would need such reads at every transaction once it has
+//! wrapped around to its beginning.
 //!
-//! A block here has the contents that its extent has. Every transaction that changes extents goes through `transact::commit`, which takes away
-//! what it clears.
+//! A kept block has the contents that its extent has. Every transaction that changes extents goes
+//! through `transact::commit`, which drops the kept blocks that it clears.
 
 use super::block::Block;
 use bytes::Bytes;
@@ -17,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many blocks all files keep.
+/// Number of blocks that all files keep.
 #[derive(Clone, Default)]
 pub(crate) struct Total(Arc<AtomicU64>);
 
@@ -27,18 +30,18 @@ impl Total {
     }
 }
 
-/// The blocks of a file that are kept. Most files keep none.
+/// A file's kept blocks. Most files keep none.
 #[derive(Default)]
 pub(crate) struct Kept(Option<Box<Counted>>);
 
-/// In the list of those that keep blocks.
+/// The kept blocks of a file that is in the list of files that keep blocks.
 struct Counted {
     blocks: BTreeMap<u64, Bytes>,
     total: Total,
 }
 
 impl Kept {
-    /// Forgets all, and is in no list any more.
+    /// Drops all blocks. The file no longer counts as listed.
     pub(crate) fn give_up(&mut self) {
         self.0 = None;
     }
@@ -47,8 +50,10 @@ impl Kept {
         self.0.as_ref()?.blocks.get(&block)
     }
 
-    /// Frozen blocks have been placed, and are kept if they are to be, up to `max` of all files. One that shares its memory with others is not: it would
-    /// keep them, too. True if the file is to be put into the list of those that keep blocks.
+    /// Keeps those of these frozen, freshly placed blocks that were written in parts, while all
+    /// files keep fewer than `max`. A block that shares its buffer with others is not kept: it
+    /// would keep them in memory too. True if the file must be put into the list of files that keep
+    /// blocks.
     pub(crate) fn placed(&mut self, blocks: &[(u64, Block)], total: &Total, max: u64) -> bool {
         let listed = self.0.is_some();
         for (number, block) in blocks {
@@ -60,7 +65,7 @@ impl Kept {
         !listed && self.0.is_some()
     }
 
-    /// These are not as they were.
+    /// Drops the kept contents of `blocks`: they have changed.
     pub(crate) fn remove(&mut self, blocks: &Range<u64>) {
         if let Some(counted) = &mut self.0
             && !blocks.is_empty()
@@ -69,7 +74,7 @@ impl Kept {
         }
     }
 
-    /// None is as it was.
+    /// Drops all kept contents: they may have changed.
     pub(crate) fn clear(&mut self) {
         if let Some(counted) = &mut self.0 {
             counted.clear();

@@ -12,7 +12,7 @@ const SCAN_ITEMS: usize = 1024;
 
 /// Extents of a part of a file.
 pub(crate) struct Extents {
-    /// In order. The first and the last may reach out of the range that was asked for.
+    /// In order. The first and the last may reach out of the requested range.
     pub extents: Vec<Extent>,
     /// True when the range has no more.
     pub complete: bool,
@@ -46,7 +46,7 @@ pub(crate) async fn overlapping(
     ranges: &[Range<u64>],
 ) -> Result<Vec<Extent>, FsError> {
     let mut found = Vec::new();
-    // An extent lies in one piece of the file, and so do the items that are looked at to find it.
+    // An extent lies in one piece of the file, and so do the items that are scanned to find it.
     for near in ranges.chunk_by(|range, next| piece_start(next.start) < range.end) {
         add_all(store, ino, near, &mut found).await?;
     }
@@ -78,7 +78,8 @@ struct Step {
     next: Option<u64>,
 }
 
-/// The extents that overlap the ranges from block `from` on, among the first `max_items` items from there. Only those are decoded.
+/// The extents that overlap the ranges from block `from` on, among the first `max_items` items that
+/// the scan finds. Only these extents are decoded.
 async fn step(
     store: &Store,
     ino: Ino,
@@ -99,7 +100,7 @@ async fn step(
         if found.next.is_none_or(|next| next > from) {
             break chunk;
         }
-        // All of the chunk lay before the range; at most one piece's items do.
+        // The whole chunk lay before the range, as at most one piece's items can.
         max_items = max_items.max(SCAN_ITEMS) * 2;
     };
     let (mut rest, mut before) = (ranges, first);
@@ -124,7 +125,8 @@ async fn step(
     Ok(found)
 }
 
-/// Where an item's extent ends. One whose length is wrong may have all that its piece has left, so whoever looks there decodes it.
+/// The end of an item's extent. If its length is wrong, it may have the rest of its piece, so that
+/// a lookup there decodes it and finds the error.
 fn end_of(key: Key, value: &[u8]) -> u64 {
     let piece_end = piece_start(key.offset).saturating_add(EXTENT_BLOCKS_MAX);
     Extent::end_of(key.offset, value).unwrap_or(piece_end)

@@ -1,13 +1,14 @@
 //! File data: dirty buffers, extents, write-back, fsync.
 //!
-//! A block of a file has its newest contents in the first of these places that has it: the dirty map (written by a
-//! caller, not yet on its way), the map of blocks in flight (background write-back has started writing them and nothing
-//! names them yet), the inline data of the inode item (block 0 of a small file), those that are kept
-//! because they were written in parts, the extents. What the log has whole (`unplaced`) is in the dirty map, too.
+//! The newest contents of a block are in the first of these places that has it: the dirty map
+//! (written by a program, not yet taken for placing), the map of blocks in flight (background
+//! write-back is writing them and no transaction names them yet), the inline data of the inode item
+//! (block 0 of a small file), the blocks that are kept because they were written in parts, the
+//! extents. Blocks whose contents are in the log (`unplaced`) are in the dirty map too.
 //!
-//! Locks, in this order: `writeback` of an inode (one submission of its data at a time), the inode's lease, the counts of shared
-//! blocks, its state.
-//! Extents of an inode change only under its lease for writing, so what was looked up under the lease stays true.
+//! Lock order: `writeback` of an inode (one submission of its data at a time), the inode's lease,
+//! the counts of shared blocks, the inode's state. Extents of an inode change only under its lease
+//! for writing, so a lookup stays valid while the lease is held.
 
 mod ahead;
 mod allocate;
@@ -81,75 +82,83 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// 512-byte units of a block, for `st_blocks`.
 const UNITS: u64 = BLOCK / 512;
 
-/// The data side of an inode in memory.
+/// The in-memory state of an inode's file data.
 pub(crate) struct DataState {
-    /// Size as logged; never past a dirty range, but after a truncation upward.
+    /// The logged size. Apart from a truncation that grows the file, it never passes a block that
+    /// no transaction has named or logged.
     pub disk_size: u64,
     /// The mtime that belongs to the last logged write.
     pub disk_mtime: Timestamp,
-    /// Blocks that the logged extents have.
+    /// Number of blocks that the logged extents are charged for.
     disk_blocks: u64,
     /// Inline contents as logged: the beginning of block 0, zeros follow.
     pub inline: Option<Bytes>,
     /// Preallocated blocks.
     preallocated: Preallocated,
-    /// Blocks that a sync has logged whole.
+    /// Blocks whose contents are in the log and that have no place yet.
     pub(crate) unplaced: Unplaced,
-    /// What waits and will count in a quota; `None` without one.
+    /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
+    /// quota.
     pub(crate) charge: Option<Box<Charge>>,
-    /// Written and not yet submitted.
+    /// Blocks that a program has written and no submission has taken for placing, including logged
+    /// blocks without a place.
     dirty: BlockMap,
-    /// Being written by background write-back and not yet named. Older than what `dirty` has.
+    /// Blocks that background write-back is writing and no transaction names yet. If a block is in
+    /// `dirty` too, that copy is newer.
     in_flight: BlockMap,
-    /// One block for each dirty one; less after a failed write, made up for at the next submission.
+    /// One reserved block for each dirty block. A failed write leaves a deficit, which the next
+    /// submission makes up.
     reservation: Option<Box<Reservation>>,
-    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents past the end.
+    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents
+    /// past the end.
     extent_end: Option<u64>,
-    /// Where the next block would best be placed.
+    /// The device address at which the next block would best be placed.
     near: Option<NonZeroU64>,
-    /// Placed blocks that were written in parts.
+    /// Contents of placed blocks that were written in parts.
     kept: Kept,
-    /// What the submission under way must log as size at least: the size when it began, since when all that was dirty
-    /// below is being submitted. A truncation meanwhile lowers it.
+    /// The size that the current submission must log at least: the file size when it began, because
+    /// it submits everything that was dirty below that. A truncation meanwhile lowers it.
     floor: u64,
-    /// What it must have logged when it has ended: the same, but that a truncation lowers it to the new size and no further. The
-    /// trap of `ended` looks at it.
+    /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
+    /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
     promised: u64,
-    /// The first block that a truncation meanwhile ended the file within, while it was in flight: such a block is dirty instead, and the
-    /// submission is not complete without it. Rare, so it is boxed.
+    /// The first block that was in flight when a truncation ended the file within it. Such a block
+    /// becomes dirty again, and the submission is not complete without it. Rare, so it is boxed.
     recalled: Option<Box<u64>>,
-    /// Newest operation that changed size or extents: what fdatasync needs durable.
+    /// Newest operation that changed size or extents; fdatasync needs it to be durable.
     data_op: OpSeq,
     failures: Failures,
-    /// A sync or a rename has submitted data of it before, since it came into the cache.
+    /// Data of this inode has been submitted before, since it came into the cache.
     submitted: bool,
     /// Units in a row that compression did not make smaller.
     unshrunk: u32,
-    /// A task places what is logged.
+    /// A task is placing this file's logged blocks.
     placing: bool,
-    /// After such a task has failed, the number of logged blocks from which on there is another.
+    /// After such a task has failed: the number of logged blocks at which the next one may start.
     place_from: u64,
-    /// In the list of dirty inodes.
+    /// The inode is in the list of dirty inodes.
     queued: bool,
-    /// In the list of small files that an fsync may take along, or was there and forgotten.
+    /// The inode is in the list of small files that an fsync may take along, or was dropped from
+    /// that list because it was full.
     small_noted: bool,
-    /// Blocks of memory that write-back has on its way: what it took, until the writes have ended, though it may be cut off meanwhile.
+    /// Blocks of memory that write-back holds: those it took, until their writes have ended, even
+    /// if a truncation cuts some of them off meanwhile.
     flying_blocks: u32,
-    /// Blocks of memory of this inode in the gauge of dirty bytes.
+    /// Blocks of memory of this inode that the gauge of dirty bytes counts.
     accounted_blocks: u32,
-    /// Held by whoever submits this inode's data.
+    /// Held while data of this inode is submitted: one submission at a time.
     pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
 }
 
 impl DataState {
-    /// Of an inode that was created just now.
+    /// The state of a newly created inode.
     pub(crate) fn new(attr: &Attributes) -> Self {
         Self { extent_end: Some(0), ..Self::load(attr, None, OpSeq::default()) }
     }
 
-    /// Of an inode item that was read; marks start at `last_op`.
+    /// The state of an inode whose item was read; `data_op` starts at `last_op`.
     pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, last_op: OpSeq) -> Self {
-        // Bounded by the item that was read, and kept apart from the node it was read in.
+        // Copied, so that it does not keep the tree node in memory. The item bounds its length.
         let inline = inline.filter(|data| !data.is_empty()).map(|data| Bytes::copy_from_slice(&data));
         Self {
             disk_size: attr.size,
@@ -182,14 +191,15 @@ impl DataState {
         }
     }
 
-    /// The preallocated blocks of an inode that was loaded; the item's count of blocks has them, too.
+    /// Sets the preallocated blocks of a loaded inode and takes them out of `disk_blocks`: the
+    /// item's count of blocks includes them.
     pub(crate) fn with_preallocated(mut self, preallocated: Preallocated) -> Self {
         self.disk_blocks = self.disk_blocks.saturating_sub(preallocated.blocks());
         self.preallocated = preallocated;
         self
     }
 
-    /// What the inode item must carry now.
+    /// The values that the inode item must carry now.
     pub(crate) fn disk_view(&self, _attr: &Attributes) -> DiskView<'_> {
         DiskView {
             size: self.disk_size,
@@ -200,27 +210,30 @@ impl DataState {
         }
     }
 
-    /// utimes: the new mtime is an attribute change of its own, logged with the next inode item whatever is dirty.
+    /// For utimes: the new mtime is an attribute change of its own and is logged with the next
+    /// inode item, whatever data is dirty.
     pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
         self.disk_mtime = mtime;
     }
 
-    /// True when the cache may forget it: nothing dirty that is not logged, nothing in flight, no error to remember.
+    /// True when the cache may evict the inode: no dirty block is missing in the log, nothing is in
+    /// flight, and no error waits to be reported.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_unlogged() && !self.failures.any()
     }
 
-    /// True when writes were not yet submitted, or not yet named.
+    /// True when blocks are dirty or in flight.
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty() || !self.in_flight.is_empty()
     }
 
-    /// Blocks of memory that what is dirty or not yet named takes: what counts towards the limit of dirty bytes.
+    /// Blocks of memory that dirty and in-flight data takes; they count towards the limit of dirty
+    /// bytes.
     pub(crate) fn memory_blocks(&self) -> u32 {
         self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.flying_blocks)
     }
 
-    /// True when something is dirty, or not yet named, that the log does not have either.
+    /// True when a dirty block is not in the log, or blocks are in flight.
     pub(crate) fn has_unlogged(&self) -> bool {
         self.dirty.unlogged() > 0 || !self.in_flight.is_empty()
     }
@@ -231,12 +244,13 @@ impl DataState {
         (blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
     }
 
-    /// 512-byte units that stat shows: what is on disk and what will be. How many of the waiting blocks replace others is
-    /// not known before they are placed; a file without holes never shows more than its size needs.
+    /// 512-byte units that stat shows: those on disk and those to come. How many of the waiting
+    /// blocks replace others is known only when they are placed, so the sum is capped: a file
+    /// without holes never shows more than its size needs.
     fn visible_units(&self, size: u64) -> u64 {
         let disk = self.disk_units();
         let waiting = self.dirty.len() + self.in_flight.len();
-        // Those that were preallocated count already.
+        // Waiting blocks that have taken preallocated room are counted already.
         let waiting = waiting.saturating_sub(self.preallocated.taken_blocks()) * UNITS;
         (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
     }
@@ -246,7 +260,8 @@ impl DataState {
         self.inline.is_some()
     }
 
-    /// First block that is written but neither named nor logged, from the one on that holds the end of the logged size.
+    /// The first block that is written but neither named nor logged, at or after the block in which
+    /// the logged size ends.
     fn first_unnamed(&self) -> Option<u64> {
         let from = self.disk_size / BLOCK;
         match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
@@ -255,13 +270,14 @@ impl DataState {
         }
     }
 
-    /// The logged size that the next inode item may carry: never past a dirty range, never less than before.
+    /// The logged size that the next inode item may carry: not past a block that is neither named
+    /// nor logged, and never less than before.
     fn next_disk_size(&self, size: u64) -> u64 {
         let limit = self.first_unnamed().map_or(size, |block| size.min(block * BLOCK));
         self.disk_size.max(limit)
     }
 
-    /// Newest contents of a block as far as they are in memory.
+    /// The newest contents of a block, if they are in memory.
     fn block_in_memory(&self, block: u64) -> Option<MemoryBlock<'_>> {
         if let Some(contents) = self.dirty.get(block).or_else(|| self.in_flight.get(block)) {
             return Some(MemoryBlock::Whole(contents));
@@ -274,12 +290,12 @@ impl DataState {
         self.kept.get(block).map(MemoryBlock::Beginning)
     }
 
-    /// Blocks that the reservation lacks.
+    /// Number of dirty blocks that the reservation does not cover.
     fn reservation_deficit(&self) -> u64 {
         self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
     }
 
-    /// Adds to the reservation and gives back what is more than needed.
+    /// Adds `more` to the reservation and gives back what exceeds the number of dirty blocks.
     fn add_reservation(&mut self, more: Option<Reservation>) {
         match (&mut self.reservation, more) {
             (Some(mine), Some(more)) => mine.merge(more),
@@ -306,7 +322,7 @@ enum MemoryBlock<'a> {
 }
 
 impl MemoryBlock<'_> {
-    /// As far as it is known; zeros follow.
+    /// The known bytes; zeros follow.
     fn to_bytes(&self) -> Bytes {
         match self {
             Self::Whole(contents) => contents.to_bytes(),

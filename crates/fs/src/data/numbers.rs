@@ -1,4 +1,4 @@
-//! A set of block numbers that is empty for most files: until it has one it is a word.
+//! A set of block numbers that is empty for most files, and only a word until it has an element.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,7 +20,7 @@ impl Numbers {
         self.0.as_ref().is_some_and(|set| set.contains(&number))
     }
 
-    /// Those of a range.
+    /// The numbers in a range.
     pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(move |set| set.range(range.clone())).copied()
     }
@@ -36,7 +36,7 @@ impl Numbers {
         }
     }
 
-    /// Forgets everything from `number` on.
+    /// Removes all numbers from `number` on.
     pub(crate) fn truncate(&mut self, number: u64) {
         if let Some(set) = &mut self.0 {
             drop(set.split_off(&number));

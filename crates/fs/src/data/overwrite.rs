@@ -1,8 +1,9 @@
-//! Room for writes over what a file has, on a filesystem that is full.
+//! Room for overwrites on a full filesystem.
 //!
-//! Data is never written in place, so that such a write takes blocks too; but those that it replaces are free again after the next
-//! checkpoint. It may draw on the reserve for so long. Who finds that spent has what others left in memory written back, which
-//! restores it, and tries once more.
+//! Data is never written in place, so an overwrite takes blocks too; the blocks that it replaces
+//! are free again after the next checkpoint. Until then the write may draw on the reserve. If the
+//! reserve is used up, everything that is dirty is written back and a checkpoint is made, which
+//! restores it, and the write is tried once more.
 
 use super::{BLOCK, lookup};
 use crate::FsError;
@@ -13,13 +14,13 @@ use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_store::{Reservation, StoreError};
 
-/// True for the answer of a filesystem without room.
+/// True when an operation failed for lack of space.
 pub(super) fn is_full<T>(answer: &Result<T, FsError>) -> bool {
     matches!(answer, Err(FsError::Store(StoreError::NoSpace)))
 }
 
-/// Sets aside `blocks` of the reserve for a write of `ranges`, if all of them replaces blocks that nothing else refers to. The
-/// caller holds the lease.
+/// Sets aside `blocks` of the reserve for a write of `ranges`, if each of their blocks is dirty
+/// already or replaces a block that nothing else refers to. The caller holds the lease.
 pub(super) async fn reserve(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -35,20 +36,22 @@ pub(super) async fn reserve(
     reservation.map(Some).ok_or(FsError::Store(StoreError::NoSpace))
 }
 
-/// After a write found no room: restores the reserve, if such a write can have of it. The caller holds no lease.
+/// After a write found no room: restores the reserve, if the write could then draw on it. Returns
+/// whether it was restored. The caller holds no lease.
 pub(super) async fn restore(fs: &Filesystem, inode: &Arc<Inode>, bytes: Range<u64>) -> Result<bool, FsError> {
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    // With a snapshot, what is dirty has room for more nodes than it takes.
+    // With a snapshot, dirty data has more room for nodes reserved than it will take.
     let has_spare = fs.store.keeps_replaced() && fs.data.dirty_bytes() > 0;
     let helps = has_spare || {
         let _lease = inode.lease.read().await;
         releases_what_it_takes(fs, inode, blocks).await?
     };
-    // What others can't sync is not this one's error: it stays without room.
+    // If other files cannot be synced, that is not this write's error: it just finds no room.
     Ok(helps && fs.syncfs().await.is_ok())
 }
 
-/// True if each of these blocks is dirty already, or has an extent of its own that goes when the block is written anew.
+/// True if each of these blocks is dirty already, or has an extent of its own that is freed when
+/// the block is rewritten.
 async fn releases_what_it_takes(
     fs: &Filesystem,
     inode: &Arc<Inode>,

@@ -1,4 +1,4 @@
-//! Compressing what write-back takes: unit by unit, with nothing of the file locked.
+//! Compressing blocks that write-back has taken: unit by unit, with nothing of the file locked.
 
 use super::block::Block;
 use super::place::{Cargo, PackedUnit};
@@ -10,18 +10,18 @@ use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, piece_start};
 use syncline_format::items::inode::compression_of;
 
-/// Units in a row that did not shrink, after which only some are tried.
+/// After this many units in a row that did not shrink, only some are tried.
 const STUBBORN_AFTER: u32 = 8;
-/// Of those that then follow, one in so many.
+/// Of the units that then follow, one in this many is tried.
 const TRIED_OF: u32 = 8;
 
-/// How the inode says that what is written is to be compressed.
+/// The algorithm with which the inode asks for new data to be compressed, if it does.
 pub(super) fn algorithm(inode: &Inode) -> Option<Algorithm> {
     compression_of(inode.state.lock().meta.flags)
 }
 
-/// Lots of frozen blocks (in order): those that can be compressed are, the others stay as they are. With `whole`, only units of
-/// which every block is here.
+/// Divides frozen blocks (in order) into lots: units that compression makes smaller are compressed,
+/// other blocks stay as they are. With `whole`, only complete units are tried.
 pub(super) async fn pack<'a>(
     fs: &Filesystem,
     inode: &Inode,
@@ -47,7 +47,7 @@ pub(super) async fn pack<'a>(
             }
         }
         if tried {
-            // Each takes a good part of a millisecond, and others want this thread, too.
+            // Each unit takes a good part of a millisecond, and other tasks need this thread too.
             futures_lite::future::yield_now().await;
         }
     }
@@ -55,7 +55,7 @@ pub(super) async fn pack<'a>(
     cargo
 }
 
-/// Ranges of neighbours in the file that one extent could cover.
+/// The ranges of consecutive file blocks that one extent could cover.
 fn units(blocks: &[(u64, Block)]) -> Vec<Range<usize>> {
     let mut units: Vec<Range<usize>> = Vec::new();
     for (index, (number, _)) in blocks.iter().enumerate() {
@@ -68,7 +68,8 @@ fn units(blocks: &[(u64, Block)]) -> Vec<Range<usize>> {
     units
 }
 
-/// False for most units of a file whose contents have not shrunk for a while: they are pictures, archives or random.
+/// False for most units of a file whose contents have not shrunk for a while: pictures, archives,
+/// random data.
 fn is_worth_a_try(inode: &Inode) -> bool {
     let data = &mut inode.state.lock().data;
     if data.unshrunk < STUBBORN_AFTER {

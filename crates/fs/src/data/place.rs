@@ -17,18 +17,18 @@ use syncline_store::{DataWrite, Reservation};
 /// Most blocks of one data write.
 const WRITE_BLOCKS_MAX: usize = 256;
 
-/// Blocks of a file on their way to fresh addresses.
+/// Blocks of a file on their way to new addresses.
 pub(crate) struct Placement {
     pub write: DataWrite,
-    /// What lies there, one after the other.
+    /// The file blocks in this write, one piece after the other.
     pieces: Vec<Piece>,
 }
 
-/// File blocks that follow each other, and lie in one place of a placement.
+/// Consecutive file blocks that are stored together in a placement.
 struct Piece {
     first: u64,
     blocks: u64,
-    /// Compressed, to so many bytes.
+    /// Algorithm and length in bytes, if the piece is compressed.
     packed: Option<(Algorithm, u32)>,
 }
 
@@ -37,24 +37,25 @@ impl Piece {
         self.first..self.first + self.blocks
     }
 
-    /// Blocks that it takes on the device.
+    /// Number of blocks that it takes on the device.
     fn stored_blocks(&self) -> usize {
         self.packed.map_or(self.blocks, |(_, bytes)| u64::from(bytes).div_ceil(BLOCK)) as usize
     }
 }
 
-/// Frozen blocks that are to be placed together.
+/// Frozen blocks to place together.
 pub(crate) struct Cargo<'a> {
     /// In order.
     pub blocks: &'a [(u64, Block)],
-    /// They follow each other, and these bytes (whole blocks of the device) are to be written for them.
+    /// If compressed: the blocks are consecutive, and these bytes (whole blocks of the device) are
+    /// written for them.
     pub packed: Option<PackedUnit>,
 }
 
 /// A compressed unit.
 pub(crate) struct PackedUnit {
     pub algorithm: Algorithm,
-    /// Without the zeros behind.
+    /// Length without the padding.
     pub bytes: u32,
     pub contents: Bytes,
 }
@@ -68,15 +69,16 @@ impl Cargo<'_> {
 /// Runs of blocks, one in nearly all cases.
 type Runs = SmallVec<[BlockRun; 1]>;
 
-/// What an extent item is to say about a placement's blocks.
+/// The extents of placed blocks, and the device blocks that they name.
 #[derive(Default)]
 pub(crate) struct Naming {
     pub extents: Vec<Extent>,
     pub named: Vec<(DataWrite, BlockRun)>,
 }
 
-/// Allocates room for frozen blocks (in order) and starts writing them: a file's dirty blocks lie together, in the order of the
-/// file, whatever is between them. On an error nothing stays behind.
+/// Allocates room for frozen blocks (in order) and starts writing them. A file's dirty blocks are
+/// placed together, in the order of the file, whatever is between them in the file. On an error
+/// nothing stays allocated.
 pub(crate) fn place(
     fs: &Filesystem,
     reservation: &mut Reservation,
@@ -86,8 +88,9 @@ pub(crate) fn place(
     place_all(fs, reservation, vec![Cargo { blocks, packed: None }], near)
 }
 
-/// The same for several lots, some of them compressed. The reservation has a block for each of the file: one that finds no
-/// room in one piece is placed as it is.
+/// Allocates room for several lots, some of them compressed, and starts writing them. The
+/// reservation has one block for each file block: a compressed unit that finds no room in one piece
+/// is placed uncompressed.
 pub(crate) fn place_all(
     fs: &Filesystem,
     reservation: &mut Reservation,
@@ -113,7 +116,7 @@ pub(crate) fn place_all(
     Ok(placements)
 }
 
-/// How many blocks the next write is to have: no compressed unit is cut.
+/// The number of blocks for the next write, such that no compressed unit is cut.
 fn wanted(rest: &VecDeque<Cargo<'_>>) -> usize {
     let mut want = 0;
     for lot in rest {
@@ -126,7 +129,8 @@ fn wanted(rest: &VecDeque<Cargo<'_>>) -> usize {
     want
 }
 
-/// Takes from the front what fills `room` blocks. A compressed unit that does not fit goes uncompressed.
+/// Takes lots from the front until `room` blocks are full. A compressed unit that does not fit goes
+/// uncompressed.
 fn load(rest: &mut VecDeque<Cargo<'_>>, mut room: usize) -> (Vec<Piece>, Vec<Bytes>) {
     let (mut pieces, mut bufs) = (Vec::new(), Vec::new());
     while room > 0
@@ -159,7 +163,7 @@ fn load(rest: &mut VecDeque<Cargo<'_>>, mut room: usize) -> (Vec<Piece>, Vec<Byt
     (pieces, bufs)
 }
 
-/// Notes placements that were written.
+/// Adds written placements to the counts of a submission.
 pub(crate) fn note(placements: &[Placement], note: &mut Submitted) {
     note.device_writes += placements.len() as u64;
     note.blocks += placements.iter().map(|placement| placement.write.run().blocks).sum::<u64>();
@@ -173,7 +177,7 @@ pub(crate) fn abandon(fs: &Filesystem, placements: &[Placement]) {
 }
 
 impl Placement {
-    /// Blocks with these numbers, as they are, one after the other.
+    /// A placement of uncompressed blocks with these numbers, in sequence.
     pub(crate) fn plain(write: DataWrite, numbers: impl Iterator<Item = u64>) -> Self {
         let mut pieces: Vec<Piece> = Vec::new();
         for number in numbers {
@@ -185,12 +189,13 @@ impl Placement {
         Self { write, pieces }
     }
 
-    /// The file blocks, growing.
+    /// The file blocks, ascending.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.pieces.iter().flat_map(Piece::numbers)
     }
 
-    /// Adds to `naming` the extents of those blocks that are `valid`, and returns the runs of the others.
+    /// Adds to `naming` the extents of those blocks that are `valid`, and returns the device runs
+    /// of the others.
     pub(crate) fn name(&self, naming: &mut Naming, valid: impl Fn(u64) -> bool) -> Runs {
         let (mut stale, mut named) = (Runs::new(), Runs::new());
         let (mut addr, mut checksums) = (self.write.run().start, self.write.checksums());
@@ -209,7 +214,8 @@ impl Placement {
                 }
                 continue;
             };
-            // Only truncations take blocks away meanwhile: what is left is a beginning.
+            // Only truncations take blocks away meanwhile, so the valid blocks are the beginning of
+            // the unit.
             let blocks = piece.numbers().take_while(|&number| valid(number)).count() as u64;
             if blocks == 0 {
                 extend_run(&mut stale, run);
@@ -225,7 +231,8 @@ impl Placement {
     }
 }
 
-/// Adds a block to the last extent, or begins another, with room for what may follow up to file block `end`.
+/// Adds a block to the last extent if it continues that; otherwise begins another, with room for
+/// the blocks up to file block `end`.
 fn name_block(extents: &mut Vec<Extent>, number: u64, addr: u64, checksum: Crc, end: u64) {
     match extents.last_mut() {
         Some(last)
@@ -282,7 +289,8 @@ mod tests {
         let (pieces, bufs) = load(&mut rest, 37);
         assert_eq!(shape(&pieces), [(0, 10, false), (32, 32, true), (64, 32, true)]);
         assert_eq!(bufs.iter().map(|buf| buf.len() / BLOCK_BYTES).sum::<usize>(), 37);
-        // A shorter run: what does not fit whole goes as it is, in as many runs as it takes.
+        // In a shorter run, a unit that does not fit whole goes uncompressed, in as many runs as it
+        // takes.
         let mut rest = lots();
         assert_eq!(shape(&load(&mut rest, 20).0), [(0, 10, false), (32, 32, true), (64, 3, false)]);
         assert_eq!(wanted(&rest), 29);

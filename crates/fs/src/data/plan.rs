@@ -1,4 +1,5 @@
-//! What becomes of a file's extent items when some of its blocks change: pure arithmetic, no I/O.
+//! Works out what becomes of a file's extent items when some of its blocks change: pure arithmetic,
+//! no I/O.
 
 mod shift;
 
@@ -13,26 +14,28 @@ use syncline_store::Transaction;
 /// Changes to a file's extent items.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentChanges {
-    /// By first file block: the new item, or `None` where an item goes.
+    /// By first file block: the new item, or `None` to delete an item.
     pub items: BTreeMap<u64, Option<Extent>>,
     /// Device blocks that nothing uses any more.
     pub freed: Vec<BlockRun>,
-    /// Device blocks that the file no longer uses, and that other extents may lie on.
+    /// Device blocks that the file no longer uses, and on which other extents may lie.
     pub released: Vec<BlockRun>,
-    /// Blocks of compressed units of which more parts remain than there were, and how many more.
+    /// Device blocks of compressed units of which more parts remain than there were, and how many
+    /// more.
     pub divided: Vec<(BlockRun, u64)>,
-    /// File blocks that were cleared before the new extents came.
+    /// File blocks that are cleared before the new extents are put.
     pub cleared: Vec<Range<u64>>,
     /// File blocks that are preallocated from now on.
     pub preallocated: Vec<Range<u64>>,
-    /// What the inode's count of blocks gains.
+    /// Blocks that are added to the inode's count.
     pub added_blocks: u64,
-    /// What it loses.
+    /// Blocks that are subtracted from the inode's count.
     pub freed_blocks: u64,
 }
 
 impl ExtentChanges {
-    /// Puts the changes of `ino` into a transaction. `shares` has the counts of what is released and divided.
+    /// Puts the changes of `ino` into a transaction. `shares` has the counts of the blocks that are
+    /// released or divided.
     pub(crate) fn put(
         &self,
         ino: ObjectId,
@@ -46,7 +49,7 @@ impl ExtentChanges {
                 None => transaction.delete(key),
             }
         }
-        // Before anything is released: no count may touch zero on the way.
+        // Before anything is released, so that no count drops to zero on the way.
         for &(run, more) in &self.divided {
             (0..more).try_for_each(|_| shares.divide(run))?;
         }
@@ -61,8 +64,8 @@ impl ExtentChanges {
     }
 }
 
-/// Empties the file blocks in `cleared` (in order, disjoint), then puts the extents `new` there. `old` are the extents that
-/// overlap what is cleared; others do no harm.
+/// Empties the file blocks in `cleared` (in order, disjoint), then puts the extents `new` there.
+/// `old` has all extents that overlap the cleared blocks; others in it do no harm.
 pub(crate) fn replace(old: &[Extent], cleared: &[Range<u64>], new: Vec<Extent>) -> ExtentChanges {
     let mut changes = ExtentChanges { cleared: cleared.to_vec(), ..ExtentChanges::default() };
     for extent in old {
@@ -88,7 +91,8 @@ pub(crate) fn ranges(extents: &[Extent]) -> Vec<Range<u64>> {
 }
 
 fn clear(extent: &Extent, cleared: &[Range<u64>], changes: &mut ExtentChanges) {
-    // Ranges are disjoint and in order, so those that end after the extent starts come first here.
+    // Ranges are disjoint and in order: the first that can overlap is the first that ends after the
+    // extent starts.
     let first = cleared.partition_point(|range| range.end <= extent.file_block);
     let overlapping = cleared[first..].iter().take_while(|range| range.start < extent.end());
     let mut kept_from = extent.file_block;
@@ -107,7 +111,8 @@ fn clear(extent: &Extent, cleared: &[Range<u64>], changes: &mut ExtentChanges) {
     part(extent, kept, gone, changes);
 }
 
-/// An extent becomes those that are `kept`, perhaps elsewhere in the file, without the parts that are `gone`.
+/// Replaces an extent by its parts in `kept`, perhaps elsewhere in the file; the parts in `gone`
+/// are given up.
 fn part(extent: &Extent, mut kept: Vec<Extent>, gone: Vec<Extent>, changes: &mut ExtentChanges) {
     let list = if extent.shared { &mut changes.released } else { &mut changes.freed };
     if extent.packed.is_none() {
@@ -115,15 +120,15 @@ fn part(extent: &Extent, mut kept: Vec<Extent>, gone: Vec<Extent>, changes: &mut
     } else if kept.is_empty() {
         extend(list, extent.run());
     } else if kept.len() > 1 {
-        // Each part that is left needs all of the unit.
+        // Each part that remains needs all of the unit.
         changes.divided.push((extent.run(), kept.len() as u64 - 1));
         kept.iter_mut().for_each(|part| part.shared = true);
     }
-    // The parts of a compressed extent may count for more than it did.
+    // The parts of a compressed extent may be charged for more blocks than it was.
     let (before, after) = (extent.charged_blocks(), kept.iter().map(Extent::charged_blocks).sum::<u64>());
     changes.freed_blocks += before.saturating_sub(after);
     changes.added_blocks += after.saturating_sub(before);
-    // If something remains or comes at the same place, it replaces this.
+    // A part that remains, or an extent that is put, at the same place replaces this removal.
     changes.items.entry(extent.file_block).or_insert(None);
     kept.into_iter().for_each(|part| drop(changes.items.insert(part.file_block, Some(part))));
 }
@@ -184,8 +189,8 @@ mod tests {
     }
 
     proptest! {
-        /// Overwrites and punches at random: the items say what an array of blocks says, and each block that is no
-        /// longer used is freed exactly once.
+        /// Overwrites and punches at random: the items agree with an array of blocks, and each
+        /// block that is no longer used is freed exactly once.
         #[test]
         fn items_follow_an_array_of_blocks(
             steps in proptest::collection::vec((0..BLOCKS, 1..80u64, any::<bool>()), 1..60)
@@ -216,7 +221,7 @@ mod tests {
             }
         }
 
-        /// Several ranges at once come out as one after the other.
+        /// Clearing several ranges at once gives the same result as one after the other.
         #[test]
         fn many_ranges_equal_one_by_one(blocks in proptest::collection::btree_set(0..BLOCKS, 1..40)) {
             let start: Items = fresh(0, BLOCKS, 1000).into_iter().map(|extent| (extent.file_block, extent)).collect();
@@ -239,7 +244,7 @@ mod tests {
         }
     }
 
-    /// A compressed unit of `blocks` file blocks on a quarter as many of the device.
+    /// A compressed unit of `blocks` file blocks in a quarter as many device blocks.
     fn unit(first: u64, blocks: u64, addr: u64) -> Extent {
         let stored = blocks.div_ceil(4);
         let bytes = (stored * 4096) as u32;
@@ -249,14 +254,16 @@ mod tests {
     }
 
     proptest! {
-        /// Overwrites and punches of compressed units: each part reads the right blocks of its unit, a unit's count is the number
-        /// of its parts, its blocks are free exactly when none is left, and the inode's count is exact.
+        /// Overwrites and punches of compressed units: each part reads the right blocks of its
+        /// unit, a unit's count is the number of its parts, its blocks are freed exactly when no
+        /// part is left, and the inode's count is exact.
         #[test]
         fn parts_of_units_are_counted(
             steps in proptest::collection::vec((0..BLOCKS, 1..80u64, 0..3u8), 1..60)
         ) {
             let mut items = Items::new();
-            // By file block: the unit it is of, and which of its blocks; plain blocks are units of one.
+            // By file block: its unit, and which block of the unit it is; plain blocks are units of
+            // one.
             let mut model: Vec<Option<(u64, u64)>> = vec![None; BLOCKS as usize];
             let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
             let (mut next_addr, mut charged) = (1000, 0);
@@ -315,7 +322,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(items.values().map(Extent::blocks).sum::<u64>(), model.iter().flatten().count() as u64);
-                // Those that no part is left of were freed: by themselves, or with the last count.
+                // Units of which no part is left were freed: by themselves, or with the last count.
                 counts.retain(|addr, count| *count > 0 && !freed.contains(addr));
                 prop_assert_eq!(parts, counts.clone());
                 prop_assert_eq!(charged, items.values().map(Extent::charged_blocks).sum::<u64>());

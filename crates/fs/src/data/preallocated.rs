@@ -1,10 +1,13 @@
-//! Preallocated blocks: room that is set aside for ranges of a file that have no extents, through remounts and crashes.
+//! Preallocated blocks: room that is set aside for ranges of a file without extents, through
+//! remounts and crashes.
 //!
-//! A preallocated block has no address. Whoever writes to it takes its room instead of asking for some, and places the data
-//! like any other, on fresh blocks: nothing is ever written in place, and a crash between the data and its batch leaves
-//! zeros, since no item ever named a block there. The transaction that names the extent takes the block out of the item.
+//! A preallocated block has no address. A write to it takes its room instead of asking for some,
+//! and places the data like any other, on fresh blocks: nothing is ever written in place, and a
+//! crash between the data and its batch leaves zeros, since no item ever named a block there. The
+//! transaction that names the extent removes the block from the preallocation item.
 //!
-//! What is set aside is counted in memory as a reservation of the store's, made anew at mount from the items.
+//! The room is counted in memory as a reservation of the store, which is made anew from the items
+//! at mount.
 
 use super::ranges::{Ranges, count};
 use super::write;
@@ -30,24 +33,24 @@ pub(crate) struct Preallocated(Option<Box<Blocks>>);
 
 #[derive(Default)]
 struct Blocks {
-    /// As logged.
+    /// The preallocated blocks, as logged.
     ranges: Ranges,
-    /// Of those, the blocks whose room a dirty block has taken.
+    /// Those of them whose room a dirty block has taken.
     taken: Ranges,
 }
 
-/// What a transaction does to a file's preallocated blocks.
+/// The change that a transaction makes to a file's preallocated blocks.
 #[derive(Default)]
 pub(crate) struct Change {
     gone: Vec<Range<u64>>,
     gone_taken: Vec<Range<u64>>,
     added: Vec<Range<u64>>,
-    /// By first block: the new item's length, or `None` where an item goes.
+    /// By first block: the new item's length, or `None` to delete an item.
     items: BTreeMap<u64, Option<u64>>,
 }
 
 impl Change {
-    /// True when no item changes: that of every file without preallocated blocks.
+    /// True when no item changes, as for every file without preallocated blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -58,7 +61,7 @@ impl Preallocated {
         self.ranges().blocks()
     }
 
-    /// Blocks whose room dirty ones have taken.
+    /// Number of blocks whose room dirty blocks have taken.
     pub(crate) fn taken_blocks(&self) -> u64 {
         self.0.as_ref().map_or(0, |blocks| blocks.taken.blocks())
     }
@@ -67,17 +70,18 @@ impl Preallocated {
         self.0.as_ref().map_or(&NO_RANGES, |blocks| &blocks.ranges)
     }
 
-    /// True when the first block has room.
+    /// True when block 0 is preallocated.
     pub(crate) fn has_first(&self) -> bool {
         !self.ranges().within(&(0..1)).is_empty()
     }
 
-    /// Of blocks that become dirty, those that have room to take.
+    /// The parts of `blocks`, which become dirty, that have room to take.
     pub(crate) fn untaken(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
         self.0.as_ref().map_or(Vec::new(), |mine| mine.untaken(blocks))
     }
 
-    /// Notes that dirty blocks take the room of these; how many it was of.
+    /// Notes that dirty blocks take the room of `blocks`. Returns how many of these had room to
+    /// take.
     pub(crate) fn take(&mut self, blocks: &Range<u64>) -> u64 {
         self.0.as_mut().map_or(0, |mine| mine.take(blocks))
     }
@@ -90,7 +94,7 @@ impl Preallocated {
         self.0.get_or_insert_default().change(cleared, added)
     }
 
-    /// Takes a change back that was not committed.
+    /// Undoes a change that was not committed.
     pub(crate) fn undo(&mut self, change: Change) {
         if let Some(blocks) = &mut self.0 {
             blocks.undo(change);
@@ -156,7 +160,7 @@ impl Blocks {
         change
     }
 
-    /// Makes one change to the ranges and notes what becomes of the items around.
+    /// Makes one change to the ranges, and notes the changes to the items around it.
     fn note(
         &mut self,
         range: &Range<u64>,
@@ -183,39 +187,40 @@ impl Blocks {
     }
 }
 
-/// Room of all files' preallocated blocks that no dirty block has taken.
+/// The room of all files' preallocated blocks that no dirty block has taken.
 #[derive(Default)]
 pub(crate) struct Room {
     inner: Mutex<Inner>,
-    /// The superblock says that there may be such items.
+    /// The superblock says that there may be preallocation items.
     pub(crate) enabled: AtomicBool,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// Blocks that it is for.
+    /// Number of blocks that the room is for.
     blocks: u64,
-    /// That many, and a share for what naming them will cost.
+    /// Reserves that many blocks, and a share for the cost of naming them.
     reservation: Reservation,
     /// Preallocated blocks of each file that has some.
     files: BTreeMap<Ino, u64>,
 }
 
-/// Blocks with what it costs to name each by itself.
+/// `blocks` and the cost of naming each of them by itself.
 pub(crate) fn with_share(blocks: u64) -> u64 {
     blocks + blocks.div_ceil(16)
 }
 
-/// Sets aside room for blocks that are about to be preallocated, with their share. The caller may hold leases.
+/// Sets aside room for blocks that are about to be preallocated, including their share. The caller
+/// may hold leases.
 pub(crate) async fn set_aside(fs: &Filesystem, blocks: u64) -> Result<Reservation, FsError> {
-    // Nothing is reserved unless there is room for the share, too.
+    // This succeeds only if there is room for the share too.
     let mut room = write::reserve(fs, blocks).await?.unwrap_or_default();
     room.merge(fs.store.reserve_again(with_share(blocks) - blocks));
     Ok(room)
 }
 
 impl Inner {
-    /// Gives back what is more than needed.
+    /// Gives back what exceeds the need.
     fn trim(&mut self) {
         let excess = self.reservation.blocks().saturating_sub(with_share(self.blocks));
         drop(self.reservation.split(excess));
@@ -223,7 +228,7 @@ impl Inner {
 }
 
 impl Room {
-    /// Sets aside what the items of an image say, at mount.
+    /// Sets aside the room that the items of an image ask for, at mount.
     pub(crate) async fn load(&self, store: &Arc<Store>) -> Result<(), FsError> {
         let mut files = BTreeMap::new();
         let (mut from, to) =
@@ -240,7 +245,7 @@ impl Room {
                 _ => break,
             }
         }
-        // There can't be more than the image has blocks, whatever it says.
+        // There can't be more of them than the image has blocks, whatever its items say.
         let most = store.geometry().total_blocks;
         let blocks = files.values().fold(0, |sum: u64, &blocks| sum.saturating_add(blocks).min(most));
         let mut inner = self.inner.lock();
@@ -277,7 +282,7 @@ impl Room {
         }
     }
 
-    /// Room that is set aside, in blocks.
+    /// Number of blocks for which room is set aside.
     pub(crate) fn blocks(&self) -> u64 {
         self.inner.lock().blocks
     }
@@ -294,7 +299,8 @@ impl Room {
         Some(taken)
     }
 
-    /// Takes back the room of blocks that are dirty no more, or takes that of new ones.
+    /// Takes back the room of blocks that are no longer dirty, or takes that of newly preallocated
+    /// ones.
     pub(crate) fn put_back(&self, blocks: u64, room: Option<Reservation>) {
         let mut inner = self.inner.lock();
         inner.blocks += blocks;
@@ -304,14 +310,15 @@ impl Room {
         inner.trim();
     }
 
-    /// Takes back what was told with [`Room::put_back`], of blocks that had their room already.
+    /// Undoes [`Room::put_back`] for blocks that had their room already.
     pub(crate) fn forget(&self, blocks: u64) {
         let mut inner = self.inner.lock();
         inner.blocks = inner.blocks.saturating_sub(blocks);
         inner.trim();
     }
 
-    /// Gives back the room of what a committed change, which is not empty, cleared. (What it added came before, with [`Room::put_back`].)
+    /// Gives back the room of the blocks that a committed change, which is not empty, cleared. (The
+    /// room of added blocks came before, with [`Room::put_back`].)
     pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &Change) {
         let mut inner = self.inner.lock();
         let untaken = count(&change.gone) - count(&change.gone_taken);
@@ -324,14 +331,14 @@ impl Room {
         }
     }
 
-    /// Fails unless as much is set aside as is told.
+    /// Fails unless the reservation agrees with the number of blocks.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         let inner = self.inner.lock();
         assert_eq!(inner.reservation.blocks(), with_share(inner.blocks), "the reservation is wrong");
     }
 
-    /// True when items of this sort may be made.
+    /// True when preallocation items may be written.
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Acquire)
     }

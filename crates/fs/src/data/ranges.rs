@@ -12,7 +12,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Of no blocks.
+    /// The empty set.
     pub(crate) const NONE: Self = Self { ends: BTreeMap::new(), blocks: 0 };
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -28,7 +28,7 @@ impl Ranges {
         self.ends.iter().map(|(&start, &end)| start..end)
     }
 
-    /// The ranges that have a block in `range`, or touch it.
+    /// The ranges that overlap `range` or touch it.
     pub(crate) fn around(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         if self.ends.is_empty() {
             return Vec::new();
@@ -38,13 +38,13 @@ impl Ranges {
         before.into_iter().chain(inside).map(|(&start, &end)| start..end).collect()
     }
 
-    /// What of `range` is here.
+    /// The parts of `range` that are in the set.
     pub(crate) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let cut = |found: Range<u64>| found.start.max(range.start)..found.end.min(range.end);
         self.around(range).into_iter().map(cut).filter(|part| part.start < part.end).collect()
     }
 
-    /// What of `range` is not here.
+    /// The parts of `range` that are not in the set.
     pub(crate) fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -90,7 +90,7 @@ impl Ranges {
     }
 }
 
-/// Blocks in some ranges.
+/// Number of blocks in these ranges.
 pub(crate) fn count(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }

@@ -18,21 +18,22 @@ const READS_IN_FLIGHT: usize = 16;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// True for a piece of what was read that is a hole, or lies behind what a small file has: nothing but zeros that were never written.
+/// True for a piece of a read that is a hole, or lies past the stored contents of a small file:
+/// zeros that were never written.
 pub fn is_hole(piece: &Bytes) -> bool {
     ZEROS.as_ptr_range().contains(&piece.as_ptr())
 }
 
 /// A part of a request.
 enum Segment {
-    /// Bytes at hand.
+    /// Bytes that are in memory.
     Memory(Bytes),
     /// Bytes `skip..skip + len` of the blocks `first..end`, on the device or in a hole.
     Disk { first: u64, end: u64, skip: usize, len: usize },
 }
 
-/// Bytes `offset..offset + len` of a regular file, less what lies past its end. Takes the lease, so that what is read is
-/// never a mixture of before and after a truncation.
+/// Reads bytes `offset..offset + len` of a regular file, up to its end. Takes the lease, so that a
+/// read never mixes contents from before and after a truncation.
 pub(crate) async fn read(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -41,7 +42,8 @@ pub(crate) async fn read(
     mut room: Option<Room>,
 ) -> Result<Vec<Bytes>, FsError> {
     let _lease = inode.lease.read().await;
-    // Before the addresses are looked up, so that none of them is reused before it is read (rule R2).
+    // Pinned before the addresses are looked up, so that none of them is reused before it is read
+    // (rule R2).
     let _pin = fs.store.pin();
     let segments = {
         let state = inode.state.lock();
@@ -57,7 +59,8 @@ pub(crate) async fn read(
     };
     fs.store.give_way();
     let mut pieces = Vec::with_capacity(segments.len());
-    // Bytes from memory would have to be copied between others.
+    // Only if everything comes from the device: bytes from memory would have to be copied into the
+    // room.
     if !matches!(segments[..], [Segment::Disk { skip: 0, .. }]) {
         room = None;
     }
@@ -74,7 +77,7 @@ pub(crate) async fn read(
     Ok(pieces)
 }
 
-/// One whole block of the device, or `None` for a hole. The caller holds the lease.
+/// Reads one whole block from the device; `None` for a hole. The caller holds the lease.
 pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Result<Option<Bytes>, FsError> {
     if inode.state.lock().data.unplaced.broken(block..block + 1).next().is_some() {
         return Err(unplaced::broken_error(inode.ino));
@@ -91,7 +94,7 @@ pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Re
     Ok(Some(bytes))
 }
 
-/// True if the file's last block is zeros behind the file's end, wherever it lies.
+/// True if the file's last block has only zeros past the file's end, wherever the block lies.
 pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool, FsError> {
     let _lease = inode.lease.read().await;
     let (block, at, in_memory) = {
@@ -100,7 +103,7 @@ pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool
         let in_memory = state.data.block_in_memory(block).map(|known| known.to_bytes());
         (block, at, in_memory)
     };
-    // The file ends between blocks; what lies there is not its own.
+    // The file ends between two blocks, so none of its blocks reaches past the end.
     if at == 0 {
         return Ok(true);
     }
@@ -109,7 +112,7 @@ pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool
     Ok(behind.all(|byte| byte == 0))
 }
 
-/// Splits a request into what is in memory and what is not.
+/// Splits a request into parts that are in memory and parts that are not.
 fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
     let mut segments = Vec::new();
     for block in offset / BLOCK..end.div_ceil(BLOCK) {
@@ -119,7 +122,7 @@ fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
         let known = match data.block_in_memory(block) {
             Some(MemoryBlock::Whole(contents)) => Some(contents.to_bytes().slice(within.clone())),
             Some(MemoryBlock::Beginning(bytes)) => {
-                // What follows is zeros.
+                // Zeros follow the known bytes.
                 let bytes_end = within.end.min(bytes.len());
                 if within.start < bytes_end {
                     segments.push(Segment::Memory(bytes.slice(within.start..bytes_end)));
@@ -140,7 +143,7 @@ fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
     segments
 }
 
-/// Adds a block to the last segment if that ends right before it, else starts another.
+/// Adds a block to the last segment if that ends right before it; otherwise starts another segment.
 fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: std::ops::Range<usize>) {
     if let Some(Segment::Disk { end, len, .. }) = segments.last_mut()
         && *end == block
@@ -152,7 +155,7 @@ fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: std::ops::Range<
     segments.push(Segment::Disk { first: block, end: block + 1, skip: within.start, len: within.len() });
 }
 
-/// A run to read, or a hole.
+/// A hole, a run to read, or a part of a compressed unit.
 enum Part {
     Hole { blocks: u64 },
     Run { run: BlockRun, checksums: Vec<Crc> },
@@ -160,7 +163,7 @@ enum Part {
 }
 
 impl Part {
-    /// Blocks of the file.
+    /// Number of file blocks.
     fn blocks(&self) -> u64 {
         match self {
             Part::Hole { blocks } => *blocks,
@@ -178,7 +181,8 @@ impl Part {
     }
 }
 
-/// The whole blocks `first..end` of the file on the device, in pieces; those that are read as they are, in `room`.
+/// Reads the whole blocks `first..end` of the file from the device, in pieces; uncompressed ones
+/// into `room`.
 async fn read_blocks(
     fs: &Filesystem,
     inode: &Inode,
@@ -197,7 +201,7 @@ async fn read_blocks(
     if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {
         return Ok(vec![part.read(fs, inode, next(part.blocks())).await?]);
     }
-    // Each part has its place in the room, also one that is not read into it.
+    // Each part has its place in the room, even if it is not read into it.
     let places = parts.iter().map(|part| (part, next(part.blocks())));
     let not_holes = places.filter(|(part, _)| !matches!(part, Part::Hole { .. }));
     let reads: Vec<_> = not_holes.map(|(part, room)| part.read(fs, inode, room)).collect();
@@ -212,7 +216,8 @@ async fn read_blocks(
     Ok(pieces)
 }
 
-/// Holes and device reads that make up `first..end`; neighbours on the device are read together.
+/// Holes and device reads that make up `first..end`; runs that are neighbours on the device are
+/// read together.
 fn parts(extents: &[Extent], first: u64, end: u64) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut at = first;

@@ -1,8 +1,10 @@
-//! Placing data anew where the device does not take it.
+//! Placing data again where the device fails to write it.
 //!
-//! What an fsync submits is named before it has been written. If it can't be written where it is, its blocks become dirty again, with
-//! the contents they have, and go the background way, which names what has been written and nothing else. Contents, size and times
-//! stay. Whose blocks they are, the items tell that were put since the last checkpoint: none older names what no flush has covered.
+//! An fsync names the data that it submits before the data has been written. If it can't be written
+//! at its place, its blocks become dirty again, with their contents, and go through background
+//! write-back, which names only written blocks. Contents, size and times stay. The items that were
+//! put since the last checkpoint tell whose blocks they are: older items name only blocks that a
+//! flush has covered.
 
 use super::rewrite::take_up_extent;
 use super::{lookup, writeback};
@@ -17,10 +19,10 @@ use syncline_format::items::extent::Extent;
 use syncline_format::{BlockRun, Key, Kind};
 use syncline_store::{Relocate, StoreError};
 
-/// How often extents are looked for again: somebody may share them meanwhile.
+/// How often extents are looked for again: the blocks may become shared meanwhile.
 const ROUNDS_MAX: usize = 4;
 
-/// What a store asks for that.
+/// The interface through which a store asks for relocation.
 pub(crate) struct Relocation(pub(crate) Weak<Filesystem>);
 
 impl Relocate for Relocation {
@@ -49,7 +51,7 @@ async fn relocate(fs: &Filesystem, run: BlockRun) -> Result<(), FsError> {
     Err(FsError::Store(StoreError::Unusable("others keep using blocks that can't be written".into())))
 }
 
-/// The files' ranges that lie on blocks of the run, as far as memory knows.
+/// The ranges of files that lie on blocks of the run, according to the items in memory.
 fn extents_on(fs: &Filesystem, run: BlockRun) -> Vec<(Ino, Range<u64>)> {
     let items = fs.store.recent_items(|key: Key| key.kind == Kind::Extent as u8);
     let extents = items.iter().filter_map(|(key, value)| {

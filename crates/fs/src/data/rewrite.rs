@@ -1,4 +1,5 @@
-//! Writing a file's contents anew as its attributes ask by now: to compress what was written before, or to undo that.
+//! Rewriting a file's contents as its attributes ask now: to compress old contents, or to undo
+//! that.
 
 use super::block::Block;
 use super::submit::make_up_reservation;
@@ -16,18 +17,19 @@ use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent};
 /// Most blocks of one call: 1 MiB.
 const CALL_BLOCKS: u64 = 8 * EXTENT_BLOCKS_MAX;
 
-/// How far a rewriting has come.
+/// The progress of a rewrite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rewritten {
-    /// Bytes that were read and written anew.
+    /// Bytes that were read and rewritten.
     pub bytes: u64,
-    /// Where the next call is to go on; `None` at the end of the file.
+    /// The offset for the next call; `None` at the end of the file.
     pub next: Option<u64>,
 }
 
 impl Filesystem {
-    /// Writes a part of a regular file anew, from byte `offset` on, if it does not lie on the device as the file's attribute asks.
-    /// Contents and times do not change; what the file shares with others stays shared, and as it is.
+    /// Rewrites a part of a regular file, from byte `offset` on, if it is not stored as the file's
+    /// attribute asks. Contents and times do not change. Blocks that the file shares with others
+    /// stay shared, and as they are.
     pub async fn rewrite(&self, ino: Ino, offset: u64) -> Result<Rewritten, FsError> {
         let inode = self.regular(ino).await?;
         self.store.writable()?;
@@ -52,7 +54,8 @@ impl Filesystem {
     }
 }
 
-/// Makes those blocks dirty, with the contents they have, that do not lie as they should. The lease is held for writing.
+/// Makes those blocks dirty, with their contents, that are not stored as they should be. The lease
+/// is held for writing.
 async fn take_up(fs: &Filesystem, inode: &Arc<Inode>, first: u64, end: u64) -> Result<u64, FsError> {
     let wanted = super::pack::algorithm(inode);
     let extents = lookup::all(&fs.store, inode.ino, first, end).await?;
@@ -70,15 +73,17 @@ async fn take_up(fs: &Filesystem, inode: &Arc<Inode>, first: u64, end: u64) -> R
     Ok(taken)
 }
 
-/// True when a piece of the file, of at most one unit, should be written anew. Nothing tells whether plain blocks were tried
-/// before and saved too little; trying again costs time only.
+/// True when a piece of the file, of at most one unit, should be rewritten. Nothing tells whether
+/// plain blocks were tried before and saved too little; trying again costs only time.
 fn lies_otherwise(piece: &[Extent], wanted: Option<Algorithm>) -> bool {
-    // With the mark others may lie on the same blocks: to write them anew would take more room, not less.
+    // With the mark, others may lie on the same blocks: rewriting them would take more room, not
+    // less.
     let shared = piece.iter().any(|extent| extent.shared);
     !shared && piece.iter().any(|extent| extent.packed.map(|packed| packed.algorithm) != wanted)
 }
 
-/// Reads an extent's blocks and makes those dirty that have nothing newer in memory. The lease is held for writing.
+/// Reads an extent's blocks and makes dirty those that have nothing newer in memory. The lease is
+/// held for writing.
 pub(super) async fn take_up_extent(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -98,7 +103,7 @@ pub(super) async fn take_up_extent(
     make_up_reservation(fs, inode).await?;
     let taken = read.len() as u64;
     let mut state = inode.state.lock();
-    // Nothing newer came meanwhile: the lease forbids it.
+    // Nothing newer came meanwhile: the lease prevents it.
     let copies =
         read.into_iter().map(|(block, contents)| (block, Block::whole(AlignedBuf::copy_from(&contents))));
     state.data.dirty.restore(copies);

@@ -6,7 +6,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use std::sync::Arc;
 
-/// Extents looked at in one go.
+/// Extents looked up at a time.
 const SCAN_ITEMS: usize = 256;
 
 /// First offset at or after `offset` that holds data.
@@ -20,7 +20,7 @@ pub(crate) async fn data(fs: &Filesystem, inode: &Arc<Inode>, offset: u64) -> Re
         return Err(FsError::NoSuchAddress);
     }
     let first = offset / BLOCK;
-    // Nothing on the device before what is in memory matters more.
+    // Extents matter only before the first block in memory.
     let end = in_memory.unwrap_or(u64::MAX).min(size.div_ceil(BLOCK));
     let found = lookup::some(&fs.store, inode.ino, first, end, SCAN_ITEMS).await?;
     let on_disk = found.extents.first().map(|extent| extent.file_block.max(first));
@@ -55,7 +55,7 @@ pub(crate) async fn hole(fs: &Filesystem, inode: &Arc<Inode>, offset: u64) -> Re
     Ok(offset.max(block * BLOCK).min(size))
 }
 
-/// The first block from `block` on that no extent covers, as far as a look at some extents tells.
+/// The first block from `block` on that no extent covers, as far as one lookup tells.
 async fn past_extents(fs: &Filesystem, inode: &Arc<Inode>, block: u64, end: u64) -> Result<u64, FsError> {
     let found = lookup::some(&fs.store, inode.ino, block, end, SCAN_ITEMS).await?;
     let mut past = block;
@@ -68,7 +68,8 @@ async fn past_extents(fs: &Filesystem, inode: &Arc<Inode>, block: u64, end: u64)
     Ok(past)
 }
 
-/// The first block from `block` on whose contents are in memory (a cached tail is on the device too), or that can't be read.
+/// The first block from `block` on whose newest contents are in memory (dirty, in flight or
+/// inline), or that can't be read. Kept blocks do not count: they are on the device too.
 fn next_in_memory(data: &super::DataState, block: u64) -> Option<u64> {
     let inline = (block == 0 && data.has_inline()).then_some(0);
     let broken = data.unplaced.broken(block..u64::MAX).next();

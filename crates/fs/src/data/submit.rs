@@ -1,8 +1,9 @@
-//! Submitting dirty data: an fsync's first half, and what a rename does for P3.
+//! Submitting dirty data: the first half of an fsync, and the part of a rename that P3 requires.
 //!
-//! What is left when only about a megabyte is dirty goes in parallel with the batch that names it: the writes are started
-//! and the transaction is committed at once. Everything before that goes the background way (`writeback`), so that a
-//! large fsync does not hold everybody's flush.
+//! The last megabyte or so of the dirty data is written in parallel with the batch that names it:
+//! the writes are started and the transaction is committed at once. Everything before that goes
+//! through background write-back (`writeback`), so that a large fsync does not hold up everybody's
+//! flush.
 
 use super::block::Block;
 use super::dirty::Logged;
@@ -26,22 +27,23 @@ use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Canary, Reservation, StoreError};
 
-/// What a submission is for.
+/// The purpose of a submission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
-    /// A transaction that has the data, or names it: what little there is may be logged whole.
+    /// A transaction that names the data or contains it: a small amount may be logged whole.
     Log,
-    /// Every block gets its place.
+    /// Every block gets a place on the device.
     Place,
 }
 
-/// Commits a transaction that names the file's dirty data, whose writes it starts, or has it whole, without waiting for
-/// durability (P3). Takes the inode's lease itself; the caller holds none.
+/// Commits a transaction that names the file's dirty data, whose writes it starts, or that contains
+/// the data. Does not wait for durability (P3). Takes the inode's lease itself; the caller holds
+/// none.
 pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     submit_noting(fs, inode, &mut Submitted::default()).await
 }
 
-/// The same, and notes what was written and logged.
+/// Submits a file's dirty data as `submit_dirty` does, and notes what was written and logged.
 pub(crate) async fn submit_noting(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -65,7 +67,7 @@ pub(crate) async fn submit_noting(
     }
 }
 
-/// Takes the `writeback`s of several inodes, which are in the order of their numbers.
+/// Takes the `writeback`s of several inodes, which are given in the order of their numbers.
 pub(crate) async fn hold_writebacks(
     files: &[&Arc<Inode>],
 ) -> Vec<syncline_sync::asynchronous::MutexGuardArc<()>> {
@@ -77,7 +79,7 @@ pub(crate) async fn hold_writebacks(
     held
 }
 
-/// Submits what is dirty now. The inode's `writeback` is held; its lease is not.
+/// Submits the data that is dirty now. The inode's `writeback` is held; its lease is not.
 pub(crate) async fn submit_once(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -100,9 +102,9 @@ pub(crate) async fn submit_once(
     }
 }
 
-/// Begins a submission, and returns the end of the blocks that are dirty now. What becomes dirty later is not its business,
-/// so a busy writer can't keep it going for ever; its size is that of now, so that an append can't keep it back. The
-/// inode's `writeback` is held.
+/// Begins a submission and returns the end of the blocks that are dirty now. Blocks that become
+/// dirty later are not part of it, so a busy writer can't keep it going forever. Its size is the
+/// current one, so an append can't hold it back. The inode's `writeback` is held.
 pub(crate) fn begin(state: &mut InodeState) -> u64 {
     state.data.floor = state.attr.size;
     state.data.promised = state.attr.size;
@@ -110,8 +112,9 @@ pub(crate) fn begin(state: &mut InodeState) -> u64 {
     state.data.dirty.last().map_or(0, |last| last + 1)
 }
 
-/// True when a truncation has left something of the submission that has just ended well: a block that the file ended within was in flight and is
-/// dirty again, or the logged size, which it put back to that block's beginning, has not come further since.
+/// True when a truncation has left work for a submission that has just ended well. Either a block
+/// was in flight when the file was cut within it, and is dirty again; or the logged size, which the
+/// truncation put back to that block's beginning, has not advanced far enough since.
 pub(crate) fn has_missed(fs: &Filesystem, state: &mut InodeState) -> bool {
     let InodeState { data, attr, .. } = state;
     let waiting = data.recalled.take().and_then(|first| data.dirty.next(*first));
@@ -119,23 +122,25 @@ pub(crate) fn has_missed(fs: &Filesystem, state: &mut InodeState) -> bool {
     waits || ended::is_short(data, attr.size) && !state.removing && !ended::may_be_short(fs)
 }
 
-/// True when the inode item would say nothing new, and no data waits for a submission with this aim.
+/// True when the inode item would say nothing new, and no data waits for a submission with this
+/// aim.
 pub(crate) fn is_clean(state: &InodeState, aim: Aim) -> bool {
     let waits = match aim {
         Aim::Log => state.data.has_unlogged(),
         Aim::Place => state.data.has_dirty(),
     };
-    // An inode that is being removed must not be put again.
+    // The item of an inode that is being removed must not be put again.
     state.removing || (!waits && state.is_logged())
 }
 
-/// True when the inode is clean and nobody is about to make it so. For those who do not hold its `writeback`: whoever does has
-/// taken blocks out of the dirty map that no transaction names yet, and an fsync must wait for that transaction (P1).
+/// True when the inode is clean and no submission is under way. For callers that do not hold its
+/// `writeback`: the holder may have taken blocks out of the dirty map that no transaction names
+/// yet, and an fsync must wait for that transaction (P1).
 pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
     is_clean(state, aim) && state.data.writeback.try_lock().is_some()
 }
 
-/// Where the last `parallel` dirty blocks of the range begin, if there are more.
+/// The beginning of the last `parallel` dirty blocks of the range, if it has more than that.
 fn background_end(data: &DataState, first: u64, end: u64, parallel: u64) -> Option<u64> {
     if first >= end || data.dirty.len() <= parallel {
         return None;
@@ -145,8 +150,9 @@ fn background_end(data: &DataState, first: u64, end: u64, parallel: u64) -> Opti
     last.next().map(|_| split)
 }
 
-/// Where that part of the range ends which goes before its batch, if there is one: all but the last `parallel_blocks` dirty
-/// blocks, and, where the file is to be compressed, the whole units among these. A smaller sync compresses nothing.
+/// The end of the part of the range that is written before its batch, if there is such a part: all
+/// but the last `parallel_blocks` dirty blocks and, if the file is to be compressed, the whole
+/// units among those last ones. A smaller sync compresses nothing.
 fn ahead_end(fs: &Filesystem, state: &InodeState, first: u64, end: u64) -> Option<u64> {
     let split = background_end(&state.data, first, end, fs.options.parallel_blocks.max(1));
     if compression_of(state.meta.flags).is_none() {
@@ -155,7 +161,7 @@ fn ahead_end(fs: &Filesystem, state: &InodeState, first: u64, end: u64) -> Optio
     split.max(whole_units_end(&state.data, split.unwrap_or(first), end))
 }
 
-/// The end of the last unit in the range of which every block is dirty.
+/// The end of the last unit in the range whose blocks are all dirty.
 fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
     if first >= end {
         return None;
@@ -176,16 +182,17 @@ fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
     None
 }
 
-/// True when a file of this size keeps its contents in the inode item. One whose first block is preallocated does not: what is
-/// written there takes that room, and needs no other.
+/// True when a file of this size keeps its contents in the inode item. A file whose first block is
+/// preallocated does not: a write there uses that room and needs no other.
 pub(crate) fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
     size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty() && !data.preallocated.has_first()
 }
 
-/// What of a file is to be submitted at once. Its `writeback` and its lease (for writing) are held.
+/// The part of a file to submit in one transaction. The file's `writeback` and its lease (for
+/// writing) are held.
 pub(crate) struct Submission<'a> {
     pub inode: &'a Arc<Inode>,
-    /// Those of the dirty blocks, up to the end that [`begin`] gave or further.
+    /// The range of dirty blocks, up to the end that [`begin`] returned or further.
     pub blocks: Range<u64>,
     pub aim: Aim,
 }
@@ -194,7 +201,7 @@ pub(crate) struct Submission<'a> {
 struct Started<'a> {
     inode: &'a Arc<Inode>,
     taken: Vec<(u64, Block)>,
-    /// Dirty as before, and marked as logged.
+    /// Blocks that stay dirty and are marked as logged.
     logged: SmallVec<[u64; 4]>,
     placements: Vec<Placement>,
     change: FileChange<'a>,
@@ -257,7 +264,7 @@ fn finish(
     result.map(|_| ())
 }
 
-/// A change of nothing, to begin with.
+/// An empty change, to start from.
 pub(super) fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
     FileChange {
         inode,
@@ -269,11 +276,12 @@ pub(super) fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
     }
 }
 
-/// Sets blocks aside for dirty data that lost its reservation to a failed write.
+/// Reserves blocks for dirty data that lost its reservation to a failed write.
 pub(crate) async fn make_up_reservation(fs: &Filesystem, inode: &Inode) -> Result<(), FsError> {
     let deficit = inode.state.lock().data.reservation_deficit();
     let reservation = match reserve(fs, deficit).await {
-        // It was promised once, and others may have had the room since.
+        // The room was promised once, and others may have taken it since: this may draw on the
+        // reserve.
         Err(FsError::Store(StoreError::NoSpace)) => {
             let of_reserve = fs.store.try_reserve_to_shrink(deficit);
             Some(of_reserve.ok_or(FsError::Store(StoreError::NoSpace))?)
@@ -295,7 +303,7 @@ async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent
     lookup::overlapping(&fs.store, file.inode.ino, &ranges).await
 }
 
-/// Joins growing numbers to ranges.
+/// Joins ascending numbers into ranges.
 pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> SmallVec<[Range<u64>; 2]> {
     let mut ranges: SmallVec<[Range<u64>; 2]> = SmallVec::new();
     for number in numbers {
@@ -337,7 +345,7 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
     Ok(Started { inode, taken, logged: SmallVec::new(), placements, change })
 }
 
-/// Marks the dirty blocks as logged, and has the transaction log them.
+/// Marks the dirty blocks as logged, and puts their contents into the transaction.
 fn start_logging<'a>(file: &Submission<'a>) -> Started<'a> {
     let inode = file.inode;
     let mut change = FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..unchanged(inode) };
@@ -354,8 +362,9 @@ pub(crate) fn take(
     max: u64,
 ) -> (Vec<(u64, Block)>, Reservation) {
     let taken = data.dirty.take(blocks.start, blocks.end, max);
-    // An append has written more into the block in which the file ended when the submission began: all that this names of it is
-    // inside the file then.
+    // If an append has written into the block in which the file ended when the submission began,
+    // the block is named with the appended bytes. The floor rises, so that the logged size covers
+    // them.
     let last = data.floor / BLOCK;
     if !data.floor.is_multiple_of(BLOCK) && taken.binary_search_by_key(&last, |(number, _)| *number).is_ok() {
         data.floor = data.floor.max(named_end(last, size));
@@ -364,12 +373,13 @@ pub(crate) fn take(
     (taken, reservation.unwrap_or_default())
 }
 
-/// Where the contents of a block end that was taken when the file had `size` bytes.
+/// The end of the contents of a block that was taken when the file had `size` bytes.
 pub(crate) fn named_end(block: u64, size: u64) -> u64 {
     size.min((block + 1) * BLOCK)
 }
 
-/// What a small file's inode item holds: nothing for a file of zeros.
+/// The contents for a small file's inode item; `None` for an empty file, or if block 0 is not in
+/// memory.
 pub(crate) fn inline_contents(data: &DataState, size: u64) -> Option<Bytes> {
     let size = size as usize;
     let mut contents = vec![0; size];
@@ -383,7 +393,7 @@ pub(crate) fn inline_contents(data: &DataState, size: u64) -> Option<Bytes> {
 }
 
 impl FileChange<'_> {
-    /// Adds new extents, which replace what is in `old`.
+    /// Adds new extents, which replace those in `old`.
     pub(crate) fn name(&mut self, old: &[Extent], naming: Naming) {
         if naming.extents.first().is_some_and(|extent| extent.file_block == 0) {
             // Block 0 has left the inode item, in the same transaction.
@@ -396,7 +406,8 @@ impl FileChange<'_> {
 }
 
 impl Started<'_> {
-    /// Committed: from now on the store serves these blocks, from memory until they are durable.
+    /// After the commit: from now on the store serves these blocks, from memory until they are
+    /// durable.
     fn done(&mut self, fs: &Filesystem) {
         let counters = &fs.counters;
         let in_item = self.placements.is_empty() && !self.taken.is_empty();
@@ -422,7 +433,7 @@ impl Started<'_> {
         }
     }
 
-    /// Not committed: the data is dirty as before and will be placed anew.
+    /// After a failed commit: the data is dirty as before and will be placed anew.
     fn undo(&mut self, fs: &Filesystem) {
         place::abandon(fs, &self.placements);
         let mut state = self.inode.state.lock();

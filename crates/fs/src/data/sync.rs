@@ -13,10 +13,12 @@ use std::sync::Arc;
 use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
 use syncline_store::{Ablation, Admission, Canary, ChangeSize, OpSeq};
 
-/// Most dirty blocks that one [`sync_many`] takes: 64 MiB. They go in parallel with one batch that holds all their extents.
+/// Most dirty blocks that one [`sync_many`] takes: 64 MiB. They are written in parallel with one
+/// batch that holds all their extents.
 pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
 
-/// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before) survive any crash (P1).
+/// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before)
+/// survive any crash (P1).
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
     let call = match inode.file_type {
         FileType::Directory => Call::Fsyncdir,
@@ -52,7 +54,7 @@ async fn fsync_noting(
     } else {
         counters.fsyncs.add(1)
     }
-    // As of now: what fails later is for those who come later.
+    // The failures up to now: a later one is for later fsyncs to report.
     let unreported = inode.state.lock().data.failures.unreported();
     let result = submit_and_sync(fs, inode, entry, data_only, draft).await;
     let Some((count, error)) = unreported else { return result };
@@ -68,7 +70,7 @@ async fn submit_and_sync(
     draft: &mut Draft,
 ) -> Result<(), FsError> {
     submit_noting(fs, inode, draft.submitted()).await?;
-    // The transaction of dirty data, if there was any, has it already.
+    // If dirty data was committed, that transaction has the access time already.
     let accessed = if data_only { None } else { fs.log_access_time(inode).await? };
     fs.store.give_way();
     let target = if data_only && fs.store.breaks(Canary::OverlookName) {
@@ -79,7 +81,8 @@ async fn submit_and_sync(
     sync_along(fs, target.max(accessed.unwrap_or_default()), draft).await
 }
 
-/// The store's part; if a batch has to be written, small files go along.
+/// Makes everything up to `target` durable. If a batch has to be written, small files are taken
+/// along.
 async fn sync_along(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<(), FsError> {
     if !fs.store.is_durable(target) {
         along::submit_along(fs).await;
@@ -88,7 +91,7 @@ async fn sync_along(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result
     sync_to(fs, target, draft).await
 }
 
-/// The store's part.
+/// Ends the submit stage and makes everything up to `target` durable.
 async fn sync_to(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<(), FsError> {
     draft.end_submit();
     let (trace, result) = fs.store.sync_traced(target).await;
@@ -96,7 +99,8 @@ async fn sync_to(fs: &Filesystem, target: OpSeq, draft: &mut Draft) -> Result<()
     Ok(result?)
 }
 
-/// Notes what of these files, and of all that came before `entry`, is not durable.
+/// Notes for the receipt which changes of these files, and of all that came before `entry`, are not
+/// durable.
 fn note_why<'a>(
     fs: &Filesystem,
     inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
@@ -125,11 +129,12 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
     if data_only { own } else { own.max(entry) }
 }
 
-/// Makes several files durable with one batch and one flush: what of them was not logged comes back all or nothing after a
-/// crash (P6). `TooLarge` before any effect if they have too much dirty data for one batch.
+/// Makes several files durable with one batch and one flush: their changes that were not logged
+/// come back all or nothing after a crash (P6). Fails with `TooLarge`, before any effect, if they
+/// have too much dirty data for one batch.
 ///
-/// A failure of earlier write-back counts as reported only if `uid` is root or the file's owner: who asks need not have the
-/// files open, and shall not take an error away from those who have.
+/// An earlier write-back failure counts as reported only if `uid` is root or the file's owner: the
+/// caller need not have the files open, and must not take an error away from programs that have.
 pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
     let mut draft = Draft::begin(Call::SyncMany, Inodes::of(inodes.iter().map(|inode| inode.ino)));
     let result = sync_many_noting(fs, inodes, uid, &mut draft).await;
@@ -174,11 +179,13 @@ async fn sync_many_noting(
     result
 }
 
-/// Orders: after a crash, what these files held when this was called is there if anything that was written, created or
-/// changed after it returned is, anywhere. Waits for no flush.
+/// Orders without making durable: if anything that is written, created or changed anywhere after
+/// this returned survives a crash, then so do the contents that these files had when this was
+/// called. Waits for no flush.
 ///
-/// The log makes it so: what comes back is a prefix of the transactions, and a batch counts only with all the data that it
-/// and those before it name. So it is enough that the transaction that names the data comes before all later ones.
+/// The log guarantees this: a prefix of the transactions comes back, and a batch counts only with
+/// all the data that it and the batches before it name. So it is enough to commit the transaction
+/// that names the data before all later ones.
 pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
     fs.counters.barriers.add(1);
     for inode in inodes {
@@ -187,13 +194,13 @@ pub(crate) async fn barrier(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<()
     Ok(())
 }
 
-/// What a transaction of all that is dirty of these files puts into memory.
+/// The memory that a transaction with all dirty data of these files takes.
 fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
     let mut size = ChangeSize { items: 0, bytes: 0 };
     for inode in files {
         let state = inode.state.lock();
         if !submit::is_clean(&state, Aim::Log) {
-            // Its inode, and what names its blocks side by side with that.
+            // Its inode item, and the items beside it that name its blocks.
             let blocks = state.data.dirty.len();
             size.items += 2;
             size.bytes += writeback::NAME_BYTES * (1 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
@@ -213,7 +220,8 @@ async fn submit_many(fs: &Filesystem, files: &[&Arc<Inode>], note: &mut Submitte
     submit_leased(fs, files, Aim::Log, note).await
 }
 
-/// Submits what is dirty of a file, if it is one, whose `writeback` is held: all but little of what `submit_leased_of` finds then.
+/// Submits the dirty data of a regular file, whose `writeback` is held and whose lease is not;
+/// ignores other inodes. Leaves little for `submit_leased_of`.
 pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     if inode.file_type != FileType::Regular {
         return Ok(());
@@ -221,7 +229,8 @@ pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(
     submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
 }
 
-/// The same for what was written since; its lease is held, too.
+/// Submits the data that was written since `submit_held`; ignores inodes that are not regular
+/// files. The inode's `writeback` and its lease are held.
 pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     if inode.file_type != FileType::Regular {
         return Ok(());
@@ -229,7 +238,8 @@ pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Res
     submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await
 }
 
-/// Submits all that is dirty of these files in one transaction. Their `writeback`s and leases are held.
+/// Submits all dirty data of these files in one transaction. Their `writeback`s and leases are
+/// held.
 pub(crate) async fn submit_leased(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
@@ -261,7 +271,7 @@ pub(crate) async fn write_back(fs: &Filesystem) -> Result<(), FsError> {
     dirty_queue::write_back_all_of(fs, &fs.data.all_dirty()).await
 }
 
-/// Writes back everything and brings the tree up to date. An error of one file does not keep the others back.
+/// Writes back everything and makes a checkpoint. An error of one file does not stop the others.
 pub(crate) async fn syncfs(fs: &Filesystem) -> Result<(), FsError> {
     let accessed = fs.log_access_times().await;
     let dirty = fs.data.all_dirty();

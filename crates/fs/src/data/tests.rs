@@ -36,10 +36,10 @@ use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
-/// A mounted filesystem, and all that is needed to mount it again.
+/// A mounted filesystem, and everything that is needed to mount it again.
 struct Mount {
     fs: Arc<Filesystem>,
-    /// What is below all wrappers.
+    /// The device below all wrappers.
     device: Arc<MemoryDevice>,
     spawn: Arc<dyn Spawn>,
     options: Options,
@@ -62,7 +62,7 @@ impl Mount {
         Self::made(size_bytes, FormatOptions { node_bytes, ..FormatOptions::default() }, options)
     }
 
-    /// An image as programs made them that did not count extended attributes.
+    /// An image as made by programs that did not count extended attributes.
     fn uncounted() -> Self {
         let format_options = FormatOptions { counted_xattrs: false, ..FormatOptions::default() };
         Self::made(64 << 20, format_options, options())
@@ -80,7 +80,7 @@ impl Mount {
         Self::open_through(device.clone(), device, spawn, options)
     }
 
-    /// Mounts `device` through a wrapper of it.
+    /// Mounts `device` through a wrapper around it.
     fn open_through(
         wrapper: Arc<dyn Device>,
         device: Arc<MemoryDevice>,
@@ -99,7 +99,8 @@ impl Mount {
         Self::open(self.device, self.spawn, self.options)
     }
 
-    /// Mounts what a crash at this moment would leave of all that was ever written.
+    /// Mounts the state after a crash at this moment, in which everything that was ever written has
+    /// survived.
     fn crash(&self) -> Self {
         Self::open(self.device.snapshot(), self.spawn.clone(), self.options.clone())
     }
@@ -161,7 +162,7 @@ impl Mount {
         block_on(self.fs.unlink(ROOT, name.as_bytes())).unwrap();
     }
 
-    /// Blocks whose contents lie in items of their own; fails unless these are what is known of them.
+    /// The blocks whose contents lie in items of their own; fails unless memory and items agree.
     fn check_unplaced(&self, inode: &Inode) -> Vec<u64> {
         let (first, last) =
             (Key::new(inode.ino, Kind::Unplaced, 0), Key::new(inode.ino, Kind::Unplaced, u64::MAX));
@@ -181,12 +182,12 @@ impl Mount {
         blocks
     }
 
-    /// Fails unless the file's items are consistent with each other: extents in order, apart from each other, and as many blocks as
-    /// the inode item says.
+    /// Fails unless the file's items are consistent with each other: extents are in order and
+    /// disjoint, and have as many blocks as the inode item says.
     fn check_items(&self, ino: Ino) {
         let store = self.fs.store();
         let inode = block_on(self.fs.inode(ino)).unwrap();
-        // Or write-back commits between the two looks.
+        // Otherwise write-back could commit between the two looks.
         let _lease = block_on(inode.lease.read());
         let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
         let blocks: u64 = extents.iter().map(|extent| extent.charged_blocks()).sum();
@@ -215,7 +216,8 @@ impl Mount {
 }
 
 impl Mount {
-    /// Fails unless as much room is set aside as these files, which are all there are, have preallocated and not dirty.
+    /// Fails unless the room that is set aside is that of the preallocated blocks of these files,
+    /// which are all there are, without dirty blocks.
     fn check_room(&self, inos: &[Ino]) {
         let mut blocks = 0;
         for &ino in inos {
@@ -228,7 +230,8 @@ impl Mount {
         self.fs.data.room.check();
     }
 
-    /// Fails unless the reference counts are those of these files, which are all there are.
+    /// Fails unless the reference counts agree with the extents of these files, which are all there
+    /// are.
     fn check_counts(&self, inos: &[Ino]) {
         let mut references: BTreeMap<u64, (u32, bool)> = BTreeMap::new();
         for &ino in inos {
@@ -267,7 +270,8 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Who stored into a mapping has gone on when there turns out to be no room: the next fsync is told, once.
+/// A program that stored into a mapping has moved on when it turns out that there is no room: the
+/// next fsync reports it, once.
 #[test]
 fn what_a_mapping_can_not_write_back_is_told_to_the_next_fsync() {
     let mount = Mount::formatted(16 << 20, 4096, options());

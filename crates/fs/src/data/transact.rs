@@ -1,4 +1,4 @@
-//! Committing changes of files' data: extents, logged size and inline data in one transaction.
+//! Committing changes of file data: extents, logged size and inline data in one transaction.
 
 use super::charge;
 use super::dirty::Logged;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 use syncline_format::BlockRun;
 use syncline_store::{Canary, DataWrite, OpSeq, Transaction};
 
-/// What a transaction does to the data of one file. Its lease is held for writing.
+/// The change that a transaction makes to the data of one file, whose lease is held for writing.
 pub(crate) struct FileChange<'a> {
     pub inode: &'a Arc<Inode>,
     pub extents: ExtentChanges,
     /// Blocks that the new extents name.
     pub named: Vec<(DataWrite, BlockRun)>,
     pub inline: InlineChange,
-    /// Dirty blocks that it has whole.
+    /// Dirty blocks whose contents the transaction has.
     pub logged: Logged,
     pub size: SizeChange,
 }
@@ -34,38 +34,40 @@ pub(crate) struct FileChange<'a> {
 /// The changes of a transaction: of one file, mostly.
 pub(crate) type FileChanges<'a> = SmallVec<[FileChange<'a>; 1]>;
 
-/// What becomes of the inline data.
+/// The change to the inline data.
 pub(crate) enum InlineChange {
     Keep,
     Set(Option<Bytes>),
 }
 
-/// What becomes of the sizes.
+/// The change to the sizes.
 pub(crate) enum SizeChange {
     Keep,
-    /// Dirty data was submitted: the logged size follows as far as it may; with `all`, when everything that was dirty when
-    /// the submission began is named by this transaction or an earlier one, at least to the inode's `floor`. The logged
-    /// mtime follows too. The block in which the logged size ends is named up to byte `reach` of the file, if at all, though it
-    /// may be dirty again: no block is named that has anything behind the size that is logged with it.
+    /// Dirty data was submitted: the logged size advances as far as it may. With `all`, everything
+    /// that was dirty when the submission began is named by this transaction or an earlier one, and
+    /// the logged size advances at least to the inode's `floor`. The logged mtime advances too. The
+    /// block in which the logged size ends is named up to byte `reach` of the file, if at all,
+    /// though it may be dirty again: a named block never has contents behind the size that is
+    /// logged with it.
     Submitted {
         all: bool,
         reach: u64,
     },
-    /// A truncation to `size`, of which `logged` can be logged at once.
+    /// A truncation to `size`; `logged` is the size that can be logged at once.
     Truncated {
         size: u64,
         logged: u64,
         now: Timestamp,
     },
-    /// Blocks gave way to those of another file, or to zeros; the file has at least `size` bytes now. What was dirty of them
-    /// is so no more.
+    /// Blocks were replaced by those of another file, or by zeros; the file has at least `size`
+    /// bytes now. Dirty data of these blocks is dropped.
     Replaced {
         size: u64,
         now: Timestamp,
     },
 }
 
-/// What is put back if the commit fails.
+/// The values to restore if the commit fails.
 struct Saved {
     attr: crate::types::Attributes,
     disk_size: u64,
@@ -79,8 +81,8 @@ struct Saved {
     charge: charge::Before,
 }
 
-/// Commits one transaction with these changes, each of another file. `shares` holds the counts of what they release. Nothing
-/// has changed if it fails.
+/// Commits one transaction with these changes, each of a different file. `shares` has the counts of
+/// the blocks that they release. If it fails, nothing has changed.
 pub(crate) fn commit(
     fs: &Filesystem,
     changes: FileChanges<'_>,
@@ -89,7 +91,7 @@ pub(crate) fn commit(
     commit_noting(fs, changes, shares, &mut Submitted::default())
 }
 
-/// The same, and notes what was logged.
+/// Commits as `commit` does, and notes what was logged.
 pub(crate) fn commit_noting(
     fs: &Filesystem,
     changes: FileChanges<'_>,
@@ -125,7 +127,8 @@ pub(crate) fn commit_noting(
         if fs.store.breaks(Canary::SizeAhead) {
             state.data.disk_size = state.attr.size;
         }
-        // By more than a block only: the next transaction makes up for it, and write-back comes to an end.
+        // Only if the size advances by more than a block: the next transaction makes up for it, and
+        // write-back comes to an end.
         if fs.store.breaks(Canary::SizeBehind)
             && matches!(change.size, SizeChange::Submitted { all: true, .. })
             && state.data.disk_size > disk_size + super::BLOCK
@@ -156,14 +159,14 @@ pub(crate) fn commit_noting(
     }
 }
 
-/// Takes back what was done to the states of the first files.
+/// Restores the states of the first files.
 fn restore(changes: &[FileChange<'_>], saved: SmallVec<[Saved; 1]>) {
     changes.iter().zip(saved).for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
 }
 
 impl FileChange<'_> {
-    /// The blocks whose contents, as they were logged, count no more: those that are cleared, and of a truncation all behind
-    /// the end, also where only later transactions clear the extents.
+    /// The blocks whose logged contents are no longer valid: those that are cleared and, for a
+    /// truncation, all behind the new end, even if only later transactions clear the extents.
     fn cut(&self, old_size: u64) -> SmallVec<[Range<u64>; 2]> {
         let mut cut: SmallVec<_> = self.extents.cleared.iter().cloned().collect();
         if let SizeChange::Truncated { size, .. } = self.size
@@ -174,7 +177,7 @@ impl FileChange<'_> {
         cut
     }
 
-    /// Makes the state what the inode item must say.
+    /// Makes the state what the inode item must say, and returns the values before.
     fn apply(&self, state: &mut InodeState, inline_max: u64) -> Saved {
         let data = &mut state.data;
         let mut saved = Saved {
@@ -189,7 +192,7 @@ impl FileChange<'_> {
             unplaced: data.unplaced.change(&self.cut(state.attr.size), &self.logged),
             charge: charge::Before::default(),
         };
-        // The count of a damaged image may be too small.
+        // In a damaged image, the count may be too small.
         data.disk_blocks =
             (data.disk_blocks + self.extents.added_blocks).saturating_sub(self.extents.freed_blocks);
         self.extents.cleared.iter().for_each(|range| data.kept.remove(range));
@@ -207,7 +210,7 @@ impl FileChange<'_> {
             SizeChange::Truncated { size, logged, now } => {
                 data.disk_size = logged;
                 if size < state.attr.size {
-                    // What waits in the block of the new end has yet to be named.
+                    // A pending block at the new end has yet to be named.
                     let edge = size / super::BLOCK;
                     let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
                     data.floor = data.floor.min(if waits { edge * super::BLOCK } else { size });
@@ -249,7 +252,8 @@ impl FileChange<'_> {
         let data = &mut state.data;
         data.data_op = op;
         data.unplaced.committed();
-        // Not just the last change: that may be the removal of an item that a longer one has swallowed.
+        // The last item that is put, not the last change: that may be the deletion of an item which
+        // a longer one has swallowed.
         if let Some(extent) = self.extents.items.values().rev().flatten().next()
             && let Some(extent_end) = &mut data.extent_end
         {

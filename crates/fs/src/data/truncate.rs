@@ -1,9 +1,9 @@
 //! Truncation in both directions, and the removal of a file's data.
 //!
-//! The first transaction of a truncation sets the new size, with the rewritten edge block and the first thousands of
-//! freed extents; more transactions follow only for a file with more extents. A crash between them leaves
-//! extents past the end, which are not part of the file: they are deleted before the file next grows
-//! ([`forget_stale_extents`]) and when it is removed.
+//! The first transaction of a truncation sets the new size, with the rewritten edge block and the
+//! first thousands of freed extents; more transactions follow only for a file with more extents. A
+//! crash between them leaves extents past the end, which are not part of the file: they are deleted
+//! before the file next grows ([`forget_stale_extents`]) and when it is removed.
 
 use super::block::Block;
 use super::charge;
@@ -34,8 +34,8 @@ pub(super) fn extents_max(fs: &Filesystem) -> usize {
     fs.options.extents_at_once.max(1)
 }
 
-/// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the caller holds none.
-/// Under the lease it calls `Filesystem::drop_privileges`.
+/// Sets the size, mtime and ctime of a regular file. Admits and takes the inode's lease itself; the
+/// caller holds none. Under the lease it calls `Filesystem::drop_privileges`.
 pub(crate) async fn truncate(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -60,7 +60,8 @@ pub(crate) async fn truncate(
     shrink(fs, inode, new_size, now, edge).await
 }
 
-/// A larger size, or the same: ordered metadata. What lies between reads as zeros.
+/// Sets a larger size, or the same: ordered metadata. The part between old and new end reads as
+/// zeros.
 async fn grow(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -73,12 +74,12 @@ async fn grow(
         forget_stale_extents(fs, inode).await?;
     }
     fs.drop_privileges(inode, kill_privileges).await?;
-    // Contents that wait for the inode item will need a block.
+    // Pending contents that the inode item would have taken need a block if they outgrow it.
     let _held = charge::accept(fs, inode, &[], size).await?;
     let logged = if size > old { size } else { inode.state.lock().data.disk_size };
     let mut extents = ExtentChanges::default();
     if size == old {
-        // What is preallocated past the end goes, as on other filesystems.
+        // Preallocated blocks past the end are given up, as on other filesystems.
         extents.cleared.push(size.div_ceil(BLOCK)..FILE_BLOCKS_MAX);
     }
     let size = SizeChange::Truncated { size, logged, now };
@@ -90,13 +91,14 @@ fn change<'a>(inode: &'a Arc<Inode>, extents: ExtentChanges, size: SizeChange) -
     FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, logged: Logged::new(), size }
 }
 
-/// What becomes of the block in which the new end lies.
+/// The treatment of the block in which the new end lies.
 enum Edge {
     /// The end lies between blocks, in a hole, or in a block that is only in memory.
     InMemory,
-    /// The rest of the file goes into the inode item, and every extent goes.
+    /// The rest of the file goes into the inode item, and every extent is removed.
     Inline(Option<Bytes>),
-    /// The block is on the device: it is written anew, with zeros past the end, in the transaction that sets the size.
+    /// The block is on the device: it is rewritten, with zeros past the end, in the transaction
+    /// that sets the size.
     Rewrite { contents: Block, reservation: Reservation },
 }
 
@@ -114,7 +116,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
         (in_memory, data.unplaced.contains(block), data.extent_end.is_none_or(|end| block < end))
     };
     let has_extent = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
-    // What the log has whole would come back after a crash, as an extent would.
+    // Contents in the log would come back after a crash, as an extent would.
     let on_disk = in_log || has_extent;
     let contents = match in_memory {
         Some(contents) => Some(contents),
@@ -127,7 +129,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
     }
     match contents {
         Some(contents) if on_disk => rewrite(fs, inode, block, &beginning(&contents, at)).await,
-        // Not dirty but in flight: it will be dirty, with zeros past the end.
+        // If the block is only in flight, it becomes dirty, with zeros past the end.
         Some(_) => {
             make_up_for(fs, inode, block).await?;
             Ok(Edge::InMemory)
@@ -136,7 +138,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
     }
 }
 
-/// A copy of the first `len` bytes, zeros where there are fewer.
+/// A copy of the first `len` bytes, padded with zeros if there are fewer.
 fn beginning(bytes: &[u8], len: usize) -> Bytes {
     let mut copy = vec![0; len];
     let known = bytes.len().min(len);
@@ -150,7 +152,7 @@ async fn rewrite(fs: &Filesystem, inode: &Arc<Inode>, block: u64, bytes: &[u8]) 
     Ok(Edge::Rewrite { contents, reservation })
 }
 
-/// Room for an edge block that is written anew: its own, if it is dirty.
+/// Room for an edge block that is rewritten: its own, if it is dirty.
 pub(super) async fn room_for_edge(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -176,12 +178,13 @@ async fn reserve_edge(fs: &Filesystem) -> Result<Option<Reservation>, FsError> {
     }
 }
 
-/// One block of the inode's own reservation. (If the truncation fails, the deficit is made up later.)
+/// One block of the inode's own reservation. (If the truncation fails, the deficit is made up
+/// later.)
 fn take_reserved(data: &mut DataState) -> Option<Reservation> {
     data.reservation.as_mut().map(|mine| mine.split(1)).filter(|one| one.blocks() == 1)
 }
 
-/// Sets a block aside if `block` is about to become dirty.
+/// If `block` is in flight and not dirty, makes it dirty and reserves a block for it.
 async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<(), FsError> {
     let in_flight_only = {
         let state = inode.state.lock();
@@ -196,7 +199,8 @@ async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<
     Ok(())
 }
 
-/// The first block that goes, and where the file's blocks must be cleared from.
+/// Shrinks the file to `size`: commits the first transaction, drops from memory what it removed,
+/// and deletes the remaining extents.
 async fn shrink(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -233,7 +237,7 @@ async fn shrink(
     Ok(())
 }
 
-/// The size that a truncation to `size` can log, when no block from `clear_from` on stays dirty.
+/// The size that a truncation to `size` can log, if no block from `clear_from` on stays dirty.
 fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
     let before = data.disk_size.min(size);
     let from = before / BLOCK;
@@ -242,13 +246,13 @@ fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
     before.max(limit)
 }
 
-/// The range that a transaction clears when these are the extents it knows of.
+/// The range that a transaction can clear when it knows these extents.
 fn cleared(from: u64, found: &lookup::Extents) -> std::ops::Range<u64> {
     let end = if found.complete { FILE_BLOCKS_MAX } else { found.extents.last().map_or(from, Extent::end) };
     from..end.max(from)
 }
 
-/// Starts writing the edge block, if it is to be written anew.
+/// Starts writing the edge block, if it is to be rewritten.
 fn place_edge(
     fs: &Filesystem,
     inode: &Inode,
@@ -260,7 +264,7 @@ fn place_edge(
     place::place(fs, reservation, &[(block, contents.share())], near)
 }
 
-/// What the inode item's inline data becomes.
+/// The change to the inline data.
 fn shrunk_inline(inode: &Inode, edge: &Edge, size: u64) -> InlineChange {
     if let Edge::Inline(contents) = edge {
         return InlineChange::Set(contents.clone());
@@ -288,10 +292,12 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             data.in_flight.remove(block);
         }
         Edge::InMemory if at > 0 => {
-            // `make_up_for` has made a dirty copy of what is in flight, which must not be named any more.
+            // `make_up_for` has made a dirty copy of the block in flight, which must not be named
+            // any more.
             data.dirty.zero_from(block, at);
             if data.in_flight.remove(block).is_some() {
-                // Others may be recalled already: whoever looks again takes all from the first of them on.
+                // Other blocks may be recalled already: `has_missed` looks at all blocks from the
+                // first of them on.
                 let earlier = data.recalled.take().filter(|_| !fs.store.breaks(Canary::ForgetRecalled));
                 let first = earlier.map_or(block, |first| block.min(*first));
                 data.recalled = Some(Box::new(first));
@@ -310,8 +316,8 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
     state.attr.blocks = state.data.visible_units(size);
 }
 
-/// Deletes the extents that a crash left past the end of the file, before it grows over them. Costs one look for each
-/// inode that comes into the cache and grows. The lease is held for writing.
+/// Deletes the extents that a crash left past the end of the file, before it grows over them. Costs
+/// one lookup for each inode that comes into the cache and grows. The lease is held for writing.
 pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let first = {
         let state = inode.state.lock();
@@ -323,8 +329,8 @@ pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) ->
     delete_from(fs, inode, first, true).await
 }
 
-/// Deletes all extents from block `first` on, in bounded transactions; with `keep_preallocated`, nothing else. The lease is held
-/// for writing.
+/// Deletes all extents from block `first` on, in bounded transactions, and preallocated blocks too
+/// unless `keep_preallocated`. The lease is held for writing.
 async fn delete_from(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -332,7 +338,7 @@ async fn delete_from(
     keep_preallocated: bool,
 ) -> Result<(), FsError> {
     for round in 0_u64.. {
-        // For the first the caller has room.
+        // In the first round the caller has room.
         let _room = if round > 0 { Some(fs.store.admit(Admission::Finish).await?) } else { None };
         let found = lookup::some(&fs.store, inode.ino, first, FILE_BLOCKS_MAX, extents_max(fs)).await?;
         let mut extents = plan::replace(&found.extents, &[cleared(first, &found)], Vec::new());
@@ -352,17 +358,17 @@ async fn delete_from(
     Ok(())
 }
 
-/// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty data. Takes the lease
-/// itself. Afterwards the inode item still exists, with size 0 or whatever else is true of it.
+/// Deletes all extents of an inode without names, in bounded transactions, and drops its dirty
+/// data. Takes the lease itself. The inode item stays, and need not have size 0.
 pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     {
-        // Ahead of the admission, which may want the room that this gives back.
+        // Before the admission, which may need the room that this gives back.
         let _lease = fs.lease_of_orphan(inode).await;
         drop_dirty(fs, inode);
     }
     let _room = fs.store.admit(Admission::Shrink).await?;
     let _lease = fs.lease_of_orphan(inode).await;
-    // What a write-back that failed meanwhile has made dirty again.
+    // Data that a failed write-back has made dirty again meanwhile.
     drop_dirty(fs, inode);
     let nothing = {
         let state = inode.state.lock();
@@ -374,8 +380,9 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     delete_from(fs, inode, 0, false).await
 }
 
-/// Forgets dirty data that nobody can ever read: the inode has no name, no handle and no reference left. The lease is held for
-/// writing: a submission that is under way says in its transaction what size and contents it saw.
+/// Drops dirty data that can never be read: the inode has no name, no handle and no reference left.
+/// The lease is held for writing, because a submission that is under way puts the size and contents
+/// that it saw into its transaction.
 fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     let mut state = inode.state.lock();
     let data = &mut state.data;
@@ -385,7 +392,7 @@ fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     data.failures.forget();
     data.add_reservation(None);
     fs.data.account(data);
-    // Nothing is left to be submitted: a late submission finds the file as it was logged.
+    // Nothing is left to submit: a late submission finds the file as it was logged.
     state.attr.size = state.data.disk_size;
     state.attr.mtime = state.data.disk_mtime;
     fs.uncharge(&mut state, 0);

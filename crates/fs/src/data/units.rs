@@ -1,8 +1,9 @@
-//! Compressed units on their way back: decoding, and the few that are kept decoded.
+//! Reading compressed units: decoding them, and keeping a few decoded.
 //!
-//! A unit is decoded as a whole, and somebody who reads a file in small steps needs it again at once. What is kept is found by the
-//! inode, the address and the newest operation that changed the inode's extents: as long as that is the same, the address
-//! means the same, so nothing has to be forgotten when blocks are freed and used anew.
+//! A unit is decoded as a whole, and a program that reads a file in small steps needs it again at
+//! once. A kept unit is found by the inode, the address and the newest operation that changed the
+//! inode's extents: as long as that operation is the same, the address means the same, so nothing
+//! has to be dropped when blocks are freed and reused.
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -23,7 +24,8 @@ const KEPT_BYTES: u64 = 4 << 20;
 
 type UnitKey = (Ino, BlockAddr, OpSeq);
 
-/// Decoded units. Its hash is the same in every process, so that what it keeps depends on nothing but what was read.
+/// Decoded units. The hash is the same in every process, so that the units that are kept depend
+/// only on what was read.
 pub(crate) struct Units {
     kept: Cache<UnitKey, Bytes, Weight, FixedState>,
 }
@@ -44,7 +46,8 @@ impl Default for Units {
     }
 }
 
-/// The file blocks that a compressed extent covers. The inode's lease is held, and its blocks are pinned.
+/// Reads the file blocks that a compressed extent covers. The inode's lease is held, and its blocks
+/// are pinned.
 pub(super) async fn read(
     fs: &Filesystem,
     inode: &Inode,
@@ -65,13 +68,14 @@ pub(super) async fn read(
     fs.counters.units_unpacked.add(1);
     let unit = Bytes::from(unit);
     if part.end < unit.len() {
-        // Whoever reads on will ask for the rest.
+        // A sequential reader will ask for the rest.
         fs.data.units.kept.insert(key, unit.clone());
     }
     Ok(cut(&unit, part))
 }
 
-/// A part of a unit. A small one is copied: a request of many small parts must not keep many units in memory.
+/// A part of a unit. A small one is copied: a request of many small parts must not keep many units
+/// in memory.
 fn cut(unit: &Bytes, part: Range<usize>) -> Bytes {
     if part.len() * 2 < unit.len() { Bytes::copy_from_slice(&unit[part]) } else { unit.slice(part) }
 }

@@ -1,14 +1,18 @@
-//! Blocks that a sync has logged whole and that have no place on the device yet.
+//! Blocks whose contents are in the log and that have no place on the device yet.
 //!
-//! To make a few dirty blocks durable by placing them takes two writes, one for the data and one for the batch that names it. Here
-//! the batch has the contents: they are items of their own, one write, and where the device can (`Device::write_through`) the
-//! flush goes with it. The blocks stay dirty in memory, marked as logged, and are served from there as before. A task (`ahead`), write-back, or the
-//! sync that finds too many of them places them together, in one run, and the transaction that names them removes the items.
+//! Making a few dirty blocks durable by placing them takes two writes: the data, and the batch that
+//! names it. Here the batch has the contents, as items of their own: that is one write, and where
+//! the device can (`Device::write_through`) the flush goes with it. The blocks stay dirty in
+//! memory, marked as logged, and are served from there as before. A task (`ahead`), write-back, or
+//! the sync that finds too many of them places them together, in one run; the transaction that
+//! names them removes the items.
 //!
-//! Invariants. A block has its items exactly if it is in [`Unplaced`] as of the last commit. Where it is, nothing but the items
-//! has its newest durable contents, so every transaction that gives the block an extent, makes it a hole, or cuts it
-//! off removes them ([`ExtentChanges::cleared`](super::plan::ExtentChanges)); one that only moves what the extents have leaves them alone. A block of
-//! the file's inline data, of a file in a quota, or of one with preallocated room is placed as ever.
+//! Invariants. A block has its items exactly if it is in [`Unplaced`] as of the last commit. Its
+//! newest durable contents are then in the items and nowhere else, so every transaction that gives
+//! the block an extent, makes it a hole, or cuts it off removes them
+//! ([`ExtentChanges::cleared`](super::plan::ExtentChanges)). A transaction that only moves the
+//! contents of extents leaves them alone. A block of the file's inline data, of a file in a quota,
+//! or of one with preallocated room is not logged like this but placed.
 
 use super::block::Block;
 use super::numbers::Numbers;
@@ -29,44 +33,48 @@ use syncline_format::superblock::FEATURE_UNPLACED;
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 use syncline_store::{Ablation, Store, Transaction};
 
-/// Most blocks that one sync logs of a file. With more, a write of their own costs less than to write them twice.
+/// Most blocks of a file that one sync logs. With more, a separate write costs less than writing
+/// them twice.
 const LOGGED_MAX: u64 = 4;
-/// Most blocks of a file that have no place; the sync that would have more places them all, in one write.
+/// Most blocks of a file without a place. The sync that would exceed this places them all, in one
+/// write.
 const UNPLACED_MAX: u64 = 64;
-/// Most syncs at a time with which a file's first sync logs its blocks. It is the only one of most files: their blocks would be written twice if they live, and
-/// what that saves is a device write that the writes of the others are joined with, and a wait that they have anyway.
+/// A file's first sync logs its blocks only if at most this many syncs are under way. For most
+/// files it is the only sync: their blocks would be written twice, if they live. With many syncs
+/// that saves little: a device write that is joined with the writes of the others, and a wait that
+/// these have anyway.
 const FEW_SYNCS: u64 = 4;
-/// Blocks that must be left: on a full image the tree has no room for contents, too.
+/// Free blocks that must remain: on a full image the tree has no room for file contents as well.
 const ROOM: u64 = 256;
 /// Items read at a time.
 const ITEMS_EACH: usize = 1024;
 
-/// The blocks of a file that have items.
+/// A file's blocks that have items.
 #[derive(Default)]
 pub(crate) struct Unplaced {
     blocks: Numbers,
-    /// Of those, the ones of which an item is missing, in a damaged image: nobody can say what they hold.
+    /// Those of which an item is missing, in a damaged image: their contents are unknown.
     broken: Numbers,
-    /// The inode item says that there may be some.
+    /// The inode item says that there may be such blocks.
     marked: bool,
 }
 
-/// What a transaction does to them.
+/// The change that a transaction makes to a file's unplaced blocks.
 #[derive(Default)]
 pub(crate) struct Change {
     gone: Vec<u64>,
-    /// Blocks that were broken, and have new contents or none.
+    /// Blocks that were broken, and get new contents or are removed.
     whole: Vec<u64>,
     added: SmallVec<[u64; 2]>,
 }
 
 impl Unplaced {
-    /// Of an inode item that was read.
+    /// The state for an inode item that was read, before the blocks are loaded.
     pub(crate) fn marked(marked: bool) -> Self {
         Self { marked, ..Self::default() }
     }
 
-    /// True if the inode item must say that there may be some.
+    /// True if the inode item must say that there may be such blocks.
     pub(crate) fn is_marked(&self) -> bool {
         self.marked
     }
@@ -79,7 +87,7 @@ impl Unplaced {
         self.blocks.len()
     }
 
-    /// The first block of a range that can't be read.
+    /// The blocks of a range that can't be read.
     pub(super) fn broken(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.broken.within(range)
     }
@@ -110,7 +118,7 @@ impl Unplaced {
         change
     }
 
-    /// Takes a change back that was not committed.
+    /// Undoes a change that was not committed.
     pub(crate) fn undo(&mut self, change: Change) {
         change.added.into_iter().for_each(|block| self.blocks.remove(block));
         for block in change.gone {
@@ -121,14 +129,14 @@ impl Unplaced {
         }
     }
 
-    /// A change was committed: what comes next may say that there are none.
+    /// A change was committed: if no blocks are left, the next inode item says so.
     pub(crate) fn committed(&mut self) {
         self.marked &= !self.blocks.is_empty();
     }
 }
 
 impl Change {
-    /// Puts it, and the new contents, into the transaction.
+    /// Puts the change, and the new contents, into the transaction.
     pub(crate) fn put(&self, ino: Ino, logged: &[(u64, Bytes)], transaction: &mut Transaction) {
         for piece in self.gone.iter().flat_map(|&block| Piece::of(block)) {
             transaction.delete(key(ino, piece));
@@ -141,7 +149,8 @@ impl Change {
     }
 }
 
-/// A part of a block for the memtable: a small one must not keep the block.
+/// A part of a block for the memtable. A small one is copied, so that it does not keep the whole
+/// block in memory.
 fn part_of(contents: &Bytes, part: &[u8]) -> Bytes {
     if part.len() * 4 < contents.len() { Bytes::copy_from_slice(part) } else { contents.slice_ref(part) }
 }
@@ -150,14 +159,15 @@ fn key(ino: Ino, piece: Piece) -> Key {
     Key::new(ino, Kind::Unplaced, piece.offset())
 }
 
-/// True when images like this one can have such items at all.
+/// True when this image can have such items at all.
 pub(crate) fn is_possible(store: &Store) -> bool {
     let geometry = store.geometry();
     let known = store.superblock().features & FEATURE_UNPLACED != 0;
     known && geometry.max_value_bytes() >= PIECE_BYTES && !store.ablates(Ablation::DataInLog)
 }
 
-/// True when a submission is to log the dirty blocks rather than to place them. The inode's `writeback` and its lease are held.
+/// True when a submission should log the dirty blocks rather than place them. The inode's
+/// `writeback` and its lease are held.
 pub(super) fn is_wanted(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
     let data = &state.data;
     let plain = data.inline.is_none() && data.preallocated.blocks() == 0 && data.charge.is_none();
@@ -173,7 +183,8 @@ pub(super) fn is_wanted(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
     few && fs.store.is_roomy(ROOM)
 }
 
-/// The unplaced blocks of a file, read from their items: contents, and how many items they are of.
+/// Reads the unplaced blocks of a file from their items: by block, the contents and the number of
+/// items found.
 async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, (AlignedBuf, u64)>, FsError> {
     let corrupt = |detail| FsError::Corrupt { ino, detail };
     let mut blocks: BTreeMap<u64, (AlignedBuf, u64)> = BTreeMap::new();
@@ -190,7 +201,7 @@ async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, (AlignedBuf, u6
     Ok(blocks)
 }
 
-/// Makes what an inode that was loaded has unplaced dirty, and logged.
+/// Loads the unplaced blocks of an inode: they become dirty, and logged.
 pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), FsError> {
     if !state.data.unplaced.is_marked() {
         return Ok(());
@@ -205,7 +216,7 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
             data.unplaced.broken.insert(block);
             continue;
         }
-        // Past the end there are none, but in a damaged image.
+        // Only a damaged image has any past the end.
         if block < end {
             data.preallocated.take(&(block..block + 1));
             data.dirty.insert(block, Block::whole(contents).freeze());
@@ -216,25 +227,27 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
     Ok(())
 }
 
-/// What is read of a block of which an item is missing: neither zeros nor what the block held before (promise P4).
+/// The error for reading a block of which an item is missing: it must read neither as zeros nor as
+/// the block's older contents (promise P4).
 pub(super) fn broken_error(ino: Ino) -> FsError {
     FsError::corrupt(ino, "logged contents of a block", "half of it")
 }
 
-/// Fails when blocks of the file can't be read: for those who go by extents, which know nothing of them.
+/// Fails when blocks of the file can't be read. For operations that work on extents, which do not
+/// show this.
 pub(super) fn require_whole(inode: &Inode) -> Result<(), FsError> {
     let whole = inode.state.lock().data.unplaced.broken.is_empty();
     if whole { Ok(()) } else { Err(broken_error(inode.ino)) }
 }
 
-/// Gives what is logged whole its place, for those who look at extents.
+/// Places the logged blocks, for operations that look at extents.
 pub(super) async fn place(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     require_whole(inode)?;
     let some = !inode.state.lock().data.unplaced.blocks.is_empty();
     if some && fs.store.writable().is_ok() { writeback::write_back(fs, inode).await } else { Ok(()) }
 }
 
-/// Has write-back place what was found with an inode that came into the cache.
+/// Makes write-back place the unplaced blocks of an inode that came into the cache.
 pub(crate) fn note_loaded(fs: &Filesystem, inode: &Arc<Inode>) {
     let mut state = inode.state.lock();
     if state.data.has_dirty() && fs.store.writable().is_ok() {

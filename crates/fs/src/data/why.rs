@@ -1,11 +1,11 @@
-//! What of a file is not durable, as its inode in memory knows it.
+//! Which changes of a file are not durable, as its inode in memory knows them.
 
 use crate::inode::Inode;
 use crate::receipt::Why;
 use crate::types::FileType;
 use syncline_store::{OpSeq, Store};
 
-/// What of an inode is not durable, and the newest operation that changed it.
+/// The changes of an inode that are not durable, and the newest operation that changed it.
 pub(super) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Why, OpSeq) {
     let mut why = Why::default();
     let state = inode.state.lock();
@@ -25,7 +25,8 @@ pub(super) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Why, OpSeq)
             continue;
         }
         own = own.max(op);
-        // The mark of an inode that came into memory is that of the newest operation, whoever's it was.
+        // The mark of an inode that was loaded is the store's newest operation at that time,
+        // whichever inode that changed.
         let reason = if op == state.loaded_op { Why::LOADED } else { reason };
         why.add_if(!store.is_durable(op), reason);
     }

@@ -1,4 +1,4 @@
-//! Writing into memory: whole or nothing.
+//! Writing into memory: a write is applied wholly or not at all.
 
 use super::charge::{self, Accepted};
 use super::ranges::count;
@@ -18,19 +18,20 @@ use syncline_store::{Admission, Admitted, Reservation, StoreError};
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
 
-/// Who writes, and so which of the file's privileges go.
+/// The kind of writer. It decides which of the file's privileges a write clears.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// Somebody who stored into a mapping: whoever that was, it takes nothing away, as on the kernel's own filesystems.
+    /// A store through a mapping. It clears nothing, whoever stored, as on the kernel's own
+    /// filesystems.
     Mapping,
-    /// One that may keep setuid and setgid. Capabilities go.
+    /// A writer that may keep setuid and setgid. Capabilities are cleared.
     Privileged,
-    /// Any other: setuid and setgid go as well.
+    /// Any other writer: setuid and setgid are cleared as well.
     Ordinary,
 }
 
 impl Writer {
-    /// The caller of write(2), who may have been found not to be privileged.
+    /// The caller of write(2); with `kill_privileges`, one that is not privileged.
     pub(crate) fn calling(kill_privileges: bool) -> Self {
         if kill_privileges { Self::Ordinary } else { Self::Privileged }
     }
@@ -67,7 +68,7 @@ pub(crate) async fn write(
     }
 }
 
-/// Writes `data` at the end of the file, wherever that is by then, and says where it was.
+/// Writes `data` at the end of the file, as it is once the lease is held, and returns the offset.
 pub(crate) async fn append(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -94,7 +95,7 @@ async fn append_now(
     Ok(offset)
 }
 
-/// Waits for what must not be waited for under the lease.
+/// Does the waiting that is not allowed under the lease.
 async fn prepare(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -134,9 +135,9 @@ async fn write_leased(
     }
     let plan = WritePlan::new(fs, inode, offset, end);
     let accepted = charge::accept(fs, inode, &plan.ranges(), end).await?;
-    // What has room already needs no more.
+    // Preallocated blocks have their room already.
     let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
-    // Promised before it is looked whether there is room for the blocks beside it.
+    // Room for names is promised first, so that the check for the blocks counts it too.
     let names = (!has_names(inode)).then(|| Reservation::of_names(&fs.store));
     let mut reservation = match reserve(fs, blocks).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
@@ -154,12 +155,13 @@ async fn write_leased(
     Ok(())
 }
 
-/// True when something is dirty that has room for its names.
+/// True when the file's reservation has room for names already.
 fn has_names(inode: &Inode) -> bool {
     inode.state.lock().data.reservation.as_ref().is_some_and(|mine| mine.has_names())
 }
 
-/// Sets blocks aside; the caller may hold leases. Before giving up it forces a checkpoint, and waits for what was unlinked to give its blocks back.
+/// Reserves blocks; the caller may hold leases. Before it gives up, it forces a checkpoint and
+/// waits for unlinked files to give their blocks back.
 pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reservation>, FsError> {
     if blocks == 0 {
         return Ok(None);
@@ -175,15 +177,16 @@ pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reser
     Ok(Some(reserved?))
 }
 
-/// What a write needs before it can be applied. True as long as the lease is held.
+/// The range and the needs of a write, worked out before it is applied. Valid as long as the lease
+/// is held.
 struct WritePlan {
     offset: u64,
     end: u64,
     /// Blocks that are not dirty yet.
     new_blocks: u64,
-    /// Those of them that have room.
+    /// Blocks of the write that have preallocated room.
     preallocated: u64,
-    /// Partly written blocks whose rest is on the device: at most the first and the last.
+    /// Partly written blocks whose other bytes are on the device: at most the first and the last.
     to_read: Vec<u64>,
     /// The file outgrows its inode item: block 0 becomes dirty too.
     spill_inline: bool,
@@ -241,7 +244,7 @@ fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
     from as usize..until as usize
 }
 
-/// Puts the data into the dirty map and moves size and times. Nothing here can fail or wait.
+/// Puts the data into the dirty map and updates size and times. It can neither fail nor wait.
 fn apply(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -287,7 +290,7 @@ fn apply(
     fs.data.note_dirty(fs, inode, &mut state.data);
 }
 
-/// Changes a part of a block; a block that is not dirty yet starts from its newest contents.
+/// Changes part of a block; a block that is not dirty yet starts from its newest contents.
 pub(crate) fn patch(data: &mut DataState, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
     if !data.dirty.contains(block) {
         let start = data.block_in_memory(block).map(|known| known.to_bytes());

@@ -1,10 +1,13 @@
-//! The background way of dirty data: write, wait, look again, name.
+//! Background write-back of dirty data: place, write, wait, then name the blocks that are still
+//! valid.
 //!
-//! While the writes are on their way nothing of the file is locked. What is then named is what still stands: blocks that a
-//! truncation removed meanwhile are given back; blocks that were written again meanwhile are named with their older contents,
-//! which no transaction has overtaken (submissions of an inode exclude each other), and stay dirty with the newer.
+//! Nothing of the file is locked while the writes are in flight. Afterwards only the blocks that
+//! are still valid are named. Blocks that a truncation removed meanwhile are given back. Blocks
+//! that were written again meanwhile are named with their older contents, which no transaction has
+//! overtaken (submissions of an inode exclude each other), and stay dirty with the newer contents.
 //!
-//! This is where data is compressed, if the file asks for it: between taking the blocks and placing them, with nothing locked.
+//! This is where data is compressed, if the file asks for it: between taking the blocks and placing
+//! them, with nothing locked.
 
 use super::block::Block;
 use super::place::{self, Naming, Placement};
@@ -23,17 +26,17 @@ use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
 use syncline_store::{Admission, ChangeSize, Reservation, StoreError};
 
-/// Most blocks of one inode whose data is compressed before that are on their way at a time: 4 MiB.
+/// Most blocks of one inode in flight at a time when its data is compressed before writing: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
-/// Places at which a block is tried to be written at most.
+/// Number of places at which a block is tried before the write fails.
 pub(super) const PLACES_MAX: usize = 4;
 /// Most new extents of one transaction, and so about the most old ones that it replaces.
 const EXTENTS_MAX: usize = 256;
-/// Bytes that an item takes which names a block, and such items in a node.
+/// Bytes of an item that names a block, and the number of such items in a node.
 pub(super) const NAME_BYTES: u64 = 176;
 const NAMES_IN_NODE: u64 = 32;
 
-/// Writes back the data of a file that is dirty now, by the background way. A failure is remembered for the next fsync
+/// Writes back the data of a file that is dirty now. A failure is remembered for the next fsync
 /// (promise P5); the data stays dirty.
 pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let result = write_back_once(fs, inode).await;
@@ -73,14 +76,14 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
     }
 }
 
-/// A small file lies in its inode item: there is nothing to write beside it.
+/// Submits a small file, which lies in its inode item: it has no data to write beside that.
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let _room = fs.store.admit(Admission::Finish).await?;
     let _lease = inode.lease.write().await;
     if submit::is_clean(&inode.state.lock(), Aim::Place) {
         return Ok(());
     }
-    // It may have grown meanwhile; then it is due again soon enough.
+    // If the file has grown meanwhile, the rest is due again soon enough.
     let blocks = 0..fs.options.parallel_blocks.max(1);
     submit::submit_leased(
         fs,
@@ -90,19 +93,22 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     .await
 }
 
-/// What a round belongs to.
+/// The kind of submission that a round belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Write-back: nothing that was dirty when the submission began lies past the end.
+    /// Write-back: nothing that was dirty when the submission began lies past the end of the range.
     WriteBack,
-    /// A submission that somebody waits for; what lies past the end goes in parallel with the batch. Only whole units are
-    /// compressed, so that a small sync never waits for that.
+    /// A submission that a caller waits for: blocks past the end of the range go in parallel with
+    /// the batch. Only whole units are compressed, so that a small sync never waits for
+    /// compression.
     Ahead,
 }
 
-/// Writes back the first dirty blocks of a range and returns where to go on. The inode's `writeback` is held; its lease is not.
+/// Writes back the first dirty blocks of a range and returns the block to continue with. The
+/// inode's `writeback` is held; its lease is not.
 ///
-/// Blocks that the device does not take are written to another place: one bad sector is nothing to tell a program of.
+/// Blocks that the device does not take are written to another place: one bad sector is no reason
+/// to fail a program's sync.
 pub(crate) async fn round(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -139,7 +145,8 @@ async fn round_once(
             Some(_) => take(fs, inode, blocks),
         }
     };
-    // Until all is named: what was set aside for names went when the blocks were allocated.
+    // Held until everything is named: the room that was reserved for names went when the blocks
+    // were allocated.
     let _names = fs.store.promise(names_of(flight.placements.len() + flight.waiting.len()));
     drop(room);
     if let Some(algorithm) = algorithm {
@@ -156,33 +163,34 @@ async fn round_once(
     Ok(next)
 }
 
-/// What it takes to name so many runs of a file: they are side by side, in few nodes.
+/// The size of a change that names this many runs of a file: their items are neighbours, in few
+/// nodes.
 pub(super) fn names_of(runs: usize) -> ChangeSize {
     let runs = runs as u64;
     ChangeSize::with(runs / NAMES_IN_NODE, runs * NAME_BYTES)
 }
 
-/// Blocks in flight. Dropping it makes what was not named dirty again.
+/// Blocks in flight. When dropped, it makes those that were not named dirty again.
 struct Flight<'a> {
     fs: &'a Filesystem,
     inode: &'a Arc<Inode>,
-    /// Written, or about to be, and not named.
+    /// Blocks that are written or being written, and not named.
     placements: Vec<Placement>,
-    /// Of the file when they were taken.
+    /// Size of the file when the blocks were taken.
     size: u64,
-    /// In flight and not placed, with the room for them.
+    /// Blocks in flight that are not placed yet; `reservation` is the room for them.
     waiting: Vec<(u64, Block)>,
     reservation: Reservation,
 }
 
-/// Where to go on after these blocks of a range, if at most `max` were asked for.
+/// The block to continue with after `taken`, when at most `max` blocks of a range were requested.
 fn next_after(taken: &[(u64, Block)], max: u64, end: u64) -> u64 {
-    // Fewer than asked for: there were no more.
+    // Fewer than requested: the range has no more.
     let full = taken.len() as u64 == max;
     taken.last().filter(|_| full).map_or(end, |(last, _)| last + 1)
 }
 
-/// Moves dirty blocks into flight that are to be placed later.
+/// Moves dirty blocks into flight, to be placed later.
 fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (Flight<'a>, u64) {
     let mut state = inode.state.lock();
     let most = fs.options.round_blocks.clamp(1, PACKED_ROUND_BLOCKS);
@@ -233,8 +241,8 @@ fn take_off<'a>(
 }
 
 impl Flight<'_> {
-    /// Compresses what is waiting, as far as that helps, and starts writing it. What was truncated since is written for
-    /// nothing, and found out when it lands.
+    /// Compresses the waiting blocks, as far as that helps, and starts writing them. Blocks that
+    /// were truncated meanwhile are written in vain; `land` finds that out.
     async fn pack(&mut self, algorithm: Algorithm, whole: bool) -> Result<(), FsError> {
         let cargo = pack::pack(self.fs, self.inode, algorithm, whole, &self.waiting).await;
         // From here to the end nothing waits.
@@ -248,12 +256,13 @@ impl Flight<'_> {
         Ok(())
     }
 
-    /// Waits for all writes. Those that failed are dirty again; the first failure is returned.
+    /// Waits for all writes. Blocks whose write failed become dirty again; the first failure is
+    /// returned.
     async fn wait(&mut self) -> Result<(), FsError> {
         let mut result = Ok(());
         let mut failed = Vec::new();
         for index in 0..self.placements.len() {
-            // By index: an early end must leave the placements where dropping finds them.
+            // By index: if this wait is given up, `drop` must find the placements in their list.
             if let Err(error) = self.placements[index].write.wait().await {
                 failed.push(index);
                 result = result.and(Err(error.into()));
@@ -266,11 +275,13 @@ impl Flight<'_> {
         result
     }
 
-    /// Names what still stands; with `all`, the submission ends with this. The inode's lease is held for writing.
+    /// Names the blocks that are still valid. With `all`, the submission ends with this. The
+    /// inode's lease is held for writing.
     async fn land(&mut self, all: bool, note: &mut Submitted) -> Result<(), FsError> {
         if all && self.placements.is_empty() {
-            // A truncation has left nothing to name, but an earlier round may have logged a size behind the floor: blocks below that were written again
-            // while it was on its way.
+            // A truncation has left nothing to name. But an earlier round may have logged a size
+            // below the floor, because blocks below the floor were written again while it was in
+            // flight.
             return self.name(0, &[], Shares::default(), all, note);
         }
         while !self.placements.is_empty() {
@@ -287,7 +298,7 @@ impl Flight<'_> {
         Ok(())
     }
 
-    /// How many placements fit one transaction.
+    /// The number of placements that fit one transaction.
     fn next_unit(&self) -> usize {
         let mut extents = 0;
         for (index, placement) in self.placements.iter().enumerate() {
@@ -301,7 +312,7 @@ impl Flight<'_> {
         self.placements.len()
     }
 
-    /// Commits the transaction that names the first `unit` placements. Nothing waits.
+    /// Commits the transaction that names the first `unit` placements. It never waits.
     fn name(
         &mut self,
         unit: usize,
@@ -334,7 +345,7 @@ impl Flight<'_> {
             let mut change = FileChange { size, ..submit::unchanged(self.inode) };
             change.name(old, naming);
             if let Err(error) = transact::commit_noting(self.fs, smallvec![change], shares, note) {
-                // Back into flight, where dropping finds them.
+                // Back into flight, where `drop` finds them.
                 self.inode.state.lock().data.in_flight.restore(landed);
                 return Err(error);
             }
@@ -354,14 +365,15 @@ impl Flight<'_> {
         Ok(())
     }
 
-    /// Makes the blocks of a placement dirty again, unless they are gone or newer contents are dirty.
+    /// Makes the blocks of a placement dirty again, unless they are gone or newer contents are
+    /// dirty.
     fn give_up(&self, placement: &Placement) {
         place::abandon(self.fs, std::slice::from_ref(placement));
         let mut state = self.inode.state.lock();
         self.give_back(&mut state.data, placement.numbers());
     }
 
-    /// Makes those blocks dirty again that are still in flight.
+    /// Makes those of the blocks dirty again that are still in flight.
     fn give_back(&self, data: &mut DataState, numbers: impl Iterator<Item = u64>) {
         let blocks = data.in_flight.take_each(numbers);
         data.dirty.restore(blocks);

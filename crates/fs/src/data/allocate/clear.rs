@@ -1,8 +1,9 @@
-//! Clearing a range: whole blocks are given up, edges are written anew.
+//! Clearing a range: whole blocks are freed, partly cleared ones are rewritten.
 //!
-//! The first transaction has the edges, the times and the first thousands of extents that go (an unaligned punch
-//! logs its rewritten edge blocks in the same batch); more follow only for a range with more extents. A crash between
-//! them leaves each block as it was or as zeros. Dirty data in the range goes with the transaction that clears it.
+//! The first transaction has the rewritten edge blocks, the times and the removal of the first
+//! thousands of extents (so an unaligned punch logs its edge blocks in the same batch); more
+//! transactions follow only for a range with more extents. A crash between them leaves each block
+//! as it was or as zeros. Dirty data in the range is dropped with the transaction that clears it.
 
 use super::edges::{Kept, Parts};
 use super::preallocate::enable;
@@ -25,16 +26,16 @@ use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_store::{Admission, Reservation};
 
-/// What becomes of cleared blocks.
+/// The state of blocks after they are cleared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clearing {
     /// They are holes.
     Punch,
-    /// They are preallocated. With `grows`, the file ends at their end at least.
+    /// They are preallocated. With `grows`, a file that ends before their end is extended to it.
     Zero { grows: bool },
 }
 
-/// Makes `bytes` zeros and gives up the blocks that lie in them wholly.
+/// Zeroes `bytes` and frees the blocks that lie wholly in them.
 pub(super) async fn clear(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -46,7 +47,7 @@ pub(super) async fn clear(
         enable(fs).await?;
     }
     let _room = fs.store.admit(Admission::Shrink).await?;
-    // Whoever holds it has no blocks in flight: what is dirty, or named, is all there is.
+    // While it is held, no blocks are in flight: all contents are dirty or named.
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     let _lease = inode.lease.write().await;
@@ -65,7 +66,7 @@ pub(super) async fn clear(
     };
     let _held = match clearing {
         Clearing::Punch => None,
-        // Before any block is cleared, and until all have their room.
+        // Held before any block is cleared, until all have their room.
         Clearing::Zero { .. } => {
             charge::hold_holes(fs, inode, bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)).await?
         }
@@ -75,7 +76,8 @@ pub(super) async fn clear(
     clear_rest(fs, inode, first..parts.whole.end, &mut room).await
 }
 
-/// The first transaction: the edges, and the first blocks of the range. Returns where it ended.
+/// Commits the first transaction: the edges, and the first blocks of the range. Returns the block
+/// at which it ended.
 async fn clear_first(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -114,7 +116,7 @@ async fn clear_first(
         let kept_blocks = kept.blocks.iter().map(|(block, _)| *block);
         let mut empty = Ranges::default();
         cleared.iter().for_each(|range| empty.insert(range.clone()));
-        // A hole that has room keeps it.
+        // An edge block that is a hole is preallocated, unless it is already.
         let state = inode.state.lock();
         let preallocated = state.data.preallocated.ranges();
         let holes = kept.holes.iter().flat_map(|&block| preallocated.gaps(&(block..block + 1)));
@@ -131,7 +133,7 @@ async fn clear_first(
         size: SizeChange::Replaced { size, now: fs.now() },
     };
     if in_item {
-        // It has what is left of block 0.
+        // The inode item has what is left of block 0.
         cleared.insert(0, 0..1);
     }
     let result = commit(fs, inode, change, &cleared, shares, room);
@@ -141,7 +143,7 @@ async fn clear_first(
     result.map(|()| end.max(parts.whole.start))
 }
 
-/// The other blocks, in bounded transactions.
+/// Clears the other blocks, in bounded transactions.
 async fn clear_rest(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -173,7 +175,7 @@ async fn clear_rest(
     Ok(())
 }
 
-/// The extents of a range that one transaction clears.
+/// The extents of a range, as many as one transaction clears.
 async fn extents(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -188,7 +190,7 @@ fn end_of(found: &lookup::Extents, end: u64) -> u64 {
     known.map_or(end, |known| known.min(end))
 }
 
-/// Commits a change that clears blocks; what is dirty of them is forgotten with it.
+/// Commits a change that clears blocks, and drops their dirty data.
 fn commit(
     fs: &Filesystem,
     inode: &Arc<Inode>,

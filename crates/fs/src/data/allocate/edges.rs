@@ -1,4 +1,4 @@
-//! Blocks of which only a part is cleared.
+//! Blocks that are cleared only in part.
 
 use crate::FsError;
 use crate::data::block::Block;
@@ -18,29 +18,30 @@ struct Edge {
     zeros: Range<usize>,
 }
 
-/// Bytes to be cleared, by blocks.
+/// The bytes to clear, divided into edge blocks and whole blocks.
 pub(super) struct Parts {
     edges: Vec<Edge>,
-    /// Blocks that are cleared wholly; none if it ends before it starts.
+    /// Blocks that are cleared as a whole; none if the range ends before it starts.
     pub whole: Range<u64>,
 }
 
-/// What is to be done about blocks that stay.
+/// The new state of the edge blocks and of the inline data.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// Their new contents, in order, to be placed.
+    /// New contents of edge blocks, in order, to be placed.
     pub blocks: Vec<(u64, Block)>,
     pub reservation: Reservation,
-    /// Blocks that have nothing but zeros now and go, too.
+    /// Edge blocks that have only zeros now and are removed too.
     pub empty: Vec<u64>,
-    /// Blocks that there are none of.
+    /// Edge blocks that are holes.
     pub holes: Vec<u64>,
-    /// What the inline data becomes, if it changes.
+    /// The new inline data, if it changes.
     pub inline: Option<Option<Bytes>>,
 }
 
 impl Parts {
-    /// What clearing `bytes` of a file of `size` bytes means. Past the end of the file there is nothing to keep.
+    /// Divides `bytes` for a file of `size` bytes. Past the end of the file there is nothing to
+    /// keep.
     pub(super) fn new(bytes: &Range<u64>, size: u64) -> Self {
         let reaches_end = bytes.end >= size;
         let end = if reaches_end { bytes.end.div_ceil(BLOCK) } else { bytes.end / BLOCK };
@@ -57,8 +58,9 @@ impl Parts {
         Self { edges, whole: bytes.start.div_ceil(BLOCK)..end }
     }
 
-    /// Reads and reserves what the edges need, before anything changes. The file, of `size` bytes afterwards, is still: its
-    /// `writeback` and its lease are held, so that nothing of it is in flight.
+    /// Reads and reserves what the edges need, before anything changes. `size` is the size of the
+    /// file afterwards. Its `writeback` and its lease are held, so that nothing of it changes or is
+    /// in flight.
     pub(super) async fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<Kept, FsError> {
         let mut kept = Kept::default();
         if self.whole.contains(&0) && inode.state.lock().data.has_inline() {
@@ -83,7 +85,8 @@ impl Parts {
                 None => {
                     kept.empty.push(edge.block);
                     if edge.block == 0 && inode.state.lock().data.has_inline() {
-                        // Or what the dirty block has replaced would show again.
+                        // Otherwise the old inline data, which the dirty block has replaced, would
+                        // show again.
                         kept.inline = Some(None);
                     }
                 }
@@ -92,19 +95,20 @@ impl Parts {
         Ok(kept)
     }
 
-    /// The most blocks that can be empty afterwards.
+    /// The largest number of blocks that can be empty afterwards.
     pub(super) fn blocks(&self) -> u64 {
         self.whole.end.saturating_sub(self.whole.start) + self.edges.len() as u64
     }
 
-    /// The block of an edge that lies behind all that is cleared wholly.
+    /// The edge block behind all blocks that are cleared as a whole, if there is one.
     pub(super) fn tail(&self) -> Option<u64> {
         self.edges.last().map(|edge| edge.block).filter(|&block| block >= self.whole.end)
     }
 }
 
 impl Edge {
-    /// What block 0 becomes if it lies in the inode item and stays there: with what is dirty, of a small file.
+    /// The new inline data if block 0 lies in the inode item and stays there; for a small file, it
+    /// includes dirty data.
     fn inline(&self, data: &DataState, limit: usize, size: u64) -> Option<Option<Bytes>> {
         let small = submit::inlines(data, limit as u64, size);
         if !small && (!data.has_inline() || data.dirty.contains(0)) {
@@ -119,7 +123,8 @@ impl Edge {
         Some(contents.iter().any(|&byte| byte != 0).then(|| contents.into()))
     }
 
-    /// The block without what is cleared, `Some(None)` if nothing is left of it; `None` if there is none.
+    /// The block with its cleared bytes zeroed: `Some(None)` if only zeros are left, `None` if it
+    /// is a hole.
     async fn contents(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Option<Option<Block>>, FsError> {
         let in_memory = inode.state.lock().data.block_in_memory(self.block).map(|known| known.to_bytes());
         let known = match in_memory {

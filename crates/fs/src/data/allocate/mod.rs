@@ -1,4 +1,4 @@
-//! fallocate: setting room aside for ranges of a file's blocks, and giving them up.
+//! fallocate: preallocating, clearing, shifting and unsharing ranges of a file.
 
 mod clear;
 mod edges;
@@ -15,28 +15,32 @@ pub(crate) use shift::EXTENTS_MAX as SHIFTED_EXTENTS_MAX;
 use shift::Shift;
 use syncline_format::items::inode::SIZE_MAX;
 
-/// What is to become of a range of a file.
+/// A change to the allocation of a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
-    /// Room is set aside for what has no blocks: writing there can't fail for lack of it, once for each block (mode 0).
+    /// Room is set aside for blocks that do not exist yet: writing each of them once cannot fail
+    /// for lack of space (mode 0).
     Preallocate {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
     },
-    /// It reads as zeros and its blocks are given up. The size stays (FALLOC_FL_PUNCH_HOLE).
+    /// The range reads as zeros and its blocks are freed. The size stays (FALLOC_FL_PUNCH_HOLE).
     PunchHole,
-    /// It reads as zeros, and is preallocated (FALLOC_FL_ZERO_RANGE).
+    /// The range reads as zeros and is preallocated (FALLOC_FL_ZERO_RANGE).
     ZeroRange {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
     },
-    /// It is taken out, and what is behind it moves up: the file is shorter (FALLOC_FL_COLLAPSE_RANGE). Whole blocks, that end
-    /// before the file does.
+    /// The range is removed and everything behind it moves up, so the file gets shorter
+    /// (FALLOC_FL_COLLAPSE_RANGE). The range consists of whole blocks and ends before the file
+    /// does.
     CollapseRange,
-    /// What is there and behind moves down, and leaves a hole: the file is longer (FALLOC_FL_INSERT_RANGE). Whole blocks, that
-    /// begin before the file ends.
+    /// A hole is inserted: contents from the beginning of the range on move behind it, so the file
+    /// gets longer (FALLOC_FL_INSERT_RANGE). The range consists of whole blocks and begins before
+    /// the file ends.
     InsertRange,
-    /// Blocks that other files use, too, give way to copies of its own, and it is preallocated (FALLOC_FL_UNSHARE_RANGE).
+    /// Blocks that other files use too are replaced by copies of its own, and the range is
+    /// preallocated (FALLOC_FL_UNSHARE_RANGE).
     UnshareRange {
         /// The size stays, even where the range reaches beyond it (FALLOC_FL_KEEP_SIZE).
         keep_size: bool,
@@ -44,7 +48,8 @@ pub enum Allocation {
 }
 
 impl Filesystem {
-    /// Changes how `len` bytes from `offset` on of a regular file are allocated. `kill_privileges` clears setuid and setgid.
+    /// Changes the allocation of `len` bytes of a regular file from `offset` on. `kill_privileges`
+    /// clears setuid and setgid.
     pub async fn allocate(
         &self,
         ino: Ino,

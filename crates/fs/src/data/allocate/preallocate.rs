@@ -1,7 +1,7 @@
 //! Preallocation: room for blocks that a file does not have yet.
 //!
-//! Nothing is allocated: a copy-on-write filesystem places data when it is written. What is promised is room, which
-//! `data/preallocated.rs` keeps, and items say so ever after.
+//! Nothing is allocated: a copy-on-write filesystem places data when it is written. Preallocation
+//! promises room, which `data/preallocated.rs` keeps, and records it in items.
 
 use crate::FsError;
 use crate::data::dirty::Logged;
@@ -21,11 +21,12 @@ use std::sync::atomic::Ordering;
 use syncline_format::items::extent::FILE_BLOCKS_MAX;
 use syncline_format::superblock::FEATURE_PREALLOCATION;
 
-/// Extents looked at together.
+/// Extents looked up at a time.
 const EXTENTS_EACH: usize = 1024;
 
-/// Makes sure that a durable superblock tells of preallocation before any item of it is logged: a program that does not know
-/// it refuses such an image, and one that never preallocates stays readable to it.
+/// Makes sure that a durable superblock has the preallocation feature before any item of it is
+/// logged. A program that does not know the feature refuses such an image, and can still read one
+/// that never preallocated.
 pub(super) async fn enable(fs: &Filesystem) -> Result<(), FsError> {
     if !fs.data.room.is_enabled() {
         fs.store.add_features(FEATURE_PREALLOCATION).await?;
@@ -34,7 +35,8 @@ pub(super) async fn enable(fs: &Filesystem) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Sets room aside for those blocks of a range that have none. With `grows`, the file ends at the range's end at least.
+/// Sets room aside for those blocks of a range that have none. With `grows`, a file that ends
+/// before the range does is extended to its end.
 pub(super) async fn preallocate(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -44,16 +46,17 @@ pub(super) async fn preallocate(
 ) -> Result<(), FsError> {
     enable(fs).await?;
     let _room = fs.admit_growth().await?;
-    // Whoever holds it has no blocks in flight.
+    // While it is held, no blocks are in flight.
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
-    // Room is no data: a file that may only grow can have it anywhere.
+    // Room is not data: an append-only file can have it anywhere.
     require_growable(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if grows { size.max(bytes.end) } else { size };
-    // Extents past the end may be a crash's: over them there would be no room, and then they go.
+    // A crash may have left extents past the end: blocks under them would get no room, and the
+    // extents are removed later.
     truncate::forget_stale_extents(fs, inode).await?;
     submit_small(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK).min(FILE_BLOCKS_MAX);
@@ -65,7 +68,8 @@ pub(super) async fn preallocate(
     let mut rest = &holes[..];
     loop {
         let (now, later) = rest.split_at(rest.len().min(truncate::extents_max(fs)));
-        // The last one says that it is done: until then a crash leaves room, which nobody sees but statfs.
+        // Only the last transaction changes size and times. A crash before it leaves some room
+        // preallocated, which only statfs shows.
         let size = match later.is_empty() {
             true => SizeChange::Replaced { size: new_size, now: fs.now() },
             false => SizeChange::Keep,
@@ -92,7 +96,8 @@ pub(super) async fn preallocate(
     }
 }
 
-/// A small file's data goes into its inode item, so that block 0 has nothing dirty and gets room for when the file grows.
+/// Puts a small file's data into its inode item, so that block 0 is not dirty and gets room for
+/// when the file grows.
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let small = {
         let state = inode.state.lock();
@@ -111,8 +116,9 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     Ok(())
 }
 
-/// The blocks of a range that have no extent, no room and nothing dirty, which has room of its own. Block 0 of a file that lies
-/// in its inode item is one of them wherever the range is: a write there takes it out.
+/// The blocks of a range that have no extent, no preallocated room and no dirty data (dirty blocks
+/// have room of their own). If the file lies in its inode item, block 0 is one of them wherever the
+/// range is: a write there moves it out of the item.
 async fn holes(fs: &Filesystem, inode: &Arc<Inode>, blocks: Range<u64>) -> Result<Ranges, FsError> {
     let mut holes = Ranges::default();
     holes.insert(blocks.clone());

@@ -1,7 +1,8 @@
-//! Taking a range of blocks out of a file, or making room for one: what lies behind moves, and not a byte of it is copied.
+//! Removing a range of blocks from a file, or inserting one: the blocks behind it move, and not a
+//! byte of them is copied.
 //!
-//! Only extent items change, all in one transaction with the size: a crash leaves the file as it was or as it should be, never
-//! something between. So there is a limit on how many extents may move.
+//! Only extent items change, all in one transaction with the size: a crash leaves the file either
+//! as it was or completely shifted. This limits the number of extents that can move.
 
 use crate::FsError;
 use crate::data::block::Block;
@@ -25,19 +26,20 @@ use syncline_format::items::extent::FILE_BLOCKS_MAX;
 use syncline_format::items::inode::SIZE_MAX;
 use syncline_store::Reservation;
 
-/// Most extents that move at once: 2 GiB of a file that lies in one piece, and about two megabytes in the log.
+/// Most extents that move at once: 2 GiB of a file in one piece, and about two megabytes in the
+/// log.
 pub(crate) const EXTENTS_MAX: usize = 16_384;
 
-/// Where a file's blocks go.
+/// The direction in which a file's blocks move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shift {
-    /// Those of the range go, and what is behind takes their place.
+    /// The blocks of the range are removed, and those behind it take their place.
     Collapse,
-    /// Those from the beginning of the range on move behind it.
+    /// The blocks from the beginning of the range on move behind it.
     Insert,
 }
 
-/// Shifts the blocks of a file. `bytes` begins and ends between blocks.
+/// Shifts the blocks of a file. `bytes` must begin and end between blocks.
 pub(super) async fn shift(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -56,7 +58,8 @@ pub(super) async fn shift(
     fs.require_present(inode)?;
     require_changeable(inode)?;
     let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
-    // What was written since. From here on nothing is dirty: every block has its extent, or lies in the inode item.
+    // Data that was written since. From here on nothing is dirty: every block has its extent, or
+    // lies in the inode item.
     sync::submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await?;
     truncate::forget_stale_extents(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end / BLOCK;
@@ -74,12 +77,13 @@ pub(super) async fn shift(
     let _held = charge::hold_blocks(fs, inode, more).await?;
     let shares = reflink::hold(fs, &found.extents).await?;
     fs.drop_privileges(inode, kill_privileges).await?;
-    // What moves out of the inode item has a block now, and needs the room no more that it kept there.
+    // Contents that move out of the inode item get a block now, so the room preallocated for that
+    // block is not needed any more.
     let extents = with_preallocated(inode, extents, &removed, to, first.moved.is_some());
     first.commit(fs, inode, extents, new_size, shares)
 }
 
-/// The file's size afterwards, if the range is one that it can lose or gain.
+/// The size of the file afterwards, or an error if this range can't be removed or inserted.
 fn new_size(size: u64, bytes: &Range<u64>, shift: Shift) -> Result<u64, FsError> {
     let len = bytes.end - bytes.start;
     match shift {
@@ -94,7 +98,8 @@ fn new_size(size: u64, bytes: &Range<u64>, shift: Shift) -> Result<u64, FsError>
     }
 }
 
-/// Preallocated blocks move like others. Where block `to` is `taken`, it is none.
+/// Moves preallocated blocks like others. With `taken`, block `to` has data and is not
+/// preallocated.
 fn with_preallocated(
     inode: &Inode,
     mut extents: ExtentChanges,
@@ -105,7 +110,7 @@ fn with_preallocated(
     let state = inode.state.lock();
     let mut moved = Ranges::default();
     for range in state.data.preallocated.ranges().within(&(removed.end..FILE_BLOCKS_MAX)) {
-        // What would lie past the end of all files is given up.
+        // Room that would move past the end of the largest file is given up.
         let end = (range.end - removed.end + to).min(FILE_BLOCKS_MAX);
         moved.insert(range.start - removed.end + to..end);
     }
@@ -117,10 +122,10 @@ fn with_preallocated(
     extents
 }
 
-/// What becomes of block 0 if it lies in the inode item and is among those that go or move.
+/// The change to block 0, if it lies in the inode item and is removed or moves.
 struct First {
     inline: InlineChange,
-    /// It gets a block of its own, at this place of the file.
+    /// The contents get a block of their own, at this block of the file.
     moved: Option<(u64, Block)>,
     reservation: Reservation,
 }
@@ -147,7 +152,7 @@ impl First {
         u64::from(self.moved.is_some())
     }
 
-    /// Commits all in one transaction. Nothing waits.
+    /// Commits all in one transaction. It never waits.
     fn commit(
         mut self,
         fs: &Filesystem,
@@ -170,7 +175,7 @@ impl First {
             logged: Logged::new(),
             size,
         };
-        // The room of what moves is there already.
+        // The room of the preallocated blocks that move is set aside already.
         fs.data.room.put_back(kept_room, None);
         if let Err(error) = transact::commit(fs, smallvec![change], shares) {
             fs.data.room.forget(kept_room);
@@ -184,7 +189,7 @@ impl First {
     }
 }
 
-/// Names what was placed.
+/// Adds the extents of the placements, and returns what they name.
 fn name(placements: &[Placement], extents: &mut ExtentChanges) -> Naming {
     let mut naming = Naming::default();
     placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));

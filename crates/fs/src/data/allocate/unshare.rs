@@ -1,4 +1,4 @@
-//! Giving a file blocks of its own where it shares some with others.
+//! Giving a file blocks of its own in place of those that it shares with others.
 
 use super::preallocate::preallocate;
 use crate::FsError;
@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::FILE_BLOCKS_MAX;
 
-/// Blocks written anew at a time: 1 MiB.
+/// Blocks that are rewritten at a time: 1 MiB.
 const STEP_BLOCKS: u64 = 256;
-/// Extents looked at together.
+/// Extents looked up at a time.
 const EXTENTS_EACH: usize = 1024;
 
-/// Writes shared blocks of a range anew, contents and times as they are, and sets room aside for blocks that it has none of.
-/// What it did stays when it fails.
+/// Rewrites the shared blocks of a range, with contents and times unchanged, and sets room aside
+/// for its holes. If it fails, the part that was done stays.
 pub(super) async fn unshare(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -32,7 +32,8 @@ pub(super) async fn unshare(
             let _lease = inode.lease.write().await;
             fs.require_present(inode)?;
             require_changeable(inode)?;
-            // A crash may have left extents past the end. What is made dirty of them would be part of the file when it grows.
+            // A crash may have left extents past the end. If they were made dirty, they would
+            // become part of the file when it grows.
             let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(step.end);
             if end <= step.start {
                 break;
@@ -50,7 +51,7 @@ pub(super) async fn unshare(
     preallocate(fs, inode, bytes, grows, kill_privileges).await
 }
 
-/// The first block of the range that others may use, too.
+/// The first block of the range that others may use too.
 async fn next_shared(
     fs: &Filesystem,
     inode: &Arc<Inode>,

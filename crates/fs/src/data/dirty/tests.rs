@@ -1,4 +1,4 @@
-//! What a map keeps alive, and what becomes of its blocks.
+//! The memory that a map keeps alive, and what becomes of its blocks.
 
 use super::super::block::gather;
 use super::*;
@@ -29,7 +29,7 @@ fn an_aligned_payload_is_not_copied() {
     assert_eq!(bufs[0].as_ptr(), buf.as_ptr());
 }
 
-/// Fails unless the map is as its invariants say.
+/// Fails unless the map satisfies its invariants.
 fn require_sound(map: &BlockMap) {
     let mut buffers: BTreeMap<usize, (Arc<Buffer>, u64)> = BTreeMap::new();
     let mut memory = 0;
@@ -130,7 +130,7 @@ fn a_large_write_over_another_copies_nothing() {
     let taken = map.take(0, u64::MAX, u64::MAX);
     let bufs = gather(&taken);
     assert_eq!((bufs.len(), bufs[0].as_ptr()), (1, second.as_ptr()));
-    // And on the way through the map of what is in flight.
+    // Nor is anything copied on the way through the map of blocks in flight.
     let mut in_flight = BlockMap::default();
     in_flight.restore(taken);
     require_sound(&in_flight);
@@ -204,7 +204,7 @@ proptest! {
                         other.restore([(number, contents.share())]);
                         frozen.push((contents, expected));
                     }
-                    // Write-back puts what failed back.
+                    // Write-back puts failed blocks back.
                     if len % 3 == 0 {
                         let back = other.take(number, number + 6, 3);
                         for (number, contents) in &back {
@@ -224,7 +224,7 @@ proptest! {
                 prop_assert_eq!(map.get(number).unwrap().as_slice(), &bytes[..]);
             }
         }
-        // Rule R7: what was taken is as it was.
+        // Rule R7: blocks that were taken have not changed.
         for (contents, expected) in &frozen {
             prop_assert_eq!(contents.as_slice(), &expected[..]);
         }

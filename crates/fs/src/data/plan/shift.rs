@@ -1,12 +1,13 @@
-//! What becomes of a file's extent items when its blocks move within it.
+//! Works out what becomes of a file's extent items when its blocks move within it.
 
 use super::{ExtentChanges, part};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent, piece_start};
 
-/// Takes blocks out of a file and moves those behind: what followed `removed` begins at `to` from now on, which is where that
-/// begins, or, if nothing is removed, further up. `old` are the extents from where `removed` begins on.
+/// Removes the blocks `removed` from a file, and moves the blocks behind them so that they begin at
+/// `to`: where `removed` begins or, if that is empty, further up. `old` are the extents from the
+/// beginning of `removed` on.
 pub(crate) fn shift(old: &[Extent], removed: &Range<u64>, to: u64) -> ExtentChanges {
     let mut changes = ExtentChanges::default();
     for extent in old {
@@ -21,7 +22,8 @@ pub(crate) fn shift(old: &[Extent], removed: &Range<u64>, to: u64) -> ExtentChan
     changes
 }
 
-/// Makes one item of two where the file goes on with the next block of the device: else each shift would leave more.
+/// Joins two items into one where the second continues the first, in the file and on the device.
+/// Otherwise each shift would leave more items.
 fn join(old: &[Extent], items: &mut BTreeMap<u64, Option<Extent>>) {
     let mut last: Option<Extent> = None;
     for (file_block, item) in std::mem::take(items) {
@@ -32,7 +34,7 @@ fn join(old: &[Extent], items: &mut BTreeMap<u64, Option<Extent>>) {
         match &mut last {
             Some(last) if continues(last, &extent) => {
                 last.checksums.extend(extent.checksums);
-                // A removal is for an item that was there.
+                // Only an item that existed is deleted.
                 if old.binary_search_by_key(&file_block, |old| old.file_block).is_ok() {
                     items.insert(file_block, None);
                 }
@@ -52,7 +54,7 @@ fn continues(before: &Extent, extent: &Extent) -> bool {
     plain && next && piece_start(before.file_block) == piece_start(extent.file_block)
 }
 
-/// The items that an extent needs which may reach over where one must end.
+/// The items for an extent that may reach over the end of a piece.
 pub(crate) fn pieces(extent: &Extent) -> Vec<Extent> {
     let mut pieces = Vec::new();
     let mut at = extent.file_block;
@@ -72,10 +74,10 @@ mod tests {
     use syncline_format::BlockRun;
     use syncline_format::items::extent::{Algorithm, Packed};
 
-    /// Length of the modelled file at most: eight pieces.
+    /// Largest length of the modelled file: eight pieces.
     const BLOCKS: u64 = 8 * EXTENT_BLOCKS_MAX;
 
-    /// By file block: where its extent's data begins, and which block of that it is.
+    /// By file block: where its extent's data begins, and which block of that data it is.
     type Blocks = Vec<Option<(u64, u64)>>;
 
     fn contents(items: &BTreeMap<u64, Extent>) -> Blocks {
@@ -99,7 +101,7 @@ mod tests {
         for (&block, item) in &changes.items {
             match item {
                 Some(extent) => drop(items.insert(block, extent.clone())),
-                // Nothing is logged for nothing.
+                // A deletion of no item would be logged in vain.
                 None => assert!(items.remove(&block).is_some(), "block {block} had no item"),
             }
         }
@@ -134,8 +136,9 @@ mod tests {
     }
 
     proptest! {
-        /// Ranges taken out and put in, between overwrites: the items say what an array of blocks says, what is taken out is freed
-        /// once and nothing else is, and each part of a compressed unit counts.
+        /// Ranges removed and inserted, between overwrites: the items agree with an array of
+        /// blocks, blocks that are removed are freed once and no others are, and each part of a
+        /// compressed unit is counted.
         #[test]
         fn items_follow_an_array_of_blocks(
             steps in proptest::collection::vec((0..BLOCKS, 1..80u64, 0..5u8), 1..40)

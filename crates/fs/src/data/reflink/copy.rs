@@ -1,4 +1,4 @@
-//! copy_file_range: shares what it can, and copies the rest through memory.
+//! copy_file_range: shares blocks where it can, and copies the rest through memory.
 
 use super::take_over::Span;
 use crate::FsError;
@@ -8,7 +8,7 @@ use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino};
 use syncline_format::items::inode::SIZE_MAX;
 
-/// Most bytes of one call: its caller can be interrupted between two.
+/// Most bytes of one call: the caller can be interrupted between two calls.
 const CALL_BYTES_MAX: u64 = 1 << 30;
 /// Most bytes copied through memory in one call.
 const COPIED_BYTES_MAX: u64 = 64 << 20;
@@ -16,9 +16,10 @@ const COPIED_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Filesystem {
-    /// Copies at most `len` bytes of a regular file into another, or elsewhere in the same, and returns how many: fewer where
-    /// the source ends, or when it is much. Whole blocks at offsets that are multiples of 4096 (up to the end of the source,
-    /// if that is where the destination ends, too) are shared, others copied. `kill_privileges` clears setuid and setgid.
+    /// Copies at most `len` bytes of a regular file to another file, or elsewhere in the same, and
+    /// returns how many: fewer where the source ends, or when there is much to copy. Whole blocks
+    /// at offsets that are multiples of 4096 (up to the end of the source, if the destination ends
+    /// there too) are shared, other bytes are copied. `kill_privileges` clears setuid and setgid.
     pub async fn copy_range(
         &self,
         from: (Ino, u64),
@@ -51,7 +52,7 @@ impl Filesystem {
         Ok(copied)
     }
 
-    /// An error after a part was copied is the next call's.
+    /// If an error follows a copied part, the part is returned, and the next call meets the error.
     async fn copy_span(&self, span: Span<'_>, kill_privileges: bool) -> Result<u64, FsError> {
         let (mut done, mut through_memory) = (0, 0);
         while done < span.len && through_memory < COPIED_BYTES_MAX {
@@ -78,7 +79,7 @@ impl Filesystem {
                 return Ok(bytes);
             }
         }
-        // One block if the next may be shared.
+        // At most to the end of the block if the next one may be shared.
         let most = if from_at == to_at { BLOCK - from_at } else { PIECE_BYTES };
         let wanted = span.len.min(most);
         let pieces = read::read(self, span.from, span.from_offset, wanted as usize, None).await?;
@@ -92,7 +93,7 @@ impl Filesystem {
                     self.counters.copied_bytes.add(len);
                 }
                 Err(error) if bytes == 0 => return Err(error),
-                // What was written is told of.
+                // The part that was written is returned.
                 Err(_) => break,
             }
         }

@@ -1,32 +1,33 @@
-//! Reference counts of blocks that several extents lie on, as far as one transaction changes them: pure arithmetic, no I/O.
+//! Reference counts of blocks on which several extents lie, as far as one transaction changes them:
+//! pure arithmetic, no I/O.
 
 use std::collections::BTreeMap;
 use syncline_format::BlockRun;
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun, piece_start};
 
-/// By first block: how many blocks, and the references that each of them has.
+/// By first block: the number of blocks, and of references to each of them.
 type Map = BTreeMap<u64, (u64, u32)>;
 
-/// Counts that were looked up, and what becomes of them. A block that is not here has one reference.
+/// Counts that were looked up, and their changes. A block that is not here has one reference.
 #[derive(Default)]
 pub(crate) struct Counts {
     before: Map,
     now: Map,
 }
 
-/// A block can't have more references.
+/// The reference count of a block is at its maximum.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
 impl Counts {
-    /// The counts in these items: all that overlap the runs which will be changed.
+    /// Takes the counts in these items: all items that overlap the runs to be changed.
     pub(crate) fn new(items: impl IntoIterator<Item = SharedRun>) -> Self {
         let before: Map =
             items.into_iter().map(|item| (item.run.start, (item.run.blocks, item.count))).collect();
         Self { now: before.clone(), before }
     }
 
-    /// One reference more for each block of a run that an extent lies on.
+    /// Adds a reference to each block of a run on which an extent lies.
     pub(crate) fn add(&mut self, run: BlockRun) -> Result<(), TooMany> {
         let segments = self.segments(run);
         if segments.iter().any(|&(_, count)| count == u32::MAX) {
@@ -38,7 +39,8 @@ impl Counts {
         Ok(())
     }
 
-    /// One reference less for each block of a run that an extent lies on. The blocks that have none left.
+    /// Removes a reference from each block of a run on which an extent lies. Returns the blocks
+    /// that have none left.
     pub(crate) fn release(&mut self, run: BlockRun) -> Vec<BlockRun> {
         let mut unused: Vec<BlockRun> = Vec::new();
         for (segment, count) in self.segments(run) {
@@ -58,12 +60,12 @@ impl Counts {
         unused
     }
 
-    /// Forgets what was changed.
+    /// Undoes all changes.
     pub(crate) fn forget_changes(&mut self) {
         self.now.clone_from(&self.before);
     }
 
-    /// What the items must become: the new one, or `None` where an item goes.
+    /// The changes to the items: the new item, or `None` to delete one.
     pub(crate) fn changes(&self) -> BTreeMap<u64, Option<SharedRun>> {
         let after = joined(&self.now);
         let gone = self.before.keys().filter(|start| !after.contains_key(start)).map(|&start| (start, None));
@@ -105,7 +107,8 @@ impl Counts {
     }
 }
 
-/// The entries as items: neighbours with one count are one, and none crosses a piece of the device.
+/// The entries as items: neighbours with the same count are joined, and no item crosses the end of
+/// a piece of the device.
 fn joined(map: &Map) -> Map {
     let mut items = Map::new();
     for (&start, &(blocks, count)) in map {
@@ -150,8 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// References taken and given back at random, several in a transaction: the items say what an array says, and
-        /// blocks are given up exactly when nothing refers to them any more.
+        /// References added and removed at random, several in a transaction: the items agree with
+        /// an array, and blocks are given up exactly when nothing refers to them any more.
         #[test]
         fn items_follow_an_array_of_counts(
             steps in proptest::collection::vec(
@@ -163,7 +166,7 @@ mod tests {
                 let mut counts = Counts::new(items.values().copied());
                 for (start, blocks, more) in transaction {
                     let end = (start + blocks).min(BLOCKS);
-                    // Nobody refers to what has no reference.
+                    // No extent refers to a block without references.
                     if model[start as usize..end as usize].contains(&0) {
                         continue;
                     }
@@ -192,7 +195,7 @@ mod tests {
                     end = item.run.end();
                     found[item.run.start as usize..item.run.end() as usize].fill(item.count);
                 }
-                // No count is one reference or none: which, the extents tell.
+                // No item means one reference or none; the extents tell which.
                 let shown: Vec<u32> = model.iter().map(|&count| count.max(1)).collect();
                 prop_assert_eq!(found, shown);
             }

@@ -1,4 +1,4 @@
-//! Deduplication: finding out what a file's blocks are, and sharing those that are equal.
+//! Deduplication: listing a file's blocks, and sharing those that are equal.
 
 use super::take_over::{Blocks, Span, names_of};
 use crate::FsError;
@@ -18,26 +18,27 @@ const COMPARED_BLOCKS: u64 = 1024;
 pub struct LoggedBlock {
     /// Its number in the file.
     pub number: u64,
-    /// Where it lies.
+    /// Its address on the device.
     pub addr: BlockAddr,
     /// CRC32C of its contents.
     pub checksum: Crc,
 }
 
-/// What became of two ranges.
+/// The result of deduplicating two ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deduplicated {
-    /// So many bytes from the beginning of the ranges share their blocks now; 0 if these ranges can't.
+    /// This many bytes from the beginning of the ranges share their blocks now; 0 if these ranges
+    /// can't.
     Shared(u64),
-    /// So many bytes from the beginning of the ranges shared their blocks before.
+    /// This many bytes from the beginning of the ranges shared their blocks before.
     Already(u64),
     /// They hold different bytes.
     Differ,
 }
 
 impl Filesystem {
-    /// At most `max` blocks of a regular file from block `first` on that lie on the device as they are, in order; neither dirty
-    /// data nor compressed units are among them.
+    /// At most `max` blocks of a regular file, from block `first` on, that lie on the device
+    /// uncompressed; in order, and without dirty data.
     pub async fn logged_blocks(&self, ino: Ino, first: u64, max: usize) -> Result<Vec<LoggedBlock>, FsError> {
         let inode = self.inode(ino).await?;
         unplaced::place(self, &inode).await?;
@@ -58,16 +59,16 @@ impl Filesystem {
             });
             let blocks: Vec<LoggedBlock> = blocks.take(max).collect();
             match found.extents.last() {
-                // None here does not mean that none follow.
+                // No such blocks in this part does not mean that none follow.
                 Some(last) if blocks.is_empty() && !found.complete => first = last.end(),
                 _ => return Ok(blocks),
             }
         }
     }
 
-    /// Compares a range of a file with one of another (or of the same), byte by byte, and if they are equal makes the second
-    /// use the blocks of the first. Neither contents nor times change. Call it again for what lies after the bytes that it
-    /// tells of.
+    /// Compares a range of a file with one of another file (or of the same) byte by byte and, if
+    /// they are equal, makes the second use the blocks of the first. Neither contents nor times
+    /// change. To continue, call it again for the range after the bytes that it reports.
     pub async fn dedupe_range(
         &self,
         from: (Ino, u64),
@@ -81,9 +82,9 @@ impl Filesystem {
         }
         let span = Span { from: &source, from_offset: from.1, to: &destination, to_offset: to.1, len };
         let _settled = span.settle(self).await?;
-        // Only what is there already, and no more than that.
+        // Deduplication never makes the destination longer.
         let ends = to.1.checked_add(len).is_some_and(|end| end <= destination.state.lock().attr.size);
-        // Contents in the inode item are in no block that could be compared.
+        // Contents in the inode item have no block that could be compared.
         let inline = destination.state.lock().data.has_inline();
         let Some(mut blocks) = span.blocks().filter(|_| ends && !inline) else {
             return Ok(Deduplicated::Shared(0));
@@ -123,7 +124,8 @@ impl Filesystem {
     }
 }
 
-/// Where each block lies; of one in a compressed unit where that lies, and which it is.
+/// The place of each block: its address or, in a compressed unit, the unit's address and which
+/// block of the unit it is.
 fn places(extents: &[Extent], first: u64, count: u64) -> Vec<(u64, BlockAddr, u64)> {
     let parts = extents.iter().filter_map(|extent| extent.slice(first, first + count));
     parts

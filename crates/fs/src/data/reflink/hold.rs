@@ -1,7 +1,9 @@
-//! Holding the reference counts of shared blocks still, from looking them up until the transaction that changes them.
+//! Keeps reference counts of shared blocks unchanged from their lookup until the transaction that
+//! changes them.
 //!
-//! Only extents that carry the mark can have blocks that others use too, so whoever changes extents without it looks nothing
-//! up and takes no lock (mechanism S5). The lock is the last one: whoever holds it waits for nothing but the device.
+//! Only extents with the mark can have blocks that others use too, so a change of extents without
+//! it looks nothing up and takes no lock (mechanism S5). The lock is the last asynchronous
+//! one to be taken: its holder waits for nothing but the device.
 
 use super::counts::{Counts, TooMany};
 use crate::FsError;
@@ -19,18 +21,19 @@ const SCAN_ITEMS: usize = 1024;
 /// Runs closer to each other than this many blocks are looked up together.
 const SCAN_GAP_BLOCKS: u64 = 1024;
 
-/// The reference counts of some blocks, held still until the transaction that changes them is committed.
+/// The reference counts of some blocks, which only the holder may change, until its transaction is
+/// committed.
 #[derive(Default)]
 pub(crate) struct Shares<'a> {
     counts: Counts,
-    /// Extents to be marked, and the files they belong to.
+    /// Extents to be marked, and the files that they belong to.
     marked: Vec<(Ino, Extent)>,
-    /// Nobody else changes counts.
+    /// The lock that keeps others from changing counts.
     still: Option<MutexGuard<'a, ()>>,
 }
 
-/// Holds what a change of these extents needs: nothing, unless one of them carries the mark or is compressed and may become
-/// several.
+/// Looks up and locks the counts that a change of these extents needs: none, unless an extent has
+/// the mark, or is compressed and may be divided.
 pub(crate) async fn hold<'a>(
     fs: &'a Filesystem,
     extents: impl IntoIterator<Item = &Extent>,
@@ -43,7 +46,7 @@ pub(crate) async fn hold<'a>(
     }
     let mut shares = if runs.is_empty() { Shares::default() } else { hold_runs(fs, runs).await? };
     if packed {
-        // Without the mark there is nothing to look up, but counts may come to be.
+        // Without the mark there is nothing to look up, but the change may create counts.
         shares.hold_still(fs).await;
     }
     Ok(shares)
@@ -66,7 +69,8 @@ async fn hold_runs(fs: &Filesystem, mut runs: Vec<BlockRun>) -> Result<Shares<'_
     Ok(Shares { counts: Counts::new(items), marked: Vec::new(), still: Some(still) })
 }
 
-/// The counts of all blocks of these runs (in the order of their addresses), and perhaps of some between them.
+/// The counts of all blocks of these runs (in the order of their addresses), and perhaps of some
+/// blocks between them.
 pub(crate) async fn counted(fs: &Filesystem, runs: &[BlockRun]) -> Result<Vec<SharedRun>, FsError> {
     let mut found: Vec<SharedRun> = Vec::new();
     let mut rest = runs;
@@ -76,7 +80,7 @@ pub(crate) async fn counted(fs: &Filesystem, runs: &[BlockRun]) -> Result<Vec<Sh
             end = end.max(rest[together].end());
             together += 1;
         }
-        // The last one looked up may reach into this range, and must not be there twice.
+        // The last count found may reach into this range, and must not be included twice.
         let from = found.last().map_or(0, |last| last.run.end()).max(piece_start(first.start));
         scan(fs, from, end, &mut found).await?;
         rest = &rest[together..];
@@ -111,14 +115,14 @@ const OVERLAP: syncline_format::FormatError =
     syncline_format::FormatError::Field { structure: "reference count", field: "overlap" };
 
 impl<'a> Shares<'a> {
-    /// Holds counts still even if none had to be looked up.
+    /// Locks the counts even if none had to be looked up.
     pub(crate) async fn hold_still(&mut self, fs: &'a Filesystem) {
         if self.still.is_none() {
             self.still = Some(still(fs).await);
         }
     }
 
-    /// One reference more to the blocks of an extent's part. The extent gets the mark if it has none.
+    /// Adds a reference to the blocks of a part of an extent. Marks the extent if it has no mark.
     pub(crate) fn share(&mut self, ino: Ino, extent: &mut Extent, part: BlockRun) -> Result<(), TooMany> {
         self.counts.add(part)?;
         if !extent.shared {
@@ -128,29 +132,31 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
-    /// One reference more to the blocks of a compressed unit of which one part more remains.
+    /// Adds a reference to the blocks of a compressed unit of which one more part remains.
     pub(crate) fn divide(&mut self, run: BlockRun) -> Result<(), TooMany> {
         self.counts.add(run)
     }
 
-    /// Forgets the references that were taken ([`Canary::ShareWithoutCount`](syncline_store::Canary)).
+    /// Undoes the references that were added
+    /// ([`Canary::ShareWithoutCount`](syncline_store::Canary)).
     pub(crate) fn uncount(&mut self) {
         self.counts.forget_changes();
     }
 
-    /// One reference less. The blocks that nothing uses any more.
+    /// Removes a reference. Returns the blocks that nothing uses any more.
     pub(crate) fn release(&mut self, run: BlockRun) -> Vec<BlockRun> {
         self.counts.release(run)
     }
 
-    /// Puts the marks into a transaction, before anything else that it says of these extents.
+    /// Puts the marks into a transaction, before any other change of these extents.
     pub(crate) fn put_marks(&self, transaction: &mut Transaction) {
         for (ino, extent) in &self.marked {
             transaction.put(Key::new(*ino, Kind::Extent, extent.file_block), extent.encode());
         }
     }
 
-    /// Puts the counts that have changed into a transaction, as absolute values: replaying them twice changes nothing.
+    /// Puts the changed counts into a transaction, as absolute values: replaying them twice changes
+    /// nothing.
     pub(crate) fn put_counts(&self, transaction: &mut Transaction) {
         for (block, item) in self.counts.changes() {
             let key = Key::new(0, Kind::Shared, block);

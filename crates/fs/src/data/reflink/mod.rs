@@ -1,8 +1,9 @@
-//! Blocks that several extents lie on: copies that share, deduplication, reference counts.
+//! Blocks on which several extents lie: copies that share, deduplication, reference counts.
 //!
-//! An extent of which others may use some blocks carries a mark, and blocks with more than one reference have a count, an
-//! item of its own. Mark and count come in one transaction with the extent that takes the blocks over; from then on each file
-//! goes its way, as nothing is ever written in place.
+//! An extent whose blocks others may use carries a mark, and blocks with more than one reference
+//! have a count, in an item of its own. Mark and count are committed in one transaction with the
+//! extent that takes the blocks over; from then on each file changes by itself, as nothing is ever
+//! written in place.
 
 mod copy;
 mod counts;

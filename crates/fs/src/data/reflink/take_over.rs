@@ -1,4 +1,4 @@
-//! Taking over blocks of a file into another, or elsewhere in the same.
+//! Taking over blocks of a file into another file, or to another place in the same.
 
 use super::hold::{Shares, hold};
 use crate::FsError;
@@ -21,7 +21,7 @@ use syncline_sync::asynchronous::MutexGuardArc;
 /// Most extents taken over in one transaction: some hundred kilobytes of log.
 const EXTENTS_MAX: usize = 1024;
 
-/// A range of a file, and where it goes.
+/// A range of a file, and its destination.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
     pub from: &'a Arc<Inode>,
@@ -31,29 +31,30 @@ pub(crate) struct Span<'a> {
     pub len: u64,
 }
 
-/// Two files without dirty data, for as long as this lives.
+/// Keeps two files without dirty data while it lives.
 pub(super) struct Settled<'a> {
     _writebacks: Vec<MutexGuardArc<()>>,
     _leases: Leases<'a>,
 }
 
-/// Blocks that naming these extents once more, with counts and marks, may take in nodes filled half.
+/// Blocks that naming these extents once more, with counts and marks, may take in half-filled
+/// nodes.
 pub(super) fn names_of(extents: &[Extent]) -> u64 {
     const EACH_BYTES: u64 = 1024;
     (extents.len() as u64 * EACH_BYTES).div_ceil(BLOCK)
 }
 
-/// Whole blocks that can be taken over at once.
+/// Whole blocks that can be taken over in one transaction.
 pub(super) struct Blocks {
     pub from: u64,
     pub to: u64,
     pub count: u64,
-    /// What of them is contents: less than all of them where the file ends.
+    /// Bytes of contents in them: fewer than they could hold where the file ends.
     pub bytes: u64,
 }
 
 impl<'a> Span<'a> {
-    /// What remains after `bytes`.
+    /// The range that remains after `bytes`.
     pub(super) fn after(self, bytes: u64) -> Self {
         Self {
             from_offset: self.from_offset + bytes,
@@ -63,12 +64,14 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Submits what is dirty of both files (a reflink logs its source's dirty data first) and keeps them so.
+    /// Submits dirty data of both files (a reflink logs its source's dirty data first), and keeps
+    /// them clean.
     pub(super) async fn settle(self, fs: &Filesystem) -> Result<Settled<'a>, FsError> {
         let mut files = vec![self.from, self.to];
         files.sort_by_key(|inode| inode.ino);
         files.dedup_by_key(|inode| inode.ino);
-        // What is taken over gets its room when it is known, under the leases. Who waits for them promises nothing.
+        // Room for the blocks is reserved later, under the leases, when they are known. While
+        // waiting for the leases, nothing may be promised.
         drop(fs.admit_growth().await?);
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
@@ -79,14 +82,16 @@ impl<'a> Span<'a> {
             fs.require_present(inode)?;
         }
         require_writable(self.to, self.to_offset)?;
-        // What was written since.
+        // Data that was written since.
         sync::submit_leased(fs, &files, submit::Aim::Place, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 
-    /// The blocks at the beginning of the range that can be taken over, if there are any. Both files are settled.
+    /// The blocks at the beginning of the range that can be taken over, if there are any. Both
+    /// files are settled.
     ///
-    /// The block in which the source ends goes along only where the destination ends with it: what follows is zeros.
+    /// The block in which the source ends is taken over only if the destination ends with it: zeros
+    /// follow there.
     pub(super) fn blocks(self) -> Option<Blocks> {
         let (from_size, inline) = {
             let state = self.from.state.lock();
@@ -97,7 +102,8 @@ impl<'a> Span<'a> {
             (state.attr.size, state.data.has_inline())
         };
         let aligned = self.from_offset.is_multiple_of(BLOCK) && self.to_offset.is_multiple_of(BLOCK);
-        // Contents in an inode item have no blocks. Those of the destination go if the range replaces them.
+        // Contents in an inode item have no blocks. Those of the destination are removed if the
+        // range replaces them.
         if !aligned || inline || (to_inline && self.to_offset > 0) || self.from_offset >= from_size {
             return None;
         }
@@ -113,7 +119,8 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Takes over blocks at the beginning of the range, and returns how many bytes that was: 0 where they must be copied.
+    /// Takes over blocks at the beginning of the range, and returns their bytes: 0 if they must be
+    /// copied.
     pub(crate) async fn take_over(self, fs: &Filesystem, kill_privileges: bool) -> Result<u64, FsError> {
         let _settled = self.settle(fs).await?;
         let Some(mut blocks) = self.blocks() else { return Ok(0) };
@@ -131,7 +138,7 @@ impl<'a> Span<'a> {
         Ok(blocks.bytes)
     }
 
-    /// The extents of the source. If there are very many, fewer blocks are taken over at once.
+    /// The extents of the source. If there are very many, `blocks` is shortened.
     pub(super) async fn source(self, fs: &Filesystem, blocks: &mut Blocks) -> Result<Vec<Extent>, FsError> {
         let end = blocks.from + blocks.count;
         let found = lookup::some(&fs.store, self.from.ino, blocks.from, end, EXTENTS_MAX).await?;
@@ -142,8 +149,8 @@ impl<'a> Span<'a> {
         Ok(found.extents)
     }
 
-    /// Replaces the destination's blocks by those of the source. False, and nothing has changed, if a block can't have
-    /// more references.
+    /// Replaces the destination's blocks by those of the source. False, with nothing changed, if a
+    /// block can't have more references.
     pub(super) async fn commit(
         self,
         fs: &Filesystem,
@@ -153,7 +160,8 @@ impl<'a> Span<'a> {
     ) -> Result<bool, FsError> {
         let cleared = blocks.to..blocks.to + blocks.count;
         let mut old = lookup::all(&fs.store, self.to.ino, cleared.start, cleared.end).await?;
-        // Before the counts are held, which what was removed needs to give its blocks back.
+        // Before the counts are locked: files that are being removed need them to give their blocks
+        // back.
         let _quota = self.hold_quota(fs, blocks, &source, &old).await?;
         let mut shares = hold(fs, source.iter().chain(&old)).await?;
         // Extents without the mark need no lookup, but their counts change now.
@@ -163,7 +171,7 @@ impl<'a> Span<'a> {
             shares.uncount();
         }
         if self.from.ino == self.to.ino {
-            // What is replaced may be a part of what has just got the mark.
+            // The replaced blocks may belong to an extent that has just got the mark.
             let marked = |extent: &Extent| {
                 source.iter().any(|other| other.shared && other.file_block == extent.file_block)
             };
@@ -178,7 +186,8 @@ impl<'a> Span<'a> {
         Ok(true)
     }
 
-    /// What the destination's blocks will be more than now: each file's count in full.
+    /// Reserves in the quota what the destination's blocks gain: each file is charged for shared
+    /// blocks in full.
     async fn hold_quota<'f>(
         self,
         fs: &'f Filesystem,
@@ -194,7 +203,7 @@ impl<'a> Span<'a> {
         charge::hold_blocks(fs, self.to, more).await
     }
 
-    /// Takes the references, and returns the destination's new extents.
+    /// Adds the references, and returns the destination's new extents.
     fn share(self, source: &mut [Extent], blocks: &Blocks, shares: &mut Shares<'_>) -> Option<Vec<Extent>> {
         let mut new = Vec::with_capacity(source.len() + 1);
         for extent in source {
@@ -203,7 +212,7 @@ impl<'a> Span<'a> {
             let file_block = part.file_block - blocks.from + blocks.to;
             let pieces = plan::pieces(&Extent { file_block, shared: true, ..part.clone() });
             if part.packed.is_some() {
-                // Each piece lies on all of the unit.
+                // Each piece needs all of the unit.
                 (1..pieces.len()).try_for_each(|_| shares.divide(part.run())).ok()?;
             }
             new.extend(pieces);

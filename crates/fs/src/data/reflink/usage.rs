@@ -1,4 +1,4 @@
-//! What a file uses for itself, and what it shares.
+//! How much a file uses, and how much of that it shares.
 
 use super::hold::counted;
 use crate::FsError;
@@ -8,20 +8,21 @@ use crate::types::Ino;
 use syncline_format::BlockRun;
 use syncline_format::items::extent::FILE_BLOCKS_MAX;
 
-/// Extents looked at together.
+/// Extents looked up at a time.
 const EXTENTS_EACH: usize = 1024;
 
-/// What a file uses on the device.
+/// The space that a file uses on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Usage {
-    /// Bytes of all its blocks, preallocated ones too, and of contents in its inode item.
+    /// Bytes of all its blocks, including preallocated ones, and of contents in its inode item.
     pub total_bytes: u64,
-    /// Bytes of blocks that other files, or other places of this one, use too: removing the file does not free them.
+    /// Bytes of blocks that other files, or other places of this one, use too: removing the file
+    /// does not free them.
     pub shared_bytes: u64,
 }
 
 impl Filesystem {
-    /// What a file uses on the device; what is not written yet doesn't count.
+    /// The space that a file uses on the device. Data that is not written yet does not count.
     pub async fn usage(&self, ino: Ino) -> Result<Usage, FsError> {
         let inode = self.inode(ino).await?;
         unplaced::place(self, &inode).await?;

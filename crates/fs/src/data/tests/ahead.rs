@@ -1,4 +1,4 @@
-//! Placing what is logged while syncs go on.
+//! Placing logged blocks while syncs continue.
 
 use super::super::BLOCK;
 use super::faults::{Moody, moody};
@@ -7,11 +7,11 @@ use syncline_format::BLOCK_BYTES;
 
 /// `Options::place_ahead_blocks`.
 const PLACE_AHEAD: u64 = 16;
-/// What the task writes at least, and no sync does.
+/// Least size of a write of the task; a sync writes less at once.
 const LARGE: usize = 16 * BLOCK_BYTES;
 
 impl Mount {
-    /// Waits for the task that places, if there is one.
+    /// Waits for the placing task, if there is one.
     fn wait_for_placing(&self) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while self.fs.data.ahead.any() {
@@ -21,7 +21,8 @@ impl Mount {
     }
 }
 
-/// A file of which so many blocks are logged that a task writes them to a place, and waits for its writes.
+/// A file with so many logged blocks that a task is writing them to a place, and waits for its
+/// writes.
 fn on_its_way() -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
     let (device, mount) = moody(options());
     let (ino, mut contents) = mount.file("file", 100);
@@ -66,7 +67,7 @@ fn no_sync_has_to_place_what_a_task_can() {
 fn what_changes_meanwhile_stays_as_it_is() {
     let (device, mount, ino, mut contents) = on_its_way();
     let named = mount.fs.store().space().named;
-    // Syncs go on, of blocks that are on their way and of others.
+    // Syncs continue, of blocks that are being placed and of others.
     mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &pattern(7, BLOCK_BYTES));
     mount.update(ino, &mut contents, 5 * BLOCK_BYTES + 17, b"a part");
     mount.update(ino, &mut contents, 70 * BLOCK_BYTES, &pattern(8, BLOCK_BYTES));
@@ -89,7 +90,7 @@ fn what_changes_meanwhile_stays_as_it_is() {
         let crashed_ino = crashed.find("file");
         assert!(crashed.read(crashed_ino, 0, synced.len() + 1) == synced);
         crashed.check_items(crashed_ino);
-        // What was named just now is durable with the next sync of anything.
+        // The transaction that has just named blocks is durable with the next sync of anything.
         mount.fsync(ROOT);
     }
     let mount = mount.reopen();
@@ -108,7 +109,7 @@ fn a_write_that_fails_is_nobodys_error() {
     mount.fsync(ino);
     let crashed = mount.crash();
     assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
-    // It is tried again when there are as many more.
+    // It is tried again when there are as many more logged blocks.
     let (blocks, written) = (PLACE_AHEAD as usize, || mount.fs.store().counters().data_bytes);
     for block in 0..2 * blocks {
         assert_eq!(mount.unplaced(ino).len(), blocks.max(block));
@@ -122,7 +123,8 @@ fn a_write_that_fails_is_nobodys_error() {
     mount.check_items(ino);
 }
 
-/// So many are logged when it fails that never as many more are: it is tried again when there are fewer.
+/// When the task fails, so many blocks are logged that there are never as many more: it is tried
+/// again once there are fewer.
 #[test]
 fn a_failure_is_forgotten_when_others_have_placed_the_blocks() {
     let (device, mount, ino, mut contents) = on_its_way();
@@ -140,7 +142,7 @@ fn a_failure_is_forgotten_when_others_have_placed_the_blocks() {
     assert_eq!((mount.fs.counters().placed_ahead, mount.unplaced(ino).len()), (PLACE_AHEAD, 0));
 }
 
-/// Blocks that a file takes to which text was appended, with a sync after each block.
+/// Blocks that a file takes after text was appended to it, with a sync after each block.
 fn synced_appends_take(place_ahead_blocks: u64) -> u64 {
     let mount = Mount::sized(64 << 20, Options { place_ahead_blocks, ..options() });
     mount.compress(ROOT, Some(Algorithm::Zstd));

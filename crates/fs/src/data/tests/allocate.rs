@@ -1,4 +1,4 @@
-//! fallocate: what reads as zeros, what is given up, and what a crash leaves.
+//! fallocate: which bytes read as zeros, which blocks are freed, and what a crash leaves.
 
 use super::*;
 use crate::types::FileFlags;
@@ -31,7 +31,7 @@ fn whole_blocks_are_given_up_and_edges_keep_their_rest() {
     assert_eq!(block_on(mount.fs.seek_hole(ino, 0)).unwrap(), 11 * BLOCK);
     assert_eq!(block_on(mount.fs.seek_data(ino, 11 * BLOCK)).unwrap(), 90 * BLOCK);
     mount.check_items(ino);
-    // Nothing more has to be written for it to be durable.
+    // No more data has to be written to make it durable.
     let submitted = mount.fs.counters().submitted_bytes;
     mount.fsync(ino);
     assert_eq!(mount.fs.counters().submitted_bytes, submitted);
@@ -56,7 +56,7 @@ fn dirty_data_in_the_range_is_never_written() {
     assert_eq!(mount.blocks(ino), 8 * 8);
 }
 
-/// The edges come with the punch, whatever of them was dirty; what is dirty elsewhere may come later.
+/// The edges come with the punch, even where they were dirty; dirty data elsewhere may come later.
 #[test]
 fn a_punch_is_one_change() {
     let mount = Mount::new();
@@ -66,7 +66,8 @@ fn a_punch_is_one_change() {
     let newer = pattern(4, 8 * BLOCK_BYTES);
     mount.write(ino, 0, &newer);
     mount.allocate(ino, PUNCH, BLOCK + 5, 5 * BLOCK).unwrap();
-    // Of another file: all changes of names and attributes before it are durable, and so is the punch.
+    // A sync of another file makes all earlier changes of names and attributes durable, and so the
+    // punch.
     mount.fsync(other);
     let crashed = mount.crash();
     let found = crashed.read(crashed.find("file"), 0, 8 * BLOCK_BYTES);
@@ -110,7 +111,7 @@ fn small_files_stay_in_their_inode_item() {
     assert_eq!(mount.read(mount.find("file"), 0, 20_000), expected);
 }
 
-/// Its block 0 is dirty, and older in the inode item.
+/// Block 0 is dirty, and the inode item has an older version of it.
 #[test]
 fn what_a_dirty_block_has_replaced_does_not_show_again() {
     let mount = Mount::new();
@@ -200,7 +201,7 @@ fn a_large_range_is_cleared_piece_by_piece() {
     assert_eq!(block_on(mount.fs.seek_data(ino, BLOCK)).unwrap(), end - 10);
 }
 
-/// As Linux does for files with the flags of chattr, where it knows of them.
+/// As on Linux for files with chattr flags, where it knows of them.
 #[test]
 fn flags_are_respected() {
     let mount = Mount::new();
@@ -234,7 +235,7 @@ const FILL: Allocation = Allocation::Preallocate { keep_size: false };
 const FILL_BEYOND: Allocation = Allocation::Preallocate { keep_size: true };
 
 impl Mount {
-    /// Writes a file until nothing goes in any more.
+    /// Writes a file until there is no room for more.
     fn fill(&self, name: &str) {
         let ino = self.create(name);
         for blocks in [64, 1] {
@@ -333,7 +334,7 @@ fn room_past_the_end_stays_until_the_file_is_truncated() {
         let ino = mount.find("file");
         assert_eq!((mount.size(ino), mount.blocks(ino)), (5, 801));
         assert_eq!(mount.fs.data.room.blocks(), 100);
-        // Growing by a write or a truncation takes nothing away, shrinking does.
+        // Growing by a write or a truncation takes no room away; shrinking does.
         mount.truncate(ino, 3000).unwrap();
         assert_eq!(mount.fs.data.room.blocks(), 100);
         mount.truncate(ino, 5).unwrap();
@@ -374,7 +375,8 @@ fn punching_truncating_and_unlinking_give_room_back() {
     assert_eq!(crashed.fs.data.room.blocks(), 0);
 }
 
-/// All that is said to be available can be preallocated, but for the share that naming each block by itself takes.
+/// All blocks that are called available can be preallocated, but for the share that naming each
+/// block by itself takes.
 #[test]
 fn nearly_all_that_is_available_can_be_preallocated() {
     for what in [FILL, ZERO] {
@@ -392,7 +394,7 @@ fn nearly_all_that_is_available_can_be_preallocated() {
     }
 }
 
-/// What a small file has in its inode item keeps its room until it is written anew.
+/// A small file that lies in its inode item keeps the room for block 0 until that block is written.
 #[test]
 fn small_files_have_room_for_when_they_grow() {
     let mount = Mount::sized(32 << 20, options());
@@ -413,7 +415,8 @@ fn small_files_have_room_for_when_they_grow() {
     mount.check_items(ino);
 }
 
-/// A write to room behind a small file takes block 0 out of the inode item, and that finds room, too.
+/// A write to room behind a small file moves block 0 out of the inode item, and there is room for
+/// that too.
 #[test]
 fn room_behind_a_small_file_is_room_for_its_first_block_too() {
     for synced in [false, true] {
@@ -436,7 +439,7 @@ fn room_behind_a_small_file_is_room_for_its_first_block_too() {
     }
 }
 
-/// Of data that was not synced zeros are left, and the room for it.
+/// Data that was not synced is lost: zeros are left, and the room for it.
 #[test]
 fn a_crash_leaves_zeros_and_the_room() {
     let mount = Mount::new();
@@ -452,7 +455,7 @@ fn a_crash_leaves_zeros_and_the_room() {
     crashed.check_items(ino);
 }
 
-/// The flag comes with the first preallocation and before any item of it.
+/// The feature flag comes with the first preallocation and before any item of it.
 #[test]
 fn an_image_tells_of_preallocation_once_there_was_some() {
     let mount = Mount::new();

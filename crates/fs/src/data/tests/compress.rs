@@ -1,4 +1,4 @@
-//! Compression: what it saves, what it never touches, and what becomes of units that are changed in part.
+//! Compression: what it saves, what it never touches, and how units are changed in part.
 
 use super::super::writeback::write_back;
 use super::faults::moody;
@@ -11,7 +11,7 @@ use syncline_store::Transaction;
 const KIB: usize = 1024;
 const BOTH: [Algorithm; 2] = [Algorithm::Lz4, Algorithm::Zstd];
 
-/// Text of which no two blocks are equal, and that shrinks to a fraction.
+/// Text in which no two blocks are equal, and that shrinks to a fraction.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let lines =
         (0..).map(|line| format!("{seed} line {line} of a text that says the same again and again\n"));
@@ -68,7 +68,7 @@ fn a_reader_of_small_pieces_decodes_each_unit_once() {
         assert!(mount.read(ino, at as u64, 4096) == contents[at..at + 4096]);
     }
     assert_eq!(mount.fs.counters().units_unpacked, 4);
-    // What was decoded is not taken for what came after it.
+    // Decoded contents are not served in place of newer ones.
     mount.write(ino, 0, &text(3, 4096));
     back(&mount, ino);
     assert!(mount.read(ino, 0, 4096) == text(3, 4096));
@@ -77,7 +77,7 @@ fn a_reader_of_small_pieces_decodes_each_unit_once() {
 
 /// Device writes, bytes and flushes of some writes, each with its fsync.
 fn cost_of_syncs(compression: Option<Algorithm>, len: usize) -> (u64, u64, u64, u64) {
-    // What a task does is nobody's cost.
+    // Without the placing task, whose writes must not count here.
     let mount = Mount::sized(64 << 20, Options { place_ahead_blocks: u64::MAX, ..options() });
     if compression.is_some() {
         mount.compress(ROOT, compression);
@@ -128,7 +128,7 @@ fn a_sync_compresses_whole_units_only() {
 #[test]
 fn parts_of_a_unit_share_it_until_the_last_one_goes() {
     let (mount, ino) = compressed(Algorithm::Zstd);
-    // So that the directory has the room it needs.
+    // Created first, so that the directory has its room already.
     let other = mount.create("other");
     let empty = mount.used_blocks();
     let mut contents = text(5, 128 * KIB);
@@ -146,7 +146,7 @@ fn parts_of_a_unit_share_it_until_the_last_one_goes() {
     mount.check_counts(&[ino, other]);
     mount.check_items(ino);
     assert_eq!(mount.used_blocks(), used + 2, "the unit stays, two blocks come");
-    // A copy of a part: a third reference to all of it.
+    // A copy of a part: a third reference to the whole unit.
     assert_eq!(block_on(mount.fs.copy_range((ino, 8192), (other, 4096), 8192, false)).unwrap(), 8192);
     mount.check_counts(&[ino, other]);
     assert!(mount.read(other, 4096, 8192) == contents[8192..16_384]);
@@ -234,7 +234,7 @@ fn what_does_not_decode_is_an_error_of_those_blocks_only() {
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     let good = extents(&mount, ino)[0].clone();
     let packed = good.packed.unwrap();
-    // Right checksums, and each another lie.
+    // The checksums are right; each has another false field.
     let lies = [
         Packed { algorithm: Algorithm::Lz4, ..packed },
         Packed { unit_blocks: 31, blocks: 31, ..packed },
@@ -269,7 +269,7 @@ fn what_is_made_in_a_directory_does_as_it_does() {
     mount.compress(dir, None);
     let mount = mount.reopen();
     assert_eq!([dir, file].map(|ino| flags(&mount, ino)), [None, Some(Algorithm::Zstd)]);
-    // Without the attribute what is there is read, and what comes is plain.
+    // Without the attribute, old contents can be read, and new ones are not compressed.
     mount.write(file, 0, &text(10, 128 * KIB));
     back(&mount, file);
     mount.compress(file, None);
@@ -280,7 +280,8 @@ fn what_is_made_in_a_directory_does_as_it_does() {
     assert!(mount.read(file, 0, 64 * KIB) == text(10, 128 * KIB)[..64 * KIB]);
 }
 
-/// An older program refuses the image from the moment on that anything asks for compression, and not before.
+/// An older program refuses the image as soon as anything has asked for compression, and not
+/// before.
 #[test]
 fn the_superblock_tells_of_it_before_any_inode_does() {
     use syncline_format::superblock::FEATURE_COMPRESSION;
@@ -289,7 +290,8 @@ fn the_superblock_tells_of_it_before_any_inode_does() {
     let told = |mount: &Mount| mount.fs.store().has_features(FEATURE_COMPRESSION);
     assert!(!told(&mount) && !told(&mount.crash()));
     mount.compress(ROOT, Some(Algorithm::Zstd));
-    // Nothing was synced since; what the crash leaves need not have the attribute, but the superblock tells.
+    // Nothing was synced since: the attribute may be lost in the crash, but the superblock has the
+    // feature.
     assert!(told(&mount.crash()));
 }
 
@@ -324,7 +326,7 @@ fn what_was_written_before_is_compressed_when_it_is_written_anew() {
     assert_eq!(rewrite(ino), 0, "it lies as it should");
     let before = block_on(mount.fs.getattr(ino)).unwrap();
     mount.compress(ino, Some(Algorithm::Lz4));
-    // What is dirty is newer.
+    // Dirty data is newer.
     mount.write(ino, 100_000, &[1; 50_000]);
     contents[100_000..150_000].fill(1);
     assert!(rewrite(ino) > 2_900_000);

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Everything that was ever written is there after this crash; what is judged is which sizes and contents were logged.
+/// Everything that was ever written is there after this crash; the test judges which sizes and
+/// contents were logged.
 #[test]
 fn the_logged_size_never_passes_dirty_data() {
     let mount = Mount::new();
@@ -55,7 +56,7 @@ fn what_lies_past_the_logged_end_is_zeros_when_the_file_grows() {
     after.check_items(ino);
 }
 
-/// The first transaction of a truncation that takes several.
+/// Commits the first transaction of a truncation that takes several.
 fn cut_in_the_middle(mount: &Mount, ino: Ino, size: u64) {
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     {
@@ -90,7 +91,8 @@ fn stale_extents_are_removed_before_the_file_grows() {
     assert_eq!(after.blocks(ino), 3 * 8);
 }
 
-/// Nor does it bring them back who has them in hand when it grows: blocks that are written anew, since others used them too.
+/// Unsharing does not bring stale extents back either: it makes shared blocks dirty, but none past
+/// the end.
 #[test]
 fn stale_extents_are_not_unshared() {
     let (device, mount) = super::faults::moody(options());

@@ -1,4 +1,4 @@
-//! Files that lie scattered are put together, and nobody sees a difference.
+//! Scattered files are put together, and nothing else changes.
 
 use super::faults::moody;
 use super::*;
@@ -10,7 +10,7 @@ impl Mount {
         block_on(self.fs.fragments(ino)).unwrap()
     }
 
-    /// Bytes that moved, of the whole file.
+    /// Defragments the whole file, and returns the bytes that moved.
     pub(super) fn defragment(&self, ino: Ino, unshare: bool) -> u64 {
         let (mut next, mut moved) = (Some(0), 0);
         while let Some(first) = next {
@@ -91,7 +91,7 @@ fn what_is_shared_stays_shared_unless_it_is_asked_for() {
     assert_eq!(mount.defragment(one, true), 64 * 4096);
     assert_eq!((mount.fragments(one).fragments, mount.fragments(copy)), (1, before));
     mount.check_counts(&[one, other, copy]);
-    // The blocks are the other's alone now, and free when it goes.
+    // The blocks belong to the copy alone now, and are free when it goes.
     let mount = mount.reopen();
     assert!(mount.has_scattered(one, 0, 64) && mount.has_scattered(copy, 0, 64));
     mount.check_counts(&[one, other, copy]);
@@ -121,7 +121,8 @@ fn holes_and_contents_in_the_inode_item_stay_what_they_are() {
     assert_eq!(mount.read(small, 0, 10), b"small");
 }
 
-/// Each writes blocks of its own kind; what is read is always whole, and at last what was written last.
+/// Each write fills a block with a new pattern. Reads find the newest pattern, also after a sync
+/// and a crash.
 #[test]
 fn writers_are_not_overtaken() {
     let mount = Mount::new();
@@ -155,7 +156,8 @@ fn writers_are_not_overtaken() {
     mount.check_items(one);
 }
 
-/// One bad sector is nothing to tell a program of: the copy goes elsewhere. A device that takes nothing is.
+/// One bad sector is no reason for an error: the copy goes elsewhere. A device that takes nothing
+/// is.
 #[test]
 fn what_the_device_does_not_take_goes_elsewhere() {
     let (device, mount) = moody(options());
@@ -211,7 +213,8 @@ fn a_full_image_is_left_as_it_is() {
     mount.check_items(one);
 }
 
-/// On a full filesystem somebody cuts the file off, extent by extent, and each checkpoint on the way needs what was freed before.
+/// In the case behind this test, the holder of the lease cuts the file off, extent by extent, on a
+/// full filesystem, and each checkpoint on the way needs the blocks that were freed before.
 #[test]
 fn who_waits_for_the_lease_keeps_nothing_from_being_used_anew() {
     let (device, mount) = moody(options());
@@ -238,7 +241,7 @@ fn who_waits_for_the_lease_keeps_nothing_from_being_used_anew() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         drop(lease);
-        // Checkpoints have come and gone, and the extents have what they had.
+        // Checkpoints have come and gone, and the extents have the contents that they had.
         assert_eq!(moving.join().unwrap().moved_bytes, 100 * 4096);
     });
     assert!(mount.has_scattered(one, 0, 100));

@@ -1,4 +1,4 @@
-//! What a submission leaves when it has ended, and what is left over from one that has not said all.
+//! The state after a submission has ended, and the handling of one that ended short.
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
@@ -9,7 +9,8 @@ use syncline_store::Canary;
 
 const SIZE: u64 = 20 * BLOCK;
 
-/// A file of which everything is named, as it would be if the last transaction had logged a size that is behind.
+/// A file of which everything is named, in the state that it would have if the last transaction had
+/// logged too small a size.
 fn behind(mount: &Mount) -> Arc<Inode> {
     let ino = mount.create("behind");
     mount.write(ino, 0, &pattern(1, SIZE as usize));
@@ -32,7 +33,7 @@ fn a_last_round_that_finds_nothing_to_name_logs_the_size() {
         let _writeback = writeback.lock().await;
         submit::begin(&mut inode.state.lock());
         let mut note = Submitted::default();
-        // A truncation has taken what was to be written in this round.
+        // A truncation has removed the blocks of this round.
         writeback::round(&mount.fs, &inode, 20..30, writeback::Way::WriteBack, &mut note).await.unwrap();
     });
     assert_eq!(logged_size(&inode), SIZE);
@@ -58,7 +59,7 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
 
 const ROUND: u64 = 64;
 
-/// A fresh file of more than one round, whose writes wait from now on.
+/// A new file of more than one round, whose writes are held from now on.
 fn of_rounds(canary: Option<Canary>, blocks: u64) -> (Arc<Moody>, Mount, Arc<Inode>) {
     let options = Options { round_blocks: ROUND, parallel_blocks: 8, ..options() };
     let (device, mount) = moody_breaking(canary, options);
@@ -69,7 +70,8 @@ fn of_rounds(canary: Option<Canary>, blocks: u64) -> (Arc<Moody>, Mount, Arc<Ino
     (device, mount, inode)
 }
 
-/// The log may be on its way as well, so what is held does not tell.
+/// Looks at the state, because writes of the log may be held as well and the number of held writes
+/// tells nothing.
 fn wait_until(state: impl Fn(&InodeState) -> bool, inode: &Inode) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !state(&inode.state.lock()) {
@@ -78,7 +80,7 @@ fn wait_until(state: impl Fn(&InodeState) -> bool, inode: &Inode) {
     }
 }
 
-/// The size that is logged, which is that of the file after a crash, and what the trap has counted.
+/// The logged size, which is that of the file after a crash, and the count of the check in `ended`.
 fn logged_in_the_end(mount: &Mount, inode: &Inode) -> (u64, u64) {
     let logged = logged_size(inode);
     block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
@@ -94,8 +96,9 @@ fn require_all(course: impl Fn(Option<Canary>) -> (u64, u64), size: u64, what: &
     assert!(logged < size && short == 1, "{logged} of {size} bytes, {what}: the trap is blind");
 }
 
-/// A truncation comes after a write-back has begun, and ends within a block that this has yet to take. While it is on its way to the device that
-/// block, or one before it, is written again. The write-back ends when all that was there when it began is named.
+/// A truncation comes after a write-back has begun, and ends within a block that the write-back has
+/// yet to take. While that block is in flight, it or the block before it is written again. The
+/// write-back must still name everything that was there when it began.
 #[test]
 fn a_truncation_leaves_what_a_submission_has_to_log() {
     const LAST: u64 = ROUND + 4;
@@ -119,8 +122,9 @@ fn a_truncation_leaves_what_a_submission_has_to_log() {
     }
 }
 
-/// The same with a block that the first round has given a place: the truncation writes it anew, and names it. The logged size is behind, since
-/// blocks before it were written again while they were on their way: more than a sync logs whole.
+/// A truncation ends within a block that the first round has placed: it rewrites the block, and
+/// names it. The logged size is behind, since blocks before it were written again while they were
+/// in flight: more blocks than a sync logs.
 #[test]
 fn a_truncation_within_what_has_a_place_leaves_it_too() {
     const EDGE: u64 = ROUND - 10;
@@ -150,13 +154,14 @@ fn a_truncation_within_what_has_a_place_leaves_it_too() {
     }
 }
 
-/// Truncations end within two blocks that are in flight, the second in a later round, and one more cuts that one off. The first is still
-/// the submission's.
+/// Truncations end within two blocks that are in flight, the second in a later round, and one more
+/// truncation cuts the second block off. The first block still belongs to the submission.
 #[test]
 fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
     const EDGE: u64 = 10;
     const ALL: u64 = ROUND + 56;
-    // Without the last truncation the second block reminds of the first.
+    // Without the last truncation, the second block makes the submission look again, and it finds
+    // the first too.
     for (cut_off, canary) in [(false, None), (true, None), (true, Some(Canary::ForgetRecalled))] {
         let (device, mount, inode) = of_rounds(canary, ALL);
         let ino = inode.ino;
@@ -164,9 +169,9 @@ fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
             let ending = scope.spawn(|| block_on(mount.fs.fsync(ino, false)).unwrap());
             device.wait_for_held_blocks(ROUND);
             mount.truncate(ino, EDGE * BLOCK + 100).unwrap();
-            // Upward: the logged size is behind nothing from then on.
+            // Growing: from then on the logged size is not behind.
             mount.truncate(ino, ALL * BLOCK).unwrap();
-            // More than a sync logs whole.
+            // More blocks than a sync logs.
             mount.write(ino, 0, &pattern(4, 6 * BLOCK as usize));
             mount.write(ino, (ROUND + 6) * BLOCK, &pattern(5, 40 * BLOCK as usize));
             device.release_and_hold();
@@ -187,7 +192,7 @@ fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
     }
 }
 
-/// The trap shuts: a broken rule is counted where it is broken, whatever the way.
+/// The check itself works: a broken rule is counted where it is broken, by every kind of sync.
 #[test]
 fn a_submission_that_leaves_the_size_behind_is_counted() {
     let made = Mount::new();

@@ -8,12 +8,12 @@ use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 use syncline_format::BLOCK_BYTES;
 use syncline_store::Canary;
 
-/// A device whose writes can be made to fail or to wait, and whose reads to fail.
+/// A device whose writes can be made to fail or to wait, and whose reads can be made to fail.
 pub(super) struct Moody {
     below: Arc<MemoryDevice>,
     pub(super) fail: AtomicBool,
     fail_reads: AtomicBool,
-    /// Writes of so many bytes wait.
+    /// Writes of at least this many bytes wait.
     hold_bytes_min: AtomicUsize,
     held: Mutex<Vec<Held>>,
 }
@@ -21,17 +21,17 @@ pub(super) struct Moody {
 type Held = (u64, Vec<Bytes>, Completion<()>);
 
 impl Moody {
-    /// Writes wait from now on.
+    /// Makes writes wait from now on.
     pub(super) fn hold(&self) {
         self.hold_from(0);
     }
 
-    /// The same for those of so many bytes.
+    /// Makes writes of at least this many bytes wait from now on.
     pub(super) fn hold_from(&self, bytes_min: usize) {
         self.hold_bytes_min.store(bytes_min, Ordering::SeqCst);
     }
 
-    /// Writes that waited happen now, and others wait no more.
+    /// Carries out the writes that wait; later ones do not wait any more.
     pub(super) fn release(&self) {
         self.hold_from(usize::MAX);
         for (offset, bufs, done) in std::mem::take(&mut *self.held.lock()) {
@@ -39,19 +39,19 @@ impl Moody {
         }
     }
 
-    /// The same, but others wait as before.
+    /// Carries out the writes that wait; later ones wait as before.
     pub(super) fn release_and_hold(&self) {
         let held = std::mem::take(&mut *self.held.lock());
         held.into_iter().for_each(|(offset, bufs, done)| self.below.write(offset, bufs, done));
     }
 
-    /// The same, but those that waited fail.
+    /// Fails the writes that wait; later ones do not wait any more.
     pub(super) fn release_failing(&self) {
         self.hold_from(usize::MAX);
         self.fail_held();
     }
 
-    /// Those that waited fail, and others wait as before.
+    /// Fails the writes that wait; later ones wait as before.
     pub(super) fn fail_held(&self) {
         for (_, _, done) in std::mem::take(&mut *self.held.lock()) {
             done(Err(DeviceError::Abandoned { operation: Operation::Write }));
@@ -62,7 +62,7 @@ impl Moody {
         self.wait_until(|held| held.len() >= count);
     }
 
-    /// A round may be several writes, which come one after the other.
+    /// Waits for held writes by their blocks: a round may be several writes, one after the other.
     pub(super) fn wait_for_held_blocks(&self, blocks: u64) {
         let bytes = |held: &[Held]| held.iter().flat_map(|(_, bufs, _)| bufs).map(Bytes::len).sum::<usize>();
         self.wait_until(|held| bytes(held) as u64 >= blocks * BLOCK_BYTES as u64);
@@ -110,7 +110,7 @@ pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
     moody_breaking(None, options)
 }
 
-/// The same with a rule that is broken on purpose.
+/// A mount on a `Moody` device, with a rule that is broken on purpose.
 pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<Moody>, Mount) {
     let Mount { fs, device, spawn, options } = Mount::sized(64 << 20, options);
     block_on(fs.close()).unwrap();
@@ -129,7 +129,7 @@ pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<M
     (wrapper, Mount { fs, device, spawn, options })
 }
 
-/// Its extents are in leaves that nobody has read yet.
+/// The file's extents are in leaves that have not been read yet.
 #[test]
 fn what_could_not_be_removed_while_the_device_failed_is_removed_later() {
     let (device, mount) = moody(options());
@@ -169,7 +169,7 @@ fn a_failed_write_back_is_reported_once_and_tried_again() {
     assert!(inode.state.lock().data.has_dirty(), "the data stays in memory (P5)");
     assert_eq!(mount.read(ino, 0, 200_000), pattern(1, 100_000));
     assert_eq!(block_on(mount.fs.fsync(ino, false)).unwrap_err().errno(), 5);
-    // That fsync has tried for real, and so does the next.
+    // That fsync really tried to write, and so does the next one.
     mount.fsync(ino);
     mount.check_items(ino);
     assert_eq!(mount.fs.store().space().named, used + 25, "what failed was given back");

@@ -1,5 +1,5 @@
-//! Crashes at any moment between operations: each block of a file is as it was at some moment since the last fsync, and
-//! what lies past the end is gone for good (promises P1 and P2).
+//! Crashes at any moment between operations: each block of a file is as it was at some moment since
+//! the last fsync, and the contents past the end are gone for good (promises P1 and P2).
 
 use super::model::{Pair, Step, step};
 use super::*;
@@ -43,7 +43,8 @@ impl History {
                 let known = &version[start..(start + block.len()).min(version.len())];
                 block.starts_with(known) && block[known.len()..].iter().all(|&byte| byte == 0)
             };
-            // The end of the file may lie in this block, at any of the sizes it had.
+            // The end of the file may have been in this block, at any of the sizes that the file
+            // had.
             let cut = |version: &Vec<u8>| {
                 let start = (index * 4096).min(version.len());
                 let known = &version[start..(start + block.len()).min(version.len())];
@@ -77,7 +78,7 @@ proptest! {
             history.note(&pair, step);
         }
         if logged {
-            // Everything that was committed survives, but no more data than that.
+            // All commits survive, but no more data than they name.
             pair.mount.fsync(ROOT);
         }
         pair.mount = pair.mount.crash();

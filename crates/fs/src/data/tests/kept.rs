@@ -1,16 +1,16 @@
-//! Files that are written in parts of blocks, over what is there.
+//! Partial writes of blocks over existing contents.
 
 use super::super::BLOCK;
 use super::*;
 use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 
-/// What SQLite writes for a page, and where its log begins.
+/// Bytes that SQLite writes for a page, and the offset at which the first page begins in its log.
 const FRAME: usize = 4120;
 const HEADER: usize = 32;
 const FRAMES: usize = 100;
 
-/// Writes a log of frames from its beginning on, each synced.
+/// Writes a log of frames from its beginning on, and syncs each.
 fn cycle(mount: &Mount, ino: Ino, contents: &mut Vec<u8>, seed: u64) {
     for frame in 0..FRAMES {
         let at = HEADER + frame * FRAME;
@@ -39,7 +39,7 @@ fn a_log_that_comes_round_reads_nothing() {
         assert!(crashed.read(crashed.find("log"), 0, contents.len()) == contents);
     }
     assert_eq!(reads(&mount), 0);
-    // After mounting again each block is read once.
+    // After a remount each block is read once.
     let mount = mount.reopen();
     let ino = mount.find("log");
     cycle(&mount, ino, &mut contents, 3000);
@@ -50,7 +50,7 @@ fn a_log_that_comes_round_reads_nothing() {
     assert!(mount.read(ino, 0, contents.len()) == contents);
 }
 
-/// Whatever changes a block that is kept, the next part that is written meets the block as it is.
+/// After any change of a kept block, the next partial write finds the block as it is then.
 #[test]
 fn a_kept_block_is_forgotten_when_it_changes() {
     type Change = fn(&Mount, Ino, &mut Vec<u8>);
@@ -108,7 +108,7 @@ fn a_kept_block_is_forgotten_when_it_changes() {
     }
 }
 
-/// What tar and cp do: pieces that are no multiple of a block, and ends of files within one.
+/// Like tar and cp: pieces that are not a multiple of a block, and files that end within one.
 #[test]
 fn what_was_written_in_parts_is_read_from_memory() {
     let mount = Mount::new();
@@ -129,10 +129,10 @@ fn what_was_written_in_parts_is_read_from_memory() {
     }
     assert!(mount.read(small, 2 * BLOCK, BLOCK_BYTES) == contents[2 * BLOCK_BYTES..9000]);
     assert_eq!(device_reads(), before);
-    // Whole blocks are the page cache's.
+    // Whole blocks are in the kernel's page cache and are not kept.
     assert!(mount.read(archive, 0, 4096) == contents[..4096]);
     assert!(device_reads() > before);
-    // A file that is gone keeps nothing.
+    // A removed file keeps no blocks.
     assert_eq!(mount.fs.data.kept_blocks(), 50 + 1);
     mount.unlink("archive");
     mount.fs.forget(archive, 1);
@@ -158,7 +158,7 @@ fn only_so_many_blocks_are_kept() {
         assert!(mount.fs.data.kept_blocks() <= MAX);
     }
     assert!(is_kept(inos[39]) && is_kept(inos[30]) && !is_kept(inos[0]) && !is_kept(inos[20]));
-    // One file alone has no more.
+    // A single file cannot exceed the limit either.
     let ino = mount.create("large");
     for block in 0..100 {
         mount.write(ino, block * BLOCK + 7, &pattern(block, 3000));

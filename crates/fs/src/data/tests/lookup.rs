@@ -1,4 +1,4 @@
-//! Finding the extents that what is dirty will replace.
+//! Finding the extents that dirty blocks will replace.
 
 use super::*;
 use crate::data::lookup;
@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
 
-/// More than one scan has.
+/// More than one scan returns.
 const BLOCKS: u64 = 5000;
 
 /// A file of short extents, with holes.
@@ -42,7 +42,7 @@ fn what_overlaps_ranges_is_found_wherever_they_lie() {
     let mut random = StdRng::seed_from_u64(20);
     let mount = Mount::new();
     let ino = fragmented(&mount, &mut random);
-    // Some of them in the tree, some changed since.
+    // Some extents are in the tree, others have changed since.
     block_on(mount.fs.store().checkpoint()).unwrap();
     for _ in 0..200 {
         let block = random.random_range(0..BLOCKS);

@@ -44,7 +44,7 @@ fn allocation() -> impl Strategy<Value = Allocation> {
     ]
 }
 
-/// Whole blocks, except now and then.
+/// Mostly whole blocks.
 fn shift() -> impl Strategy<Value = Step> {
     let what = prop_oneof![Just(Allocation::CollapseRange), Just(Allocation::InsertRange)];
     let block = |most: u64| prop_oneof![9 => (0..most).prop_map(|block| block * 4096), 1 => 0..most];
@@ -81,7 +81,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an allocation makes of a file's bytes; false, and nothing has changed, if it must be refused.
+/// Applies an allocation to a file's bytes. False, with nothing changed, if it must be refused.
 pub(super) fn allocate(bytes: &mut Vec<u8>, what: Allocation, offset: u64, len: u64) -> bool {
     let (start, end) = (offset as usize, (offset + len) as usize);
     let whole_blocks = offset.is_multiple_of(4096) && len.is_multiple_of(4096);
@@ -102,12 +102,12 @@ pub(super) fn allocate(bytes: &mut Vec<u8>, what: Allocation, offset: u64, len: 
     true
 }
 
-/// The filesystem and what it should contain.
+/// The filesystem, and a model of its contents.
 pub(super) struct Pair {
     pub(super) mount: Mount,
     pub(super) inos: Vec<Ino>,
     pub(super) model: BTreeMap<usize, Vec<u8>>,
-    /// Most of what is written can be compressed, and is if it is worth it.
+    /// Most of the contents can be compressed, and files are compressed if that is worth it.
     compressed: bool,
 }
 
@@ -117,7 +117,7 @@ impl Pair {
         Self { mount, inos, model: (0..3).map(|file| (file, Vec::new())).collect(), compressed: false }
     }
 
-    /// The same with files that are compressed.
+    /// A pair whose files are compressed.
     pub(super) fn compressed(mount: Mount, algorithm: Algorithm) -> Self {
         mount.compress(ROOT, Some(algorithm));
         Self { compressed: true, ..Self::new(mount) }
@@ -214,7 +214,7 @@ impl Pair {
         self.mount.check_items(self.inos[to.0]);
     }
 
-    /// Whatever comes of it, nobody sees a difference.
+    /// Whatever the outcome, no contents change.
     fn deduplicate(&self, from: (usize, u64), to: (usize, u64), len: u64) {
         let places = |(file, offset): (usize, u64)| (self.inos[file], offset);
         match block_on(self.mount.fs.dedupe_range(places(from), places(to), len)) {
@@ -282,7 +282,7 @@ fn run(mut pair: Pair, steps: &[Step]) {
     pair.check();
 }
 
-/// Where every limit is near.
+/// Options with which every limit is near.
 fn narrow() -> Options {
     Options { dirty_bytes_max: 256 << 10, writeback_start_bytes: 64 << 10, cached_inodes_max: 1, ..options() }
 }
@@ -293,7 +293,7 @@ proptest! {
         run(Pair::new(Mount::new()), &steps);
     }
 
-    /// The same where every limit is near.
+    /// Random operations with every limit near.
     #[test]
     fn files_follow_plain_bytes_within_narrow_limits(steps in proptest::collection::vec(step(), 1..40)) {
         run(Pair::new(Mount::formatted(64 << 20, 4096, narrow())), &steps);

@@ -1,5 +1,5 @@
-//! Quotas: what a tree uses is what its inodes use, at every moment and after every crash; limits hold; and what was accepted
-//! is written back without asking again.
+//! Quotas: the usage of a tree is that of its inodes, at every moment and after every crash; limits
+//! hold; and accepted data is written back without asking again.
 
 use super::model::{Pair, Step, step};
 use super::*;
@@ -37,7 +37,7 @@ impl Mount {
         self.try_create_in(parent, name).unwrap()
     }
 
-    /// Removes a name, and waits until what had it is gone.
+    /// Removes a name, and waits until its inode is gone.
     pub(super) fn remove_in(&self, parent: Ino, name: &str, ino: Ino) {
         block_on(self.fs.unlink(parent, name.as_bytes())).unwrap();
         self.fs.forget(ino, u64::MAX);
@@ -49,9 +49,10 @@ impl Mount {
         block_on(self.fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags))
     }
 
-    /// Fails unless every quota says, in its item and in memory, what a count of all inode items finds.
+    /// Fails unless every quota has, in its item and in memory, the usage that a count of all inode
+    /// items finds.
     pub(super) fn check_quotas(&self) {
-        // One look at everything, or write-back commits in between.
+        // One look at everything: otherwise write-back could commit in between.
         let items = block_on(self.fs.store().scan(Key::MIN, Key::MAX, usize::MAX)).unwrap().items;
         let of = |kind: Kind| items.iter().filter(move |(key, _)| key.kind == kind as u8);
         for (key, value) in of(Kind::Quota) {
@@ -68,7 +69,7 @@ impl Mount {
         }
     }
 
-    /// The same, and nothing is reserved that does not wait.
+    /// Checks all quotas, and that the quota of `dir` has nothing reserved.
     pub(super) fn check_settled(&self, dir: Ino) {
         self.check_quotas();
         assert_eq!(self.quota(dir).reserved_bytes, 0, "something is reserved for what does not wait");
@@ -98,7 +99,7 @@ fn a_limit_is_reached_exactly_and_what_is_removed_comes_back() {
     mount.fsync(file);
     assert_eq!((mount.quota(dir).used_bytes, mount.quota(dir).used_inodes), (100 * BLOCK, 3));
     mount.check_settled(dir);
-    // What replaces something never lacks room.
+    // A write that replaces contents never lacks room.
     mount.write(file, 3, &pattern(2, 300_000));
     mount.write(file, 50 * BLOCK, &pattern(3, 4096));
     assert_eq!(mount.quota(dir).reserved_bytes, 0);
@@ -146,7 +147,7 @@ fn preallocation_and_zeros_count_and_copies_count_in_full() {
     mount.allocate(file, keep, 0, 40 * BLOCK).unwrap();
     mount.check_settled(dir);
     assert_eq!(mount.quota(dir).used_bytes, 40 * BLOCK);
-    // Room that counts already is written to without more.
+    // Preallocated room counts already: writes to it need no more.
     mount.write(file, 0, &pattern(1, 40 * 4096));
     assert_eq!(mount.quota(dir).reserved_bytes, 0);
     mount.fsync(file);
@@ -162,7 +163,7 @@ fn preallocation_and_zeros_count_and_copies_count_in_full() {
     assert_eq!(mount.quota(dir).used_bytes, 54 * BLOCK);
 }
 
-/// The file's first block leaves its inode item with the write: it has been counted as room.
+/// The file's first block leaves its inode item with the write; it is counted as room already.
 #[test]
 fn room_behind_a_small_file_is_written_to_without_more_quota() {
     let mount = Mount::new();
@@ -180,7 +181,7 @@ fn room_behind_a_small_file_is_written_to_without_more_quota() {
     exceeded(mount.try_write(file, 2 * BLOCK, b"x"));
 }
 
-/// What is small takes the room, and no place in the inode item beside it.
+/// Contents of a small file take the preallocated room, and no place in the inode item beside it.
 #[test]
 fn room_of_a_small_file_is_written_to_without_more_quota() {
     let mount = Mount::new();
@@ -214,7 +215,7 @@ fn inodes_are_limited_and_counted_until_they_are_gone() {
     exceeded(mount.try_create_in(below, "more"));
     exceeded(block_on(mount.fs.mkdir(CALLER, dir, b"more", 0o755)));
     exceeded(block_on(mount.fs.tmpfile(CALLER, dir, 0o600, true)));
-    // Another name is no inode.
+    // A second name does not count as an inode.
     block_on(mount.fs.link(file, below, b"again")).unwrap();
     mount.check_settled(dir);
     block_on(mount.fs.open_file(file)).unwrap();
@@ -249,7 +250,7 @@ fn names_do_not_cross_the_border_of_a_tree() {
     crosses(block_on(mount.fs.link(nameless, free, b"linked")));
     block_on(mount.fs.link(nameless, one, b"linked")).unwrap();
     mount.rename((below, "file"), (one, "moved")).unwrap();
-    // A whole tree goes anywhere where there is no quota.
+    // A tree with a quota may be moved to any place without a quota.
     mount.rename((ROOT, "one"), (free, "one")).unwrap();
     mount.check_settled(one);
     block_on(mount.fs.remove_quota(one)).unwrap();
@@ -270,7 +271,7 @@ fn quotas_do_not_nest() {
     mount.set_quota(outer, 0, 0);
     assert!(matches!(nested(inner), Err(FsError::QuotaNested)));
     assert!(matches!(block_on(mount.fs.remove_quota(inner)), Err(FsError::NoQuota)));
-    // It goes with its directory.
+    // A quota is removed with its directory.
     let gone = mount.mkdir_in(ROOT, "gone");
     mount.set_quota(gone, 0, 0);
     block_on(mount.fs.rmdir(ROOT, b"gone")).unwrap();
@@ -280,7 +281,7 @@ fn quotas_do_not_nest() {
     mount.check_settled(outer);
 }
 
-/// A tree with some of everything.
+/// A tree with inodes of several kinds.
 fn populate(mount: &Mount, dir: Ino) -> u64 {
     let below = mount.mkdir_in(dir, "below");
     for number in 0..20 {
@@ -300,7 +301,7 @@ fn what_is_there_already_is_counted_and_an_interrupted_count_is_taken_up_again()
     let mount = Mount::new();
     let dir = mount.mkdir_in(ROOT, "tree");
     let inodes = populate(&mount, dir);
-    // The first transaction, and a crash.
+    // Only the first transaction of setting a quota, and then a crash.
     let inode = block_on(mount.fs.inode(dir)).unwrap();
     block_on(mount.fs.make_quota(&inode, limits(BLOCK, 5))).unwrap();
     mount.create_in(dir, "meanwhile");
@@ -320,7 +321,8 @@ fn what_is_there_already_is_counted_and_an_interrupted_count_is_taken_up_again()
     let usage = after.quota(dir);
     let after = after.reopen();
     assert_eq!(after.quota(dir), usage);
-    // Removed and set again, nothing that the old one left is taken for counted.
+    // When it is removed and set again, inodes that were counted for the old quota are counted
+    // anew.
     block_on(after.fs.remove_quota(dir)).unwrap();
     let file = after.find("tree");
     assert_eq!(file, dir);
@@ -359,7 +361,8 @@ fn what_has_no_quota_logs_nothing_for_it() {
     assert_eq!(items(&mount, "two"), before, "a quota elsewhere costs nothing");
 }
 
-/// Applies a step to a tree with a limit: what is refused has changed nothing, and what was accepted can be written back.
+/// Applies a step to a tree with a limit: a refused step has changed nothing, and accepted data can
+/// be written back.
 fn limited(pair: &mut Pair, step: &Step) {
     let before = pair.model.clone();
     let mount = &pair.mount;
@@ -433,7 +436,7 @@ fn limited(pair: &mut Pair, step: &Step) {
     }
 }
 
-/// Not all that is below it counts in it yet.
+/// An interrupted quota does not yet count all inodes below it.
 #[test]
 fn an_interrupted_quota_has_none_below_it() {
     let mount = Mount::new();
@@ -447,20 +450,21 @@ fn an_interrupted_quota_has_none_below_it() {
     mount.check_quotas();
 }
 
-/// Its quota stays until nobody refers to it any more. Meanwhile it is in the way of no other.
+/// The quota of a removed directory stays until nothing refers to the directory any more. Meanwhile
+/// it hinders no other quota.
 #[test]
 fn a_removed_directory_with_a_quota_hinders_no_other() {
     let mount = Mount::new();
     let above = mount.mkdir_in(ROOT, "above");
     let removed = mount.mkdir_in(above, "removed");
     mount.set_quota(removed, 1 << 20, 0);
-    // Whoever made it still refers to it.
+    // Its creator still refers to the directory.
     block_on(mount.fs.rmdir(above, b"removed")).unwrap();
     assert_eq!(mount.fs.quotas().len(), 1, "its quota is still there");
-    // Nothing with a quota lies below it.
+    // No directory with a quota lies below this one any more.
     mount.set_quota(above, 1 << 20, 0);
     block_on(mount.fs.remove_quota(above)).unwrap();
-    // What it lay in goes, too.
+    // The directory that contained it is removed too.
     block_on(mount.fs.rmdir(ROOT, b"above")).unwrap();
     mount.fs.forget(above, u64::MAX);
     block_on(mount.fs.wait_for_orphans());
@@ -473,7 +477,7 @@ fn a_removed_directory_with_a_quota_hinders_no_other() {
 }
 
 proptest! {
-    /// Every operation there is, on files that count: the item says what a count finds, always.
+    /// All operations, on files that count: the item always agrees with a count.
     #[test]
     fn usage_follows_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
         let mut pair = Pair::new(Mount::new());
@@ -488,7 +492,7 @@ proptest! {
         after.check_settled(ROOT);
     }
 
-    /// The same at a limit.
+    /// All operations, at a limit.
     #[test]
     fn limits_hold_and_what_was_accepted_is_written(
         steps in proptest::collection::vec(step(), 1..60),

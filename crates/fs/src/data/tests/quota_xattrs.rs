@@ -1,5 +1,6 @@
-//! Extended attributes in trees with quotas: they count where they have items of their own, they are refused past the limit, and
-//! what goes is given back. Images that were made without counting them go on without.
+//! Extended attributes in trees with quotas: they count where they have items of their own, they
+//! are refused past the limit, and what they used is given back when they go. Images made without
+//! counting them go on without.
 
 use super::quota::exceeded;
 use super::*;
@@ -10,7 +11,7 @@ fn counted(name: &str, len: usize) -> u64 {
     (name.len() + len).div_ceil(512) as u64 * 512
 }
 
-/// An access control list with so many users in it.
+/// An access control list with this many users.
 fn list_of(users: u32) -> Vec<u8> {
     let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &id.to_le_bytes()].concat();
     let none = u32::MAX;
@@ -49,7 +50,7 @@ fn attributes_count_and_what_goes_is_given_back() {
     mount.set_xattr(dir, "user.middle", &[1; 2_000]).unwrap();
     assert_eq!(mount.blocks(dir), 4);
     mount.check_settled(dir);
-    // A limit is a limit, and what is refused has changed nothing.
+    // Beyond the limit, a change is refused and has no effect.
     exceeded(mount.set_xattr(file, "user.more", &[2; 40_000]));
     exceeded(mount.set_xattr(dir, "user.middle", &[2; 50_000]));
     assert_eq!(
@@ -57,7 +58,7 @@ fn attributes_count_and_what_goes_is_given_back() {
         (None, Some(2_000))
     );
     exceeded(mount.try_write(file, 0, &[1; 40_000]));
-    // What replaces something counts for the difference.
+    // A replacement counts for the difference.
     mount.set_xattr(file, "user.long", &[3; 65_000]).unwrap();
     mount.set_xattr(file, "user.long", &[3; 1_000]).unwrap();
     assert_eq!(mount.quota(dir).used_bytes, counted("user.long", 1_000) + 2_048);
@@ -86,7 +87,7 @@ fn attributes_go_with_their_files() {
     for round in 0..5 {
         let file = mount.create_in(dir, "file");
         mount.set_xattr(file, "user.long", &[round; 60_000]).unwrap();
-        // The next one waits until what this one has is given back.
+        // The next round waits until this file's usage is given back.
         block_on(mount.fs.unlink(dir, b"file")).unwrap();
         mount.fs.forget(file, u64::MAX);
     }
@@ -113,7 +114,7 @@ fn lists_that_are_handed_down_count() {
     exceeded(mount.try_create_in(below, "more"));
     exceeded(block_on(mount.fs.tmpfile(CALLER, dir, 0o600, true)));
     exceeded(mount.set_xattr(file, "system.posix_acl_access", &list_of(300)));
-    // A change of the mode changes the list, and not how long it is.
+    // A change of the mode changes the list, but not its length.
     let mode = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
     block_on(mount.fs.setattr(CALLER, file, mode)).unwrap();
     mount.check_settled(dir);

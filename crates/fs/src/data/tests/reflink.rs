@@ -1,4 +1,4 @@
-//! Sharing blocks: what is shared, what it costs, and what becomes of it when a side changes.
+//! Sharing blocks: which are shared, what it costs, and what happens when one side changes.
 
 use super::*;
 use crate::Usage;
@@ -15,7 +15,7 @@ impl Mount {
         block_on(self.fs.usage(ino)).unwrap()
     }
 
-    /// Blocks that hold something.
+    /// Blocks in use.
     pub(super) fn used_blocks(&self) -> u64 {
         block_on(self.fs.store().checkpoint()).unwrap();
         self.fs.store().named_runs().iter().map(|run| run.blocks).sum()
@@ -54,7 +54,7 @@ fn a_copy_writes_no_data_and_both_go_their_own_way() {
 #[test]
 fn blocks_are_free_when_the_last_of_many_goes() {
     let mount = Mount::new();
-    // So that the directory has the room it needs.
+    // Created first, so that the directory has its room already.
     let inos: Vec<Ino> = (0..10).map(|file| mount.create(&format!("{file}"))).collect();
     let empty = mount.used_blocks();
     mount.write(inos[0], 0, &pattern(3, MIB));
@@ -95,7 +95,7 @@ fn unmarked_extents_cost_no_lookup() {
     mount.write(one, 0, &pattern(5, 4096));
     mount.fsync_placed(one);
     assert_eq!(lookups(), before + 1);
-    // The block that was written is the file's own again, the others are not.
+    // The block that was written is the file's own again; the others are not.
     mount.write(one, 0, &pattern(6, 4096));
     mount.fsync_placed(one);
     assert_eq!(lookups(), before + 1, "a block's own extent has no mark");
@@ -134,7 +134,7 @@ fn small_and_unaligned_pieces_are_copied() {
     assert_eq!(mount.read(other, 0, 100), b"in the inode item");
     let contents = pattern(8, 100_000);
     mount.write(one, 0, &contents);
-    // The same place within the block: edges are copied, the middle is shared.
+    // The same offset within a block: edges are copied, the middle is shared.
     let copied = block_on(mount.fs.copy_range((one, 5000), (other, 904 + 4096), 60_000, false)).unwrap();
     assert_eq!(copied, 60_000);
     assert_eq!(mount.read(other, 5000, 60_000), contents[5000..65_000]);
@@ -206,7 +206,7 @@ fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
     }
     mount.truncate(filler, full - (700 << 10)).unwrap();
     block_on(mount.fs.syncfs()).unwrap();
-    // At another place of the blocks, so that nothing is shared.
+    // At different offsets within a block, so that nothing is shared.
     let mut told = 0;
     let error = loop {
         let (from, to) = ((one, 1 + told), (other, told));
@@ -221,7 +221,8 @@ fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
     assert_eq!(mount.read(other, 0, MIB), mount.read(one, 1, told as usize));
 }
 
-/// A small file that was made longer keeps its contents in the inode item, where no block of it is zeros.
+/// A small file that was extended keeps its contents in the inode item, so its block 0 is not zeros
+/// although it has no extent.
 #[test]
 fn contents_in_the_inode_item_are_not_taken_for_zeros() {
     let mount = Mount::new();

@@ -1,4 +1,5 @@
-//! Ranges taken out of files and put in, and blocks made a file's own: what is copied, what a crash leaves, what is refused.
+//! Ranges removed from files and inserted, and shared blocks replaced by a file's own: what is
+//! copied, what a crash leaves, what is refused.
 
 use super::*;
 use crate::data::allocate::SHIFTED_EXTENTS_MAX;
@@ -36,7 +37,7 @@ fn what_moves_is_not_copied() {
     assert_eq!(mount.read(mount.find("file"), 0, contents.len() + 1), contents);
 }
 
-/// What was dirty goes first, and the whole file is as it was or as it should be.
+/// Dirty data is submitted first, and a crash leaves the whole file either as it was or shifted.
 #[test]
 fn a_shift_is_one_change() {
     let mount = Mount::new();
@@ -49,7 +50,8 @@ fn a_shift_is_one_change() {
     let before = mount.crash();
     let found = before.read(before.find("file"), 0, 501 * BLOCK_BYTES);
     assert!(found.len() == 500 * BLOCK_BYTES, "nothing made it durable");
-    // Of another file: every change of names and attributes before it is durable, and so is the shift.
+    // A sync of another file makes all earlier changes of names and attributes durable, and so the
+    // shift.
     mount.fsync(other);
     contents.drain(..100 * BLOCK_BYTES);
     let after = mount.crash();
@@ -68,7 +70,7 @@ fn small_contents_leave_their_inode_item() {
     mount.check_items(ino);
     mount.allocate(ino, COLLAPSE, 0, 2 * BLOCK).unwrap();
     assert_eq!(mount.read(ino, 0, 20_000), b"small");
-    // And those that stay, stay.
+    // Contents in the inode item that need not move stay there.
     mount.truncate(ino, 0).unwrap();
     mount.write(ino, 0, b"beginning");
     mount.fsync(ino);
@@ -100,7 +102,7 @@ fn what_is_shared_stays_shared_until_it_is_to_be_ones_own() {
     mount.allocate(other, UNSHARE, 0, 300 * BLOCK).unwrap();
     assert_eq!(mount.usage(other).shared_bytes, 0);
     assert_eq!(mount.usage(one).shared_bytes, 0);
-    // What was a hole has room of its own, too, and so has what lies behind the end.
+    // Former holes have room of their own too, and so have the blocks past the end.
     assert_eq!(mount.blocks(other), 300 * 8);
     assert_eq!(mount.read(other, 0, contents.len()), shifted);
     assert_eq!(mount.read(one, 0, contents.len()), contents);
@@ -140,7 +142,7 @@ fn more_than_one_change_can_hold_is_refused_before_any_effect() {
         assert!(matches!(mount.allocate(ino, what, 0, BLOCK), Err(FsError::TooManyExtents)));
     }
     assert_eq!(mount.size(ino), size);
-    // Those before the range need not move.
+    // Extents before the range need not move.
     mount.allocate(ino, INSERT, 1000 * EXTENT_BLOCKS_MAX * BLOCK, BLOCK).unwrap();
     assert_eq!(mount.read(ino, size + BLOCK - 8, 8), (SHIFTED_EXTENTS_MAX as u64).to_le_bytes());
     mount.check_items(ino);

@@ -1,8 +1,8 @@
-//! What fsync costs, what it waits for, and what keeps memory bounded.
+//! The cost of fsync, what it waits for, and the bound on dirty memory.
 
 use super::*;
 
-/// No write-back in the background before the limit is reached.
+/// No background write-back before the limit is reached.
 fn unhurried() -> Options {
     Options { writeback_start_bytes: 256 << 20, ..options() }
 }
@@ -157,7 +157,7 @@ fn small_files_that_went_along_survive_and_large_ones_stay_behind() {
         assert_eq!(crashed.read(found, 0, 10_000), expected, "file {file}");
     }
     assert_eq!(crashed.size(crashed.find("large")), 0);
-    // The rest goes with the next, and what grew in between is left out.
+    // The rest is taken along with the next fsync; a file that has grown meanwhile is left out.
     mount.write(small[69], 1500, &pattern(1, 2000));
     mount.write(synced, 0, b"again");
     mount.fsync(synced);

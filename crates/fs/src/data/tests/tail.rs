@@ -1,4 +1,5 @@
-//! The block in which a file ends: what is named with a size has nothing behind it, or a file that grows after a crash would show it.
+//! The block in which a file ends: contents that are named with a size never reach past it, or they
+//! would show when the file grows after a crash.
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
@@ -9,7 +10,7 @@ const ROUND: u64 = 64;
 /// More blocks than any batch of the log has here, and fewer than a round.
 const HELD: usize = 30 * BLOCK_BYTES;
 
-/// A file that is written back in rounds, each of which waits.
+/// A file that is written back in rounds, and its device, which can hold writes.
 fn of_rounds() -> (Arc<Moody>, Mount, Arc<Inode>) {
     let (device, mount) =
         moody_breaking(None, Options { round_blocks: ROUND, parallel_blocks: 8, ..options() });
@@ -18,13 +19,13 @@ fn of_rounds() -> (Arc<Moody>, Mount, Arc<Inode>) {
     (device, mount, inode)
 }
 
-/// What a crash leaves when all that was committed is durable.
+/// The state after a crash when everything that was committed is durable.
 fn crash_synced(mount: &Mount) -> Mount {
     block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
     mount.crash()
 }
 
-/// The file has `size` bytes, and when it has grown zeros follow.
+/// Fails unless the file has `size` bytes, with zeros behind them when it grows.
 fn require_zeros_behind(crashed: &Mount, size: u64) {
     let ino = crashed.find("file");
     assert!(block_on(crashed.fs.ends_in_zeros(ino)).unwrap());
@@ -44,7 +45,7 @@ fn a_round_names_no_more_of_the_last_block_than_the_size_says() {
     let crashed = std::thread::scope(|scope| {
         let ending = scope.spawn(|| block_on(writeback::write_back(&mount.fs, &inode)));
         device.wait_for_held_blocks(ROUND);
-        // The block in which the logged size ends is written again while it is on its way.
+        // The block in which the logged size ends is written again while it is in flight.
         mount.write(inode.ino, BLOCK, &pattern(3, 100));
         device.release_and_hold();
         device.wait_for_held_blocks(HELD as u64 / BLOCK);
@@ -69,7 +70,8 @@ fn a_submission_logs_what_it_names_of_the_block_that_an_append_has_filled() {
                 false => block_on(writeback::write_back(&mount.fs, &inode)),
             });
             device.wait_for_held_blocks(ROUND);
-            // More than a sync logs whole, so that the size stays behind without the submission's floor.
+            // More blocks than a sync logs, so that without the submission's floor the logged size
+            // would stay behind.
             mount.write(inode.ino, 10 * BLOCK, &pattern(3, 6 * BLOCK_BYTES));
             mount.write(inode.ino, LAST * BLOCK + 100, &pattern(4, 1000));
             device.release();

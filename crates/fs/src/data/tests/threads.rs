@@ -1,4 +1,4 @@
-//! Looks at a file between two steps of somebody who is at work with it, as other threads get them.
+//! Looks at a file between two steps of an operation on it, as other threads may.
 
 use super::*;
 use crate::Clock;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake};
 use std::time::{Duration, Instant};
 
-/// Notes that it was called.
+/// A waker that notes that it was called.
 #[derive(Default)]
 struct Call(AtomicBool);
 
@@ -21,7 +21,7 @@ impl Wake for Call {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A clock that does something else once, when somebody looks at it: at the last step before a write.
+/// A clock that runs a hook once, when it is read: at the last step before a write.
 #[derive(Default)]
 struct Interrupting {
     hook: Mutex<Option<Hook>>,
@@ -80,11 +80,12 @@ fn a_sync_of_everything_finds_what_another_sync_has_begun_with() {
     mount.write(ino, 0, &pattern(1, 10_000));
     let fs = &mount.fs;
     let inode = fs.data.take_oldest().expect("it is dirty");
-    // Between its first look at the file and its transaction, an fsync has what was dirty in its hands.
+    // Between its first look at the file and its transaction, an fsync has taken the dirty blocks
+    // out of the map.
     let writeback = inode.state.lock().data.writeback.clone();
     let begun = block_on(writeback.lock());
     let taken = inode.state.lock().data.dirty.take(0, u64::MAX, u64::MAX);
-    // An earlier write-back of the file comes to its end.
+    // An earlier write-back of the file ends.
     fs.data.finish(fs, &inode);
     assert!(fs.data.all_dirty().iter().any(|dirty| dirty.ino == ino), "nobody would wait for the fsync");
     inode.state.lock().data.dirty.restore(taken);
@@ -123,7 +124,7 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
     let data = &mount.fs.data;
     let (one, other) = (mount.create("one"), mount.create("other"));
     mount.write(one, 0, &pattern(1, 8192));
-    // Somebody is about to write it back, so that there is nothing to do but to wait.
+    // The file is taken for write-back, so that a writer can only wait.
     let taken = data.take_oldest().unwrap();
     let called = Arc::new(Call::default());
     let waker = called.clone().into();
@@ -143,9 +144,9 @@ fn what_became_dirty_again_is_written_back_when_it_is_old_enough() {
     let data = &mount.fs.data;
     mount.write(mount.create("file"), 0, &pattern(1, 8192));
     let taken = data.take_oldest().expect("it is not old enough for the background task");
-    // Nothing waits now, and the background task finds that out.
+    // The list is empty now, and the background task finds that out.
     std::thread::sleep(Duration::from_millis(1200));
-    // Somebody has written to the file while another wrote it back.
+    // The file was written to while it was written back.
     data.finish(&mount.fs, &taken);
     let begun = Instant::now();
     while data.dirty_bytes() > 0 {

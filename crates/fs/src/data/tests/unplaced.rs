@@ -1,4 +1,4 @@
-//! Small synced writes whose contents the log has whole.
+//! Small synced writes whose contents are in the log.
 
 use super::super::BLOCK;
 use super::*;
@@ -6,12 +6,12 @@ use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::FEATURE_UNPLACED;
 
 impl Mount {
-    /// Blocks of a file that are logged and have no place.
+    /// Blocks of a file that are in the log and have no place.
     pub(super) fn unplaced(&self, ino: Ino) -> Vec<u64> {
         self.check_unplaced(&block_on(self.fs.inode(ino)).unwrap())
     }
 
-    /// A file of `blocks` blocks that all have their places.
+    /// A file of `blocks` blocks that are all placed.
     pub(super) fn file(&self, name: &str, blocks: usize) -> (Ino, Vec<u8>) {
         let ino = self.create(name);
         let contents = pattern(1, blocks * BLOCK_BYTES);
@@ -21,7 +21,7 @@ impl Mount {
         (ino, contents)
     }
 
-    /// Writes a part of a file and syncs it.
+    /// Writes part of a file and syncs it.
     pub(super) fn update(&self, ino: Ino, contents: &mut [u8], at: usize, bytes: &[u8]) {
         self.write(ino, at as u64, bytes);
         contents[at..at + bytes.len()].copy_from_slice(bytes);
@@ -43,17 +43,17 @@ fn a_small_sync_is_one_write_and_survives() {
     assert_eq!((mount.blocks_in_log(), mount.unplaced(ino)), (1, vec![7]));
     mount.check_items(ino);
     assert!(mount.read(ino, 0, contents.len()) == contents);
-    // What is logged is clean: another sync, and a change of the times, log no contents.
+    // Logged contents are not logged again: another sync, or a change of the times, logs none.
     mount.fsync(ino);
     assert_eq!(mount.blocks_in_log(), 1);
     for _ in 0..2 {
-        // After a crash it is found again, also after two.
+        // The block is found again after a crash, and after two.
         let mount = mount.crash().crash();
         let ino = mount.find("file");
         assert!(mount.read(ino, 0, contents.len()) == contents);
         assert_eq!(mount.unplaced(ino), [7]);
         mount.check_items(ino);
-        // It gets its place like anything dirty.
+        // It is placed like any dirty block.
         let mount = mount.reopen();
         let ino = mount.find("file");
         assert_eq!(mount.unplaced(ino), []);
@@ -68,7 +68,7 @@ fn a_crash_leaves_what_was_synced_last() {
     let (ino, mut contents) = mount.file("file", 10);
     for round in 0..5 {
         mount.update(ino, &mut contents, 3 * BLOCK_BYTES, &pattern(10 + round, BLOCK_BYTES));
-        // Written again and not synced: the log has the older contents, and memory the newer.
+        // Written again and not synced: the log has the older contents, memory the newer.
         mount.write(ino, 3 * BLOCK + 100, &pattern(20 + round, 200));
         let crashed = mount.crash();
         assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
@@ -88,7 +88,7 @@ fn appends_are_logged_until_there_are_many() {
     let ino = mount.create("file");
     let mut contents = Vec::new();
     let placed = || mount.fs.counters().submitted_bytes + mount.fs.counters().writeback_bytes;
-    // A task places them too, at any moment.
+    // A task may place them too, at any moment.
     let (mut times, mut before) = (0, 0);
     for append in 0..400 {
         let bytes = pattern(append, 1500);
@@ -103,11 +103,11 @@ fn appends_are_logged_until_there_are_many() {
         before = now;
     }
     assert!((2..16).contains(&times), "placed {times} times");
-    // Together, so that the file lies in few pieces although it was synced 400 times.
+    // Placed together, so that the file has few fragments although it was synced 400 times.
     assert!(block_on(mount.fs.fragments(ino)).unwrap().fragments < 8);
 }
 
-/// Each of these must take the logged contents along, or they would come back after a crash.
+/// Each of these operations must remove the logged contents, or they would come back after a crash.
 #[test]
 fn what_is_cut_off_does_not_come_back() {
     type Cut = fn(&Mount, Ino, &mut Vec<u8>);
@@ -150,7 +150,7 @@ fn what_is_cut_off_does_not_come_back() {
         let mount = Mount::new();
         mount.file("other", 20);
         let (ino, mut contents) = mount.file("file", 8);
-        // In a block with a place, and in one behind the end without.
+        // Updates a block that has a place, and one behind the end that has none.
         contents.extend(vec![0; BLOCK_BYTES]);
         mount.update(ino, &mut contents, 5 * BLOCK_BYTES, &pattern(3, BLOCK_BYTES));
         mount.update(ino, &mut contents, 8 * BLOCK_BYTES, &pattern(4, BLOCK_BYTES));
@@ -159,7 +159,8 @@ fn what_is_cut_off_does_not_come_back() {
         mount.check_items(ino);
         assert!(mount.read(ino, 0, 1 << 16) == contents, "{name}");
         mount.fsync(ROOT);
-        // What was cut off shows, if it is still anywhere, when the file grows over it.
+        // If contents that were cut off still exist anywhere, they show when the file grows over
+        // them.
         let grown = [&contents[..], &vec![0; 10 * BLOCK_BYTES - contents.len()]].concat();
         let crashed = mount.crash();
         let ino = crashed.find("file");
@@ -193,7 +194,8 @@ fn a_removed_file_leaves_nothing() {
     assert_eq!(items(&mount.crash()), 0);
 }
 
-/// A copy shares blocks, so they need places first; moving blocks must not touch what is logged of them.
+/// A copy shares blocks, so they are placed first; an operation that moves blocks must not touch
+/// their logged contents.
 #[test]
 fn whoever_looks_at_extents_finds_all_of_it() {
     let mount = Mount::new();
@@ -225,7 +227,7 @@ fn an_image_that_does_not_know_of_it_gets_none() {
     assert_eq!((small.blocks_in_log(), small.unplaced(ino)), (0, vec![]));
 }
 
-/// In a damaged image: neither zeros nor what the block held before are its contents.
+/// In a damaged image, neither zeros nor the older contents are right for the block.
 #[test]
 fn half_of_a_logged_block_is_an_error_until_the_block_is_written() {
     let mount = Mount::new();
@@ -245,7 +247,7 @@ fn half_of_a_logged_block_is_an_error_until_the_block_is_written() {
         let bytes = mount.read(ino, from * BLOCK, (to - from) as usize * BLOCK_BYTES);
         assert!(bytes == contents[from as usize * BLOCK_BYTES..to as usize * BLOCK_BYTES]);
     }
-    // Whoever needs what was there is refused, too.
+    // Operations that need the old contents fail too.
     let part = bytes::Bytes::from_static(b"part");
     assert!(corrupt(block_on(mount.fs.write(ino, 3 * BLOCK + 9, part, false)).map(|_| 0)));
     assert!(corrupt(block_on(mount.fs.copy_range((ino, 0), (other, 0), u64::MAX >> 1, false))));

@@ -1,4 +1,4 @@
-//! What is written is read, in memory, after write-back, and after a remount.
+//! Written data is read back from memory, after write-back, and after a remount.
 
 use super::*;
 use crate::data::dirty_queue;
@@ -49,7 +49,7 @@ fn a_small_file_grows_into_blocks_and_back() {
     let mut expected = pattern(2, 2048);
     mount.write(ino, 0, &expected);
     mount.fsync(ino);
-    // A gap, so that block 0 is moved although nothing writes to it.
+    // A gap, so that block 0 leaves the inode item although nothing is written to it.
     mount.write(ino, 50_000, b"far");
     expected.resize(50_000, 0);
     expected.extend_from_slice(b"far");
@@ -192,7 +192,7 @@ fn a_full_image_refuses_writes_and_takes_them_again() {
     };
     assert!(matches!(error, FsError::Store(syncline_store::StoreError::NoSpace)), "{error}");
     assert_eq!(mount.size(ino), offset, "a refused write has no effect");
-    // What was accepted can be written back: its room was reserved.
+    // Accepted data can be written back: its room was reserved.
     mount.fsync(ino);
     mount.fsync(keep);
     for index in 0..offset / chunk.len() as u64 {
@@ -225,7 +225,7 @@ fn the_room_of_an_unlinked_file_is_there_for_the_next_write() {
     }
 }
 
-/// The kernel says that it needs an inode no more some time after it has the last name removed.
+/// The kernel sends FORGET for an inode some time after it has removed the last name.
 #[test]
 fn room_is_waited_for_until_the_kernel_forgets_what_is_unlinked() {
     let mount = Mount::sized(24 << 20, options());
@@ -247,8 +247,8 @@ fn room_is_waited_for_until_the_kernel_forgets_what_is_unlinked() {
     });
 }
 
-/// On a full image with a snapshot, which keeps what is removed, a removal may be refused for lack of room: not for lack of that which
-/// waits in what it removes.
+/// On a full image with a snapshot, which keeps removed blocks, a removal may be refused for lack
+/// of room, but not for lack of the room that the removed file's own dirty data holds.
 #[test]
 fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     let mount = Mount::sized(24 << 20, options());
@@ -260,7 +260,8 @@ fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     block_on(mount.fs.unlink(ROOT, b"waits")).unwrap();
     let store = mount.fs.store();
     block_on(store.checkpoint()).unwrap();
-    // So much more than there is that nothing may draw on the reserve, but less than waits.
+    // Sets aside so much more than is available that nothing may draw on the reserve. The excess is
+    // less than the dirty data.
     let _held = store.reserve_again((store.available_blocks() + 228) * 16 / 17);
     let refused = block_on(store.admit(syncline_store::Admission::Shrink));
     assert!(matches!(refused, Err(syncline_store::StoreError::NoSpace)), "{:?}", refused.err());
@@ -271,7 +272,8 @@ fn the_room_of_what_is_removed_is_there_for_its_own_removal() {
     assert!(matches!(block_on(mount.fs.getattr(ino)), Err(FsError::Stale)));
 }
 
-/// A removal that was refused for lack of room is tried again when there is some, not at the next mount.
+/// A removal that was refused for lack of room is tried again once there is room, not only at the
+/// next mount.
 #[test]
 fn a_removal_that_found_no_room_is_tried_again() {
     let mount = Mount::sized(24 << 20, options());
@@ -300,7 +302,7 @@ fn a_removal_that_found_no_room_is_tried_again() {
     assert!(offset > 12 << 20, "full after {offset} bytes");
 }
 
-/// Fills an image to the last block that an ordinary write gets; the file, and how long it is.
+/// Fills an image to the last block that an ordinary write gets. Returns the file and its length.
 fn fill(mount: &Mount) -> (Ino, u64) {
     let ino = mount.create("filler");
     let mut offset = 0;
@@ -318,10 +320,11 @@ fn fill(mount: &Mount) -> (Ino, u64) {
 fn what_is_there_is_overwritten_on_a_full_image() {
     let mount = Mount::sized(24 << 20, options());
     let (ino, len) = fill(&mount);
-    // What was synced has its names, and takes less than was set aside for them: a little more fits, but not much.
+    // Synced data is named, which takes less than was set aside for it: a little more fits, but not
+    // much.
     let refused = mount.try_write(ino, len, &[1; 1 << 20]).unwrap_err();
     assert!(matches!(refused, FsError::Store(syncline_store::StoreError::NoSpace)), "{refused}");
-    // Several times the reserve, without a sync.
+    // Overwrites several times the reserve, without a sync.
     for (round, chunk) in [(1, 300 << 10), (2, 4096), (3, 100_000)] {
         let mut offset = 0;
         while offset < len {
@@ -392,7 +395,7 @@ fn removing_a_file_gives_its_blocks_back() {
     assert_eq!(mount.fs.data.dirty_bytes(), 0);
 }
 
-/// The background task would do nothing else, and the removal might need its thread.
+/// If it did, the background task would do nothing else, and the removal might need its thread.
 #[test]
 fn write_back_does_not_try_what_is_being_removed_again_and_again() {
     let mount = Mount::new();
@@ -430,7 +433,8 @@ fn a_rotten_block_is_an_error_for_its_readers_only() {
     assert_eq!(mount.read(ino, 0, 5 * 4096), pattern(5, 5 * 4096));
     assert_eq!(block_on(mount.fs.read(ino, 5 * 4096 + 100, 10)).unwrap_err().errno(), 5);
     assert_eq!(mount.read(ino, 6 * 4096, 100), pattern(5, 64 << 10)[6 * 4096..6 * 4096 + 100]);
-    // A partial write would have to keep what can't be read; a whole one replaces it.
+    // A partial write would have to keep bytes that can't be read; a write of the whole block
+    // replaces them.
     assert_eq!(mount.try_write(ino, 5 * 4096 + 1, b"x").unwrap_err().errno(), 5);
     mount.write(ino, 5 * 4096, &[7; 4096]);
     mount.fsync(ino);
@@ -449,10 +453,10 @@ fn a_write_clears_set_user_id_if_asked() {
     mode(0o4755);
     block_on(mount.fs.write(ino, 0, Bytes::from_static(b"new"), false)).unwrap();
     assert_eq!(permissions(), 0o4755);
-    // Too much to go along with the fsync of another.
+    // Too large to be taken along with another file's fsync.
     block_on(mount.fs.write(ino, 0, Bytes::from_static(&[1; 5000]), true)).unwrap();
     assert_eq!(permissions(), 0o755);
-    // It is an attribute change: an fsync of anything carries it.
+    // This is an attribute change: an fsync of anything carries it.
     mount.fsync(ROOT);
     let after = mount.crash();
     let found = after.find("tool");
@@ -469,7 +473,7 @@ fn fdatasync_carries_size_data_and_name() {
     block_on(mount.fs.fsync(ino, true)).unwrap();
     let after = mount.crash();
     assert_eq!(after.read(after.find("file"), 0, 20_000), pattern(8, 10_000));
-    // Too much to go along with the fsync of another.
+    // Too large to be taken along with another file's fsync.
     mount.write(later, 0, &pattern(9, 5000));
     let before = mount.fs.store().last_op();
     assert!(mount.fs.store().is_durable(before));
@@ -516,7 +520,8 @@ fn several_tasks_write_one_file() {
     check(&mount, mount.find("shared"));
 }
 
-/// Each small file has a block and room for its names until it lies in its inode item: with that everything is full long before it has to be.
+/// Until a small file lies in its inode item, it holds a block and room for its names. With many
+/// such files, everything would be full long before it has to be.
 #[test]
 fn an_image_is_not_full_of_what_waits_to_be_written_back() {
     let mount = Mount::sized(32 << 20, options());
