@@ -94,13 +94,13 @@ impl Filesystem {
         Ok(Self::load(store, spawn, options).await?.start())
     }
 
-    /// The first part of [`Filesystem::open`]: reads, and refuses an image that can't be used.
+    /// The first part of `Filesystem::open`: reads, and refuses an image that can't be used.
     pub async fn load(store: Arc<Store>, spawn: Arc<dyn Spawn>, options: Options) -> Result<Loaded, FsError> {
         let hasher = NameHasher::new(&store.hash_seed());
         Self::load_with(store, spawn, options, hasher).await
     }
 
-    /// [`Filesystem::open`] with a given hash of names.
+    /// `Filesystem::open` with a given hash of names.
     #[cfg(test)]
     pub(crate) async fn open_with(
         store: Arc<Store>,

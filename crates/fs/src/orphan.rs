@@ -287,7 +287,7 @@ impl Filesystem {
         self.admit_growth_of(ChangeSize::ORDINARY).await
     }
 
-    /// Like [`Filesystem::admit_growth`], for a change of at most this size.
+    /// Like `admit_growth`, for a change of at most this size.
     pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
         let mut synced = false;

@@ -32,7 +32,7 @@ impl Filesystem {
         self.list(&dir, after_cookie, max_entries).await
     }
 
-    /// Like [`Filesystem::readdir`], with attributes. Counts a kernel reference for each entry but
+    /// Like `readdir`, with attributes. Counts a kernel reference for each entry but
     /// "." and "..". An entry whose inode can't be read has attributes with inode number 0 and no
     /// reference, so that one bad inode does not hide its neighbours.
     pub async fn readdir_plus(
