@@ -145,8 +145,7 @@ impl InodeCache {
         for shard in &self.shards {
             found.extend(shard.lock().inodes.values().filter(|inode| wanted(inode)).cloned());
         }
-        // The order of a hash map differs in each process; the order of what follows from it must
-        // not.
+        // The order of a hash map differs in each process; the order of the result must not.
         found.sort_unstable_by_key(|inode| inode.ino);
         found
     }

@@ -135,7 +135,7 @@ impl<'a> Changes<'a> {
         &mut self.changes[index]
     }
 
-    /// Notes what the transaction does to the usage of a tree.
+    /// Notes the effect of the transaction on the usage of a tree.
     pub(crate) fn count(&mut self, delta: Delta) {
         self.quotas.push(delta);
     }

@@ -38,7 +38,7 @@ impl ManualClock {
     pub fn at(now_ns: u64) -> Self {
         Self { now_ns: AtomicU64::new(now_ns) }
     }
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by_ns: u64) {
         self.now_ns.fetch_add(by_ns, Ordering::Relaxed);
     }

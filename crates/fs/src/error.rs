@@ -77,7 +77,7 @@ pub enum FsError {
     Corrupt {
         /// The inode whose item it is.
         ino: crate::types::Ino,
-        /// What is wrong.
+        /// The defect.
         detail: FormatError,
     },
     /// EIO: a reference count of shared blocks has an impossible value.
@@ -85,7 +85,7 @@ pub enum FsError {
     CorruptCount {
         /// First block of the count.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         detail: FormatError,
     },
     /// EIO: a compressed unit has the right checksums but can't be decoded.
@@ -95,7 +95,7 @@ pub enum FsError {
         ino: crate::types::Ino,
         /// First block in the file.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         detail: CodecError,
     },
     /// EMLINK

@@ -59,7 +59,7 @@ pub(crate) struct InodeState {
     pub access_unlogged: bool,
 }
 
-/// What the inode item holds beside attributes and data. Cheap to clone.
+/// The inode item without attributes and data. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Meta {
     pub flags: u32,
@@ -132,7 +132,7 @@ impl Meta {
     /// Allocates a chunk id for a long value, at most 64 KiB.
     pub(crate) fn new_chunks(&mut self, len_bytes: usize) -> ChunkRef {
         let chunks = ChunkRef { id: self.next_chunk, len_bytes: len_bytes as u32 };
-        // 2^48 values of one inode are not reached by storing them.
+        // No inode ever gets to store 2^48 values.
         self.next_chunk = (self.next_chunk + 1).min(CHUNK_ID_MAX);
         chunks
     }

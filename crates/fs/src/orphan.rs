@@ -397,7 +397,7 @@ impl Drop for Running {
 
 #[cfg(test)]
 impl Filesystem {
-    /// True when no removal is waiting or at work.
+    /// True if the removing task is not running.
     pub(crate) fn orphans_settled(&self) -> bool {
         !self.orphans.waiting.lock().running
     }
