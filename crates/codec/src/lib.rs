@@ -1,7 +1,7 @@
-//! Compressing units of file data, and getting them back.
+//! Compressing and decompressing units of file data.
 //!
-//! Everything that is decoded is untrusted: the result has exactly the length that was promised or is an error, and no
-//! more memory than that, and what a decoder needs for itself, is ever asked for.
+//! Compressed data is untrusted. Decoding returns a result of exactly the promised length or an
+//! error, and takes no more memory than that and the decoder's own.
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +10,14 @@ use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Packed};
 use zstd::bulk::{Compressor, Decompressor};
 
-/// Level of Zstandard: what it calls its default. Higher ones cost several times as much for a few percent.
+/// Level of Zstandard: its default. Higher levels cost several times as much for a few percent.
 const ZSTD_LEVEL: i32 = 3;
-/// Longest unit.
+/// Length of the longest unit.
 const UNIT_BYTES_MAX: usize = EXTENT_BLOCKS_MAX as usize * BLOCK_BYTES;
 
 thread_local! {
-    /// A compressor's tables are a megabyte: one for each thread, made when it first compresses.
+    /// A compressor's tables take a megabyte, so each thread has one, made when it first
+    /// compresses.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
@@ -24,34 +25,36 @@ thread_local! {
 /// Why a unit can't be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodecError {
-    /// It is not what the algorithm writes, or decodes to another length.
+    /// The data is not valid for the algorithm, or decodes to another length.
     #[error("the compressed data does not decode to {0} bytes")]
     Undecodable(usize),
-    /// A unit can't have this length.
+    /// No unit can have this length.
     #[error("a unit of {0} bytes")]
     Length(usize),
-    /// The library could not set itself up.
+    /// The library failed to initialize.
     #[error("no decoder: out of memory")]
     Memory,
 }
 
-/// The most blocks that a unit of `blocks` may take on the device: it has to save one in eight, and at least one.
+/// The most blocks that a unit of `blocks` may take on the device: compression has to save one
+/// block in eight, and at least one.
 pub fn stored_blocks_max(blocks: u64) -> u64 {
     (blocks * 7 / 8).min(blocks.saturating_sub(1))
 }
 
-/// Compresses whole blocks, at most [`EXTENT_BLOCKS_MAX`] of them. `None` if that would save too little.
+/// Compresses whole blocks, at most [`EXTENT_BLOCKS_MAX`] of them. `None` if that would save too
+/// little.
 pub fn pack(algorithm: Algorithm, blocks: &[u8]) -> Option<Vec<u8>> {
     debug_assert!(blocks.len().is_multiple_of(BLOCK_BYTES) && blocks.len() <= UNIT_BYTES_MAX);
     let most = stored_blocks_max((blocks.len() / BLOCK_BYTES) as u64) as usize * BLOCK_BYTES;
     if most == 0 {
         return None;
     }
-    // A result that does not fit is one that saves too little.
+    // If the result does not fit in here, it saves too little.
     let mut packed = vec![0; most];
     let bytes = match algorithm {
         Algorithm::Lz4 => {
-            // Its encoder wants room for the worst case.
+            // The encoder needs room for the worst case.
             packed.resize(lz4_flex::block::get_maximum_output_size(blocks.len()), 0);
             lz4_flex::block::compress_into(blocks, &mut packed).ok().filter(|&bytes| bytes <= most)?
         }
@@ -61,7 +64,7 @@ pub fn pack(algorithm: Algorithm, blocks: &[u8]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// Decodes a unit from the bytes of its blocks on the device, the last of which has zeros behind it.
+/// Decodes a unit from its blocks on the device, the last of which is padded with zeros.
 pub fn unpack(packed: &Packed, stored: &[u8]) -> Result<Vec<u8>, CodecError> {
     let length = packed.unit_blocks as usize * BLOCK_BYTES;
     if length > UNIT_BYTES_MAX {
@@ -125,7 +128,7 @@ mod tests {
         for algorithm in BOTH {
             assert_eq!(pack(algorithm, &noise(UNIT_BYTES_MAX)), None);
             assert_eq!(pack(algorithm, &[7; BLOCK_BYTES]), None, "there is no block to save");
-            // Five of 32 blocks are zeros: just enough, or just not.
+            // Five of 32 blocks are zeros, which is just enough; three are not.
             let mut data = noise(27 * BLOCK_BYTES);
             data.resize(UNIT_BYTES_MAX, 0);
             assert!(pack(algorithm, &data).is_some_and(|packed| packed.len() <= 28 * BLOCK_BYTES));
@@ -168,7 +171,8 @@ mod tests {
             }
         }
 
-        /// Whatever the device holds: no panic, and nothing but the promised length.
+        /// Any bytes from the device: decoding does not panic, and returns nothing but the promised
+        /// length.
         #[test]
         fn decoding_garbage_never_panics(payload in proptest::collection::vec(any::<u8>(), 1..9000), blocks in 1..=32u64, zstd: bool) {
             let packed = described(BOTH[usize::from(zstd)], &payload, blocks);
@@ -177,7 +181,7 @@ mod tests {
             }
         }
 
-        /// A sound unit with some bytes changed.
+        /// A valid unit with some bytes changed.
         #[test]
         fn decoding_damage_never_panics(at in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..5), zstd: bool) {
             let algorithm = BOTH[usize::from(zstd)];

@@ -1,8 +1,9 @@
-//! Access times: moved in memory by reads, logged later by one transaction for many reads.
+//! Access times: reads move them in memory; one transaction logs them later for many reads.
 //!
-//! Whoever reads pays a mark and, the first time, an entry in a list. What is in the list is logged when it is as old as dirty
-//! data may become, before anything that brings the tree up to date, and at the end; an inode's own with its fsync. Until then
-//! an inode stays in memory, or its time would be lost without a crash.
+//! A read costs a mark and, the first time, an entry in a list. Inodes in the list are logged when
+//! their entries are as old as dirty data may become, before any operation that brings the tree up
+//! to date, and at unmount; a single inode also with its fsync. Until then the inode stays in
+//! memory, since otherwise its access time would be lost without a crash.
 
 use crate::FsError;
 use crate::change::Changes;
@@ -17,18 +18,19 @@ use syncline_store::{Admission, OpSeq, Transaction};
 use syncline_sync::Mutex;
 use syncline_sync::atomic::{AtomicUsize, Ordering};
 
-/// A relative access time is renewed after this.
+/// Age in seconds at which a relative access time is renewed.
 const ACCESS_TIME_AGE_SECONDS: i64 = 24 * 60 * 60;
-/// Inodes that wait at which the background task is asked to log them, whatever their age.
+/// Number of waiting inodes at which the background task is asked to log them, whatever their age.
 const WAITING_MANY: usize = 1024;
-/// And at which whoever reads one more logs another first, so that the list stays bounded.
+/// Number of waiting inodes at which a reader logs some first, so that the list stays bounded.
 const WAITING_MAX: usize = 4096;
 
-/// Inodes with an access time that is not logged, oldest first. Some were logged with another change meanwhile.
+/// Inodes whose access time is not logged, oldest first. Some may have been logged meanwhile with
+/// another change.
 #[derive(Default)]
 pub(crate) struct Accessed {
     waiting: Mutex<VecDeque<(Timestamp, Arc<Inode>)>>,
-    /// How many there are, for those who only look.
+    /// Number of waiting inodes, readable without the lock.
     len: AtomicUsize,
 }
 
@@ -43,7 +45,8 @@ impl Accessed {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Adds one, at the end or, if it was tried in vain, at the front; gives how many there are now.
+    /// Adds an inode: at the end or, after a failed attempt (`again`), at the front. Returns the
+    /// new length.
     fn add(&self, since: Timestamp, inode: Arc<Inode>, again: bool) -> usize {
         let mut waiting = self.waiting.lock();
         if again {
@@ -55,7 +58,7 @@ impl Accessed {
         waiting.len()
     }
 
-    /// The one that has waited longest, if `wanted` by the time since when it waits.
+    /// The inode that has waited longest, if `wanted` accepts the time since which it waits.
     fn take(&self, wanted: impl Fn(Timestamp) -> bool) -> Option<Arc<Inode>> {
         let mut waiting = self.waiting.lock();
         let (since, _) = waiting.front()?;
@@ -69,7 +72,8 @@ impl Accessed {
 }
 
 impl Filesystem {
-    /// Moves the access time of what was read, in memory. The caller need not hold the lease, and may.
+    /// Moves the access time of an inode that was read, in memory. The caller may hold the lease,
+    /// but need not.
     pub(crate) fn touch_access(&self, inode: &Arc<Inode>) {
         let is_directory = inode.file_type == FileType::Directory;
         if self.options.access_time == AccessTime::Never
@@ -89,7 +93,7 @@ impl Filesystem {
             return;
         }
         attr.atime = now;
-        // Where nothing can be logged the time lives in memory only, as it always did.
+        // If nothing can be logged, the time lives in memory only.
         if state.access_unlogged || self.store.writable().is_err() {
             return;
         }
@@ -101,20 +105,21 @@ impl Filesystem {
         }
     }
 
-    /// Waits where reads are so far ahead of the background task that the list of inodes to be logged has no room. The caller
-    /// holds no lease. It fails for nobody: whoever syncs hears of what can't be logged.
+    /// Logs a few access times if reads are so far ahead of the background task that the list is
+    /// full. The caller holds no lease. Errors are not returned here; a sync reports what can't be
+    /// logged.
     pub(crate) async fn ease_access(&self) {
         if self.options.access_time == AccessTime::Never || self.accessed.len() < WAITING_MAX {
             return;
         }
-        // In memory of its own: hardly any read comes here.
+        // Boxed, because hardly any read comes here.
         Box::pin(async {
             for _ in 0..2 {
                 let Some(inode) = self.accessed.take(|_| true) else { return };
                 self.log_taken(&inode).await.ok();
             }
             if self.accessed.len() > WAITING_MAX && !self.store.has_room_to_spare() {
-                // From now on it lives in memory only.
+                // This access time is kept in memory only from now on.
                 let oldest = self.accessed.take(|_| true);
                 oldest.iter().for_each(|inode| inode.state.lock().access_unlogged = false);
             }
@@ -122,7 +127,8 @@ impl Filesystem {
         .await;
     }
 
-    /// Logs what has waited as long as dirty data may, or everything if that is much.
+    /// Logs access times that have waited as long as dirty data may, or all of them if there are
+    /// many.
     pub(crate) async fn log_access_due(&self) -> Result<(), FsError> {
         let many = self.accessed.len() >= WAITING_MANY;
         let now = self.now();
@@ -140,7 +146,7 @@ impl Filesystem {
         if self.store.writable().is_err() {
             return Ok(());
         }
-        // As many as there are: others may go on reading.
+        // Only as many as there are now: reads may continue meanwhile.
         for _ in 0..self.accessed.len() {
             if !self.store.has_room_to_spare() {
                 break;
@@ -151,7 +157,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Logs the access time of an inode taken from the list; one that could not be logged waits again.
+    /// Logs the access time of an inode taken from the list; if that fails, the inode waits again.
     async fn log_taken(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let result = self.log_access_time(inode).await;
         let waits = {
@@ -164,9 +170,11 @@ impl Filesystem {
         result.map(drop)
     }
 
-    /// Logs the access time of this inode, if that is ahead of the log; gives the operation that did. The caller holds no lease.
+    /// Logs the access time of this inode if it is ahead of the log; returns the operation that
+    /// did. The caller holds no lease.
     ///
-    /// Nobody asked for it: on a full filesystem it waits in memory, and takes no room from those who make some.
+    /// Nobody asked for this write: on a full filesystem it waits in memory, and takes no room from
+    /// operations that free some.
     pub(crate) async fn log_access_time(&self, inode: &Arc<Inode>) -> Result<Option<OpSeq>, FsError> {
         if !inode.state.lock().access_unlogged || !self.store.has_room_to_spare() {
             return Ok(None);
@@ -174,7 +182,7 @@ impl Filesystem {
         let _room = self.store.admit(Admission::Finish).await?;
         let _lease = inode.lease.write().await;
         let state = inode.state.lock();
-        // What has no name is about to go, and nobody can look at it after a crash.
+        // An inode without names is about to be removed, and is not visible after a crash.
         if !state.access_unlogged || state.removing || state.attr.nlink == 0 {
             return Ok(None);
         }

@@ -1,8 +1,8 @@
-//! POSIX access control lists: extended attributes that are bound to the mode.
+//! POSIX access control lists: extended attributes that are tied to the mode.
 //!
-//! The kernel decides by them who may do what. What is left to a filesystem is to keep them and the mode alike: whoever sets a
-//! list sets the mode, a chmod changes the list, and what is made in a directory begins with the directory's default
-//! list. Each of these is one transaction with the change it belongs to.
+//! The kernel decides access by these lists. The filesystem keeps a list and the mode consistent:
+//! setting a list sets the mode, a chmod changes the list, and a new inode begins with its
+//! directory's default list. Each of these is one transaction with the change it belongs to.
 
 use crate::FsError;
 use crate::change::{Change, Changes};
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use syncline_format::items::hash_offsets;
 use syncline_store::Transaction;
 
-/// The list that says who may do what.
+/// The list that decides access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that a directory hands down.
+/// The default list of a directory, for new inodes in it.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -80,7 +80,8 @@ impl Acl {
         value.into()
     }
 
-    /// One entry each for owner, group and others, in order, and a mask if there are entries for anybody else.
+    /// Exactly one entry each for owner, group and others, in order, and a mask if there are
+    /// entries for other users or groups.
     fn is_valid(&self) -> bool {
         let count = |tag: u16| self.0.iter().filter(|entry| entry.tag == tag).count();
         let known = |entry: &Entry| {
@@ -94,7 +95,7 @@ impl Acl {
             && (named == 0 || count(MASK) == 1)
     }
 
-    /// True when the mode says as much.
+    /// True if the list says no more than the mode.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
@@ -104,7 +105,8 @@ impl Acl {
         if self.0.iter().any(|entry| entry.tag == MASK) { MASK } else { GROUP_OBJ }
     }
 
-    /// The entries that the mode stands for, each with where its bits begin.
+    /// The entries that the mode stands for, each with the bit offset of its permissions in the
+    /// mode.
     fn each_of_mode(&mut self) -> impl Iterator<Item = (&mut Entry, u16)> {
         let group = self.class_of_group();
         self.0.iter_mut().filter_map(move |entry| match entry.tag {
@@ -126,7 +128,7 @@ impl Acl {
         self
     }
 
-    /// The list of what is made with this mode in a directory that has it as its default.
+    /// The list of an inode made with this mode in a directory that has `self` as its default.
     fn for_new(mut self, mode: u16) -> Self {
         self.each_of_mode().for_each(|(entry, shift)| entry.permissions &= mode >> shift & 7);
         self
@@ -143,7 +145,7 @@ pub(crate) struct AclChange {
 }
 
 impl Filesystem {
-    /// One of an inode's lists, and where it is. The caller holds the lease.
+    /// One of an inode's lists, with its location. The caller holds the lease.
     async fn find_acl(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<(XattrSearch, Acl)>, FsError> {
         {
             let state = inode.state.lock();
@@ -163,8 +165,8 @@ impl Filesystem {
         Ok(Some((search, list)))
     }
 
-    /// Gives what is made in a directory its permissions, by the directory's default list if it has one, else by the umask, and
-    /// returns its own lists. The caller holds the directory's lease.
+    /// Sets the permissions of a new inode, by the directory's default list if there is one, else
+    /// by the umask, and returns the inode's own lists. The caller holds the directory's lease.
     pub(crate) async fn inherit_acls(&self, new: &mut NewInode, dir: &Arc<Inode>) -> Result<Lists, FsError> {
         let NewMode { permissions, umask } = new.mode;
         if new.file_type == FileType::Symlink {
@@ -196,7 +198,7 @@ impl Filesystem {
         let mut taken = None;
         for (name, value) in lists {
             let first = hash_offsets(self.hasher.hash(name)).0;
-            // Two names of one hash.
+            // The two names may have the same hash.
             let free = if taken == Some(first) { first + 1 } else { first };
             self.insert_xattr(meta, (transaction, ino), name, value, free);
             taken = Some(first);
@@ -204,7 +206,8 @@ impl Filesystem {
         self.counters.xattrs_logged.add(lists.len() as u64);
     }
 
-    /// What a chmod changes in the access list, if there is one. The caller holds the lease.
+    /// The change of the access list that a chmod requires, if there is a list. The caller holds
+    /// the lease.
     pub(crate) async fn acl_for_mode(
         &self,
         inode: &Arc<Inode>,
@@ -214,7 +217,7 @@ impl Filesystem {
         Ok(found.map(|(old, list)| AclChange { old, list: list.with_mode(mode) }))
     }
 
-    /// Puts such a change into a transaction.
+    /// Puts the change of an access list into a transaction.
     pub(crate) fn change_acl(
         &self,
         change: &mut Change<'_>,
@@ -227,8 +230,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Sets one of the lists. The access list sets the permissions along; one that says no more than they do is not kept. With
-    /// `kill_setgid` setgid goes: the caller is not of the group.
+    /// Sets one of the lists. An access list also sets the permissions; one that says no more than
+    /// the mode is not stored. With `kill_setgid`, setgid is cleared: the caller is not in the
+    /// group.
     pub async fn set_acl(
         &self,
         ino: Ino,

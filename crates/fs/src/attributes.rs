@@ -21,8 +21,8 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Changes attributes. A new size comes first, as an operation of its own: if it fails nothing has changed. Whether
-    /// `_caller` may do this was decided by the kernel.
+    /// Changes attributes. A new size is set first, as an operation of its own: if it fails,
+    /// nothing has changed. The kernel has checked the permission of `_caller`.
     pub async fn setattr(
         &self,
         _caller: Caller,
@@ -56,7 +56,7 @@ impl Filesystem {
         self.set_attributes_held(&inode, rest).await
     }
 
-    /// Changes all but the size. The caller holds the lease.
+    /// Changes all attributes but the size. The caller holds the lease.
     async fn set_attributes_held(
         &self,
         inode: &Arc<Inode>,
@@ -84,13 +84,15 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller holds the lease.
+    /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller
+    /// holds the lease.
     pub(crate) fn require_present(&self, inode: &Inode) -> Result<(), FsError> {
         if inode.state.lock().removing { Err(FsError::Stale) } else { Ok(()) }
     }
 }
 
-/// What its flags forbid. The present as a time needs no more than the right to write, and what may grow may be written.
+/// Refuses a change that the inode's flags forbid. Setting times to now needs only write
+/// permission, and an append-only file may be written.
 fn require_settable(inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
     let moment = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
     if set.permissions.is_some()
@@ -105,8 +107,8 @@ fn require_settable(inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
     }
 }
 
-/// Owner, group and permissions. A change of owner clears setuid and setgid of all but directories, whoever asks; an
-/// explicit mode in the same request is meant as it is.
+/// Sets owner, group and permissions. A change of owner clears setuid and setgid of everything but
+/// directories, for every caller; an explicit mode in the same request is applied unchanged.
 fn set_owner_and_mode(change: &mut Change<'_>, set: SetAttributes, chown: bool) {
     let attr = &mut change.attr;
     let kill = (chown || set.kill_privileges) && attr.file_type != FileType::Directory;

@@ -1,4 +1,5 @@
-//! Is what is dirty in memory what is counted, and do files end where they say? For tests that look at a filesystem at rest.
+//! For tests that look at a filesystem at rest: whether the dirty data in memory matches its
+//! counter, and whether files end in zeros.
 
 use crate::FsError;
 use crate::data;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 
 impl Filesystem {
-    /// Dirty bytes in memory, if they are what the limit is compared with.
+    /// Dirty bytes in memory; an error if the counter that the limit is compared with differs.
     #[doc(hidden)]
     pub fn dirty_held(&self) -> Result<u64, String> {
         let mut inodes = self.inodes.matching(|_| true);
@@ -20,8 +21,8 @@ impl Filesystem {
         if held == counted { Ok(held) } else { Err(format!("{held} bytes are dirty, {counted} are counted")) }
     }
 
-    /// True if a file's last block is zeros behind the file's end, in memory, in the log and on the device: a file that grows would show
-    /// anything else.
+    /// True if the last block of a file is zero behind the file's end, in memory, in the log and on
+    /// the device: a file that grows would expose anything else.
     #[doc(hidden)]
     pub async fn ends_in_zeros(&self, ino: Ino) -> Result<bool, FsError> {
         let inode = self.inode(ino).await?;

@@ -1,7 +1,8 @@
-//! Inodes in memory, and how often the kernel refers to each.
+//! Inodes in memory, and the number of references that the kernel holds on each.
 //!
-//! An inode leaves the cache only while nobody holds an `Arc` of it, and whoever reads or makes one takes on the duty to do so
-//! first, so that there is never more than one in memory and what an absent inode's items say is all there is to know about it.
+//! An inode leaves the cache only while nobody holds an `Arc` of it. A task that reads or makes an
+//! inode first takes on the duty to do so. So there is never more than one copy of an inode in
+//! memory, and the items of an absent inode are all there is to know about it.
 
 use crate::inode::Inode;
 use crate::types::Ino;
@@ -13,14 +14,15 @@ use syncline_sync::atomic::{AtomicUsize, Ordering};
 use syncline_sync::{Event, EventListener, Mutex};
 
 const SHARDS: usize = 64;
-/// Inodes looked at for each one that is added while the cache is full.
+/// Inodes examined for each inode that is added while the cache is full.
 const EVICTION_STEPS: usize = 4;
 
 /// The inodes in memory.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
-    /// For each shard, told when one of its inodes has been read or made, or given up. Few wait at once; an event for each
-    /// would have to be allocated with each new inode.
+    /// One event per shard, notified when one of its inodes has been read or made, or the attempt
+    /// was given up. Few tasks wait at once; an event per inode would have to be allocated with
+    /// each new inode.
     loaded: Vec<Event>,
     shard_max: usize,
     len: AtomicUsize,
@@ -29,25 +31,26 @@ pub(crate) struct InodeCache {
 #[derive(Default)]
 struct Shard {
     inodes: HashMap<Ino, Arc<Inode>>,
-    /// Those that a task reads or makes, each with the number of that duty; the others wait for it. Few at a time.
+    /// Inodes that a task is reading or making, each with the number of that duty; other tasks wait
+    /// for it. Few at a time.
     loading: Vec<(Ino, u64)>,
-    /// Duties given out by now.
+    /// Number of duties given out so far.
     loads: u64,
-    /// Order in which inodes are looked at for eviction; each cached inode is in it once.
+    /// Order in which inodes are examined for eviction; each cached inode is in it once.
     clock: VecDeque<Ino>,
 }
 
-/// What to do about an inode that is wanted.
+/// Answer to a request for an inode.
 pub(crate) enum Claim<'a> {
-    /// Here it is.
+    /// The inode is in memory.
     Hit(Arc<Inode>),
-    /// Somebody reads it, or makes it: wait, then ask again.
+    /// Another task is reading or making the inode: wait, then ask again.
     Wait(EventListener),
-    /// It is up to the caller to read it.
+    /// The caller must read the inode.
     Load(Loading<'a>),
 }
 
-/// The duty to read or to make an inode. Dropping it lets the next one try.
+/// The duty to read or make an inode. Dropping it lets the next task try.
 pub(crate) struct Loading<'a> {
     cache: &'a InodeCache,
     ino: Ino,
@@ -81,20 +84,22 @@ impl InodeCache {
             return Claim::Hit(inode.clone());
         }
         if shard.loading.iter().any(|&(loading, _)| loading == ino) {
-            // The listener is made under the shard's lock, so the loader's notification can't be missed.
+            // The listener is made under the shard's lock, so the loader's notification can't be
+            // missed.
             return Claim::Wait(self.loaded(ino).listen());
         }
         let load = shard.begin(ino);
         Claim::Load(Loading { cache: self, ino, load, ended: false })
     }
 
-    /// The inode if it is in memory.
+    /// The inode, if it is in memory.
     pub(crate) fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).lock().inodes.get(&ino).cloned()
     }
 
-    /// Begins before the transaction that makes an inode: its name can be found, and its item be read, as soon as that is
-    /// committed. Whoever tried to read it when there was nothing yet tries again.
+    /// Takes the duty to make an inode, before the transaction that makes it: as soon as that is
+    /// committed, its name can be found and its item read. A task that began to read it when there
+    /// was nothing yet loses its duty and tries again.
     pub(crate) fn make(&self, ino: Ino) -> Loading<'_> {
         let mut shard = self.shard(ino).lock();
         shard.loading.retain(|&(loading, _)| loading != ino);
@@ -106,11 +111,11 @@ impl InodeCache {
     pub(crate) fn remove(&self, ino: Ino) {
         if self.shard(ino).lock().inodes.remove(&ino).is_some() {
             self.len.fetch_sub(1, Ordering::Relaxed);
-            // Its place in the clock is taken away when the hand comes by.
+            // The clock hand drops its place when it comes by.
         }
     }
 
-    /// Makes room: a few inodes are looked at, whatever the size of the cache.
+    /// Evicts, examining a few inodes whatever the size of the cache.
     fn evict(&self, shard: &mut Shard) {
         for _ in 0..EVICTION_STEPS {
             let Some(ino) = shard.clock.pop_front() else { return };
@@ -134,27 +139,27 @@ impl InodeCache {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Those in memory that satisfy `wanted`.
+    /// The inodes in memory that satisfy `wanted`.
     pub(crate) fn matching(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         for shard in &self.shards {
             found.extend(shard.lock().inodes.values().filter(|inode| wanted(inode)).cloned());
         }
-        // The order of a hash map is another one in each process; that of what follows from it must not be.
+        // The order of a hash map differs in each process; the order of the result must not.
         found.sort_unstable_by_key(|inode| inode.ino);
         found
     }
 }
 
 impl Shard {
-    /// Gives out the duty to read or to make an inode.
+    /// Gives out the duty to read or make an inode.
     fn begin(&mut self, ino: Ino) -> u64 {
         self.loads += 1;
         self.loading.push((ino, self.loads));
         self.loads
     }
 
-    /// Takes the duty back; false if somebody has made the inode since.
+    /// Ends a duty; false if another task has taken the duty to make it since.
     fn end(&mut self, ino: Ino, load: u64) -> bool {
         let mine = self.loading.iter().position(|&duty| duty == (ino, load));
         mine.map(|index| self.loading.swap_remove(index)).is_some()
@@ -162,7 +167,8 @@ impl Shard {
 }
 
 impl Loading<'_> {
-    /// Puts the inode into the cache; false if it was made in the meantime, by somebody who has it in memory.
+    /// Puts the inode into the cache; false if another task has taken the duty to make it in
+    /// the meantime.
     pub(crate) fn finish(mut self, inode: &Arc<Inode>) -> bool {
         self.ended = true;
         let mut shard = self.cache.shard(self.ino).lock();
@@ -188,8 +194,9 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// How often the kernel refers to each inode: a number each, apart from the cache, so that a million known inodes cost
-/// some tens of megabytes and not a million inodes in memory.
+/// The number of references that the kernel holds on each inode. Kept apart from the cache as a
+/// number each, so that a million known inodes cost some tens of megabytes and not a million inodes
+/// in memory.
 pub(crate) struct References {
     shards: Vec<Mutex<HashMap<Ino, u64>>>,
 }
@@ -217,7 +224,7 @@ impl References {
             return false;
         }
         entry.remove();
-        // Gives memory back after a great wave of references.
+        // Gives memory back after a burst of references.
         if shard.capacity() > 1024 && shard.len() < shard.capacity() / 8 {
             shard.shrink_to_fit();
         }
@@ -229,7 +236,7 @@ impl References {
         self.shard(ino).lock().contains_key(&ino)
     }
 
-    /// Inodes that are referred to.
+    /// Number of inodes that the kernel refers to.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -281,7 +288,7 @@ mod tests {
         let cache = InodeCache::new(1000);
         let given_up = to_load(&cache, 5);
         let waiting = to_wait_for(&cache, 5);
-        // One of the same shard is nobody's business.
+        // Another inode of the same shard is independent.
         let other = to_load(&cache, 5 + SHARDS as Ino);
         drop(given_up);
         block_on(waiting);
@@ -305,7 +312,7 @@ mod tests {
         assert!(making.finish(&made));
         block_on(waiting);
         assert!(matches!(cache.claim(5), Claim::Hit(found) if Arc::ptr_eq(&found, &made)));
-        // Giving up late takes nothing away from the maker either.
+        // Giving up late does not take the duty from the maker either.
         let early = to_load(&cache, 6);
         let making = cache.make(6);
         drop(early);

@@ -1,4 +1,5 @@
-//! Changing inodes: what a transaction makes of them, applied in memory only once it is committed.
+//! Changes of inodes: how a transaction will leave them. They are applied in memory only once it is
+//! committed.
 
 use crate::inode::{Inode, Meta, encode};
 use crate::quota::{Delta, Held};
@@ -17,7 +18,7 @@ pub(crate) struct Change<'a> {
     pub meta: Meta,
     /// The access time was set, not just carried along.
     pub atime_set: bool,
-    /// The modification time was set: it is logged whatever data is dirty.
+    /// The modification time was set: it is logged even if data is dirty.
     pub mtime_set: bool,
     /// A name of the inode came or went.
     pub name_changed: bool,
@@ -37,13 +38,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What callers see of the inode once the change is made.
+    /// The attributes that callers will see once the change is made.
     pub(crate) fn attributes(&self) -> Attributes {
         self.meta.shown(self.attr)
     }
 
-    /// What the change does to the usage of the inode's tree. Only extended attributes come and go this way: data does in
-    /// transactions of its own, and who moves the inode to another tree counts it there.
+    /// The effect of the change on the usage of the inode's tree. Only extended attributes are
+    /// counted here: data is counted in transactions of its own, and an operation that moves the
+    /// inode to another tree counts it there.
     fn counted(&self) -> Delta {
         let before = &self.inode.state.lock().meta;
         let number = if before.quota == self.meta.quota { before.quota } else { 0 };
@@ -65,7 +67,8 @@ impl<'a> Change<'a> {
         self.attr.ctime = now;
     }
 
-    /// An entry was added to this directory. A size that a damaged image exaggerates stays one that can be stored.
+    /// An entry was added to this directory. The size is capped, so that an exaggerated size in a
+    /// damaged image stays one that can be stored.
     pub(crate) fn add_entry(&mut self, now: Timestamp) {
         self.touch_entries(now);
         self.attr.size = self.attr.size.saturating_add(1).min(SIZE_MAX);
@@ -80,12 +83,12 @@ impl<'a> Change<'a> {
     fn put(&mut self, transaction: &mut Transaction) {
         let mut state = self.inode.state.lock();
         if !self.atime_set {
-            // Reads move it without a lease.
+            // Reads move the access time without a lease.
             self.attr.atime = state.attr.atime;
         }
         state.access_unlogged = false;
         if self.mtime_set {
-            // Ahead of the commit, which can only fail by ending all commits.
+            // Set before the commit, which can fail only in a way that ends all commits.
             state.data.set_disk_mtime(self.attr.mtime);
         }
         transaction.put(Inode::key(self.inode.ino), encode(&self.attr, &self.meta, &state.data));
@@ -96,7 +99,7 @@ impl<'a> Change<'a> {
         let atime = state.attr.atime;
         state.attr = self.attr;
         if !self.atime_set {
-            // Reads move it without a lease.
+            // Reads move the access time without a lease.
             state.attr.atime = atime;
         }
         state.meta = self.meta;
@@ -111,9 +114,9 @@ impl<'a> Change<'a> {
 /// The inodes that one transaction changes, each once.
 pub(crate) struct Changes<'a> {
     changes: SmallVec<[Change<'a>; 4]>,
-    /// What they do to the usage of trees with quotas.
+    /// The effects of the changes on the usage of trees with quotas.
     quotas: SmallVec<[Delta; 1]>,
-    /// What they use of it.
+    /// The quota reservation that the transaction uses.
     held: Option<Held<'a>>,
 }
 
@@ -132,12 +135,12 @@ impl<'a> Changes<'a> {
         &mut self.changes[index]
     }
 
-    /// Notes what the transaction does to the usage of a tree.
+    /// Notes the effect of the transaction on the usage of a tree.
     pub(crate) fn count(&mut self, delta: Delta) {
         self.quotas.push(delta);
     }
 
-    /// Uses what is reserved for the transaction.
+    /// Has the transaction use this reservation.
     pub(crate) fn spend(&mut self, held: Option<Held<'a>>) {
         self.held = held;
     }
@@ -160,7 +163,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Leases for writing, of several inodes.
+/// Leases of several inodes, held for writing.
 pub(crate) type Leases<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
 
 /// Takes the leases of several inodes for writing, in the order of their numbers, each once.
@@ -175,7 +178,7 @@ pub(crate) async fn lease_all<'a>(inodes: &[&'a Arc<Inode>]) -> Leases<'a> {
     leases
 }
 
-/// Number of an inode, for messages and order.
+/// Prints the inode's number.
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ino: Ino = self.ino;

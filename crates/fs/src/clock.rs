@@ -1,4 +1,4 @@
-//! The time, as the program around the filesystem tells it.
+//! The source of the current time.
 
 use crate::types::Timestamp;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tells the time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -21,13 +21,13 @@ impl Clock for SystemClock {
                 seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
                 nanoseconds: since.subsec_nanos(),
             },
-            // A clock before 1970 is not worth a failing operation.
+            // A clock before 1970 is no reason to fail an operation.
             Err(_) => Timestamp::default(),
         }
     }
 }
 
-/// A clock that stands still until it is moved, so that a seeded run is the same each time.
+/// A clock that stands still until it is moved, so that a seeded run is reproducible.
 #[derive(Default, Debug)]
 pub struct ManualClock {
     now_ns: AtomicU64,
@@ -38,7 +38,7 @@ impl ManualClock {
     pub fn at(now_ns: u64) -> Self {
         Self { now_ns: AtomicU64::new(now_ns) }
     }
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by_ns: u64) {
         self.now_ns.fetch_add(by_ns, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What the filesystem counts.
+//! The counters of the filesystem.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// Figures since the mount, and of this moment.
+        /// Figures since the mount, and some that are current.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
         pub struct FsCounters {
             $($(#[$doc])* pub $name: u64,)*
@@ -31,7 +31,7 @@ macro_rules! counters {
             pub dirty_bytes: u64,
             /// Inodes in memory now.
             pub inodes_cached: u64,
-            /// Inodes that the kernel knows now.
+            /// Inodes that the kernel refers to now.
             pub inodes_referenced: u64,
         }
 
@@ -76,9 +76,10 @@ counters! {
     writeback_bytes,
     /// Data bytes that were written in parallel with the batch that names them.
     submitted_bytes,
-    /// Data bytes written for nothing, because their range was truncated, or written again, meanwhile.
+    /// Data bytes written in vain, because their range was truncated or written again meanwhile.
     stale_bytes,
-    /// Blocks that a sync had logged and that were placed before another one had to.
+    /// Blocks that a sync had logged and that were placed in the background, before another sync
+    /// had to.
     placed_ahead,
     /// Times that a small file's contents went into its inode item.
     inline_writes,
@@ -86,9 +87,10 @@ counters! {
     blocks_in_log,
     /// Blocks that had to be read before a part of them could be changed.
     blocks_read_for_write,
-    /// Submissions that ended with a logged size that was behind: never, unless the program is wrong.
+    /// Submissions that ended with a logged size behind the real one: always 0 unless there is a
+    /// bug.
     submissions_short,
-    /// Writes that had to wait for dirty data to become less.
+    /// Writes that waited for dirty data to shrink.
     writes_throttled,
     /// Write-backs that failed.
     writeback_errors,
@@ -106,19 +108,19 @@ counters! {
     shared_wait_ns,
     /// Bytes that copies share with their originals instead of having them twice.
     reflinked_bytes,
-    /// Bytes that were found to be equal and are shared since.
+    /// Bytes that were found to be equal and are now shared.
     deduplicated_bytes,
-    /// Bytes that were written again so that they lie together.
+    /// Bytes rewritten so that they lie together.
     defragmented_bytes,
     /// Bytes that were copied because they could not be shared.
     copied_bytes,
-    /// Bytes of units that were compressed.
+    /// Bytes of the units that were compressed, before compression.
     packed_bytes_in,
-    /// Bytes that they take on the device.
+    /// Bytes that these units take on the device.
     packed_bytes_out,
     /// Units that were compressed.
     units_packed,
-    /// Units that would have saved too little and were written as they are.
+    /// Units that would have saved too little and were written uncompressed.
     units_unshrunk,
     /// Compressed units that were read and decoded.
     units_unpacked,

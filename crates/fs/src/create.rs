@@ -11,10 +11,10 @@ use syncline_store::{Canary, Transaction};
 
 /// Most names that an inode can have, and most subdirectories of a directory less two.
 const LINKS_MAX: u32 = i32::MAX as u32;
-/// setgid, which directories hand down.
+/// setgid, which directories pass on.
 const SETGID: u16 = 0o2000;
 
-/// An inode to be made.
+/// An inode to be created.
 pub(crate) struct NewInode {
     pub file_type: FileType,
     pub mode: NewMode,
@@ -24,7 +24,7 @@ pub(crate) struct NewInode {
 }
 
 impl Filesystem {
-    /// What mkfs stores: the root directory.
+    /// The transaction that mkfs commits: the root directory.
     pub fn initial_transaction(uid: u32, gid: u32, permissions: u16, now: Timestamp) -> Transaction {
         let caller = Caller { uid, gid };
         let new = NewInode::directory(permissions.into());
@@ -79,7 +79,8 @@ impl Filesystem {
         self.create_as(ino, caller, parent, name, new, transaction).await
     }
 
-    /// The same with an inode number that was drawn before, because items of it are in `transaction` already.
+    /// Creates an inode with its first name, under a number drawn before because items of it are in
+    /// `transaction` already.
     pub(crate) async fn create_as(
         &self,
         ino: Ino,
@@ -108,7 +109,7 @@ impl Filesystem {
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
         let held = self.hold_new(&state).await?;
 
-        // From here to the commit nothing waits.
+        // Nothing waits from here to the commit.
         let mut changes = Changes::new();
         changes.spend(held);
         changes.count(self.inherit_quota(&mut state));
@@ -132,7 +133,8 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Gives an inode another name, or the first one to a file that was made without. Counts a kernel reference.
+    /// Gives an inode another name, or the first one to a file that was made without. Counts a
+    /// kernel reference.
     pub async fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attributes, FsError> {
         check_name(new_name)?;
         let _room = self.admit_growth().await?;
@@ -162,7 +164,8 @@ impl Filesystem {
         let change = changes.of(&inode);
         let nameless = change.attr.nlink == 0;
         if nameless {
-            // Whoever gave it its first name in between took this away, and whoever removed that name did not give it back.
+            // Another call may have given the inode its first name in between, which cleared
+            // `linkable`; an unlink of that name did not set it again.
             if !inode.state.lock().linkable {
                 return Err(FsError::NotFound);
             }
@@ -186,7 +189,7 @@ impl Filesystem {
     }
 }
 
-/// One link more.
+/// The link count plus one.
 pub(crate) fn more_links(nlink: u32) -> Result<u32, FsError> {
     if nlink < LINKS_MAX { Ok(nlink + 1) } else { Err(FsError::TooManyLinks) }
 }
@@ -196,7 +199,8 @@ impl NewInode {
         Self { file_type: FileType::Directory, mode, rdev: 0, size: 0, meta: Meta::default() }
     }
 
-    /// What a directory hands down: some of its flags, its quota, and if it is setgid its group, to directories setgid itself.
+    /// Applies what a directory passes on: some of its flags, its quota, and its group if it is
+    /// setgid; new directories become setgid too.
     pub(crate) fn inherit(mut self, dir: &Inode) -> Inheriting {
         let state = dir.state.lock();
         self.meta.flags |= handed_down(state.meta.flags, self.file_type);

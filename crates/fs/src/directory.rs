@@ -1,4 +1,4 @@
-//! Directories as items: finding names, and places for new ones.
+//! Directories as items: finding names, and free slots for new ones.
 
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -11,10 +11,10 @@ use syncline_format::items::{SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
 use syncline_store::Transaction;
 
-/// What a name means.
+/// A directory entry without its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
-    /// Offset of its item.
+    /// Offset of the entry's item.
     pub offset: u64,
     pub ino: Ino,
     pub file_type: FileType,
@@ -23,19 +23,20 @@ pub(crate) struct Entry {
 /// Answer to a search for a name.
 pub(crate) struct Search {
     pub entry: Option<Entry>,
-    /// First offset where an entry of this name could go; `None` when every slot of its hash is taken.
+    /// First offset where an entry of this name could go; `None` when every slot of its hash is
+    /// taken.
     pub free: Option<u64>,
 }
 
 impl Search {
-    /// Where a new entry of this name goes.
+    /// The offset of a new entry of this name.
     pub(crate) fn free(&self) -> Result<u64, FsError> {
-        // 128 names of one hash: with a secret seed this does not happen by itself.
+        // 128 names have the same hash: with a secret seed this does not happen by chance.
         self.free.ok_or(FsError::Store(syncline_store::StoreError::NoSpace))
     }
 }
 
-/// Refuses what can't name an entry. The kernel resolves "." and ".." itself.
+/// Refuses a name that an entry can't have. The kernel resolves "." and ".." itself.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FsError::NameTooLong);
@@ -65,12 +66,13 @@ pub(crate) fn decode_entry(key: Key, value: &Bytes) -> Result<(Entry, &[u8]), Fs
     Ok((Entry { offset: key.offset, ino: dirent.ino, file_type }, dirent.name))
 }
 
-/// Refuses what is not a directory.
+/// Refuses anything but a directory.
 pub(crate) fn require_directory(inode: &Inode) -> Result<(), FsError> {
     if inode.file_type == FileType::Directory { Ok(()) } else { Err(FsError::NotDirectory) }
 }
 
-/// Refuses a directory that was removed while somebody still has it open or as working directory. Call with its lease.
+/// Refuses a directory that was removed while somebody still has it open or as working directory.
+/// The caller holds its lease.
 pub(crate) fn require_alive(inode: &Inode) -> Result<(), FsError> {
     if inode.state.lock().attr.nlink > 0 { Ok(()) } else { Err(FsError::NotFound) }
 }
@@ -83,7 +85,7 @@ impl Filesystem {
         Ok(inode)
     }
 
-    /// Looks for a name among the entries of its hash, as of one moment.
+    /// Looks for a name among the entries of its hash, as of one point in history.
     pub(crate) async fn search(&self, dir: Ino, name: &[u8]) -> Result<Search, FsError> {
         let (first, last) = hash_offsets(self.hasher.hash(name));
         let (from, to) = (Key::new(dir, Kind::Dirent, first), Key::new(dir, Kind::Dirent, last));
@@ -102,9 +104,10 @@ impl Filesystem {
         Ok(search)
     }
 
-    /// What a name means, if it exists.
+    /// The entry of a name, if it exists.
     pub(crate) async fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Entry>, FsError> {
-        // Nearly every name is alone with its hash, in the first slot, where it can be got without a scan.
+        // Nearly every name has its hash to itself and lies in the first slot, where no scan is
+        // needed.
         let key = Key::new(dir, Kind::Dirent, hash_offsets(self.hasher.hash(name)).0);
         if let Some(Ok(Some(value))) = self.store.try_get(key) {
             let (entry, entry_name) = decode_entry(key, &value)?;
@@ -128,11 +131,11 @@ impl Filesystem {
         }
     }
 
-    /// Attributes of what `name` means in `parent`. Counts a kernel reference.
+    /// Attributes of the inode that `name` refers to in `parent`. Counts a kernel reference.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<types::Attributes, FsError> {
         self.counters.lookups.add(1);
         if name == b"." {
-            // Of a file as well: this is how an inode is found again by its number.
+            // This works for files as well: it is how an inode is found again by its number.
             return self.reference(parent).await;
         }
         let dir = self.directory(parent).await?;
@@ -141,7 +144,8 @@ impl Filesystem {
             return self.reference(above).await;
         }
         check_name(name)?;
-        // Under the directory's lease the name can't go away, so the inode is referred to before it could be removed.
+        // Under the directory's lease the name can't go away, so the inode is referenced before it
+        // could be removed.
         let _lease = dir.lease.read().await;
         let Some(entry) = self.find(parent, name).await? else {
             self.counters.lookups_negative.add(1);

@@ -12,21 +12,22 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The sizes of a filesystem that was made larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enlarged {
-    /// Before, in bytes.
+    /// Size before, in bytes.
     pub before_bytes: u64,
-    /// Now.
+    /// Size now, in bytes.
     pub now_bytes: u64,
 }
 
 impl Filesystem {
-    /// Makes the filesystem so large, durably, and the image file that it lies in, if that is shorter; without a size as large as its
-    /// device is by now. Less than 64 KiB is no change. A crash, or an error, leaves the old size or the new one.
+    /// Makes the filesystem this large, durably, and its image file too if that is shorter. Without
+    /// a size, the filesystem becomes as large as its device is now. A difference of less than 64
+    /// KiB changes nothing. A crash or an error leaves the old size or the new one.
     pub async fn enlarge(&self, size_bytes: Option<u64>) -> Result<Enlarged, FsError> {
         self.store.writable()?;
         let before_bytes = self.store.geometry().total_blocks * BLOCK;
         let now_bytes = match size_bytes {
             Some(size) if size / BLOCK > MAX_BLOCKS => return Err(FsError::TooLarge),
-            // Not worth moving the superblocks' copies for.
+            // Too little to move the superblocks' copies for.
             Some(size) if size.abs_diff(before_bytes) < Geometry::TAIL_BLOCKS * BLOCK => before_bytes,
             Some(size) if size < before_bytes => return Err(FsError::SmallerInUse),
             wanted => self.store.enlarge(wanted).await.map_err(refusal)?,

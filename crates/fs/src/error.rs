@@ -1,4 +1,4 @@
-//! What can go wrong in the filesystem, and the one table that turns it into an errno.
+//! The errors of the filesystem, and the only table that maps them to an errno.
 
 use syncline_codec::CodecError;
 use syncline_format::FormatError;
@@ -31,7 +31,7 @@ pub enum FsError {
     /// EFBIG
     #[error("file too large")]
     TooLarge,
-    /// EFBIG: all that moves is one change, and would be too large a one.
+    /// EFBIG: all extents move in one transaction, which would be too large.
     #[error("more than 16,384 extents would have to move: copy the file instead")]
     TooManyExtents,
     /// EMLINK
@@ -69,33 +69,33 @@ pub enum FsError {
         "this image keeps no parent pointers; they are chosen when it is made: 'mkfs --parent-pointers on'"
     )]
     NoParentPointers,
-    /// ENOENT: nothing names the inode any more, but somebody still has it open.
+    /// ENOENT: the inode has no name any more, but is still open.
     #[error("the inode has no name left: it was removed, and goes when nobody uses it any more")]
     NoName,
     /// EIO: an item contradicts itself or others, though its checksum holds (promise P4).
     #[error("inode {ino}: {detail}")]
     Corrupt {
-        /// Whose item.
+        /// The inode whose item it is.
         ino: crate::types::Ino,
-        /// What is wrong.
+        /// The defect.
         detail: FormatError,
     },
-    /// EIO: a reference count of shared blocks can't be what it says.
+    /// EIO: a reference count of shared blocks has an impossible value.
     #[error("reference count of block {block}: {detail}")]
     CorruptCount {
-        /// The first block it is of.
+        /// First block of the count.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         detail: FormatError,
     },
-    /// EIO: a compressed unit has the right checksums and is no compressed unit.
+    /// EIO: a compressed unit has the right checksums but can't be decoded.
     #[error("inode {ino}, block {block}: {detail}")]
     Undecodable {
-        /// Whose data.
+        /// The inode whose data it is.
         ino: crate::types::Ino,
         /// First block in the file.
         block: u64,
-        /// What is wrong.
+        /// The defect.
         detail: CodecError,
     },
     /// EMLINK
@@ -126,18 +126,18 @@ pub enum FsError {
     /// ENOSPC
     #[error("there is no room for so long an image file where it lies: free some, or choose a smaller size")]
     HostFull,
-    /// ENOSPC, EROFS, EIO, by what the store said.
+    /// ENOSPC, EROFS or EIO, depending on the store's error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl FsError {
-    /// An item of `ino` can't be what it says.
+    /// The error for an item of `ino` with an impossible value.
     pub(crate) fn corrupt(ino: crate::types::Ino, structure: &'static str, field: &'static str) -> Self {
         Self::Corrupt { ino, detail: FormatError::Field { structure, field } }
     }
 
-    /// The errno for this error. (Numbers of Linux; this is the only place that knows them.)
+    /// The errno of this error. (These are Linux's numbers; no other code knows them.)
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotPermitted => 1,

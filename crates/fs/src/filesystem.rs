@@ -23,46 +23,47 @@ pub struct Filesystem {
     pub(crate) store: Arc<Store>,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) options: Options,
-    /// Figures that follow from the geometry.
+    /// Limits that follow from the geometry.
     pub(crate) limits: Limits,
     pub(crate) hasher: NameHasher,
-    /// A sync may log data whole instead of placing it.
+    /// Whether a sync may log data whole instead of placing it.
     pub(crate) logs_data: bool,
-    /// Every inode knows its names.
+    /// Whether every inode knows its names.
     pub(crate) parent_pointers: bool,
     pub(crate) inodes: InodeCache,
     pub(crate) references: References,
-    /// Whose access time waits to be logged.
+    /// Inodes whose access time is not logged yet.
     pub(crate) accessed: Accessed,
     pub(crate) orphans: OrphanQueue,
     pub(crate) quotas: Quotas,
     /// Held while a directory changes its parent; taken before all leases of inodes.
     pub(crate) rename_lease: syncline_sync::asynchronous::Mutex<()>,
     pub(crate) counters: Counters,
-    /// Of the last syncs.
+    /// Receipts of the last syncs.
     pub(crate) receipts: Receipts,
-    /// File data's own: dirty list, budgets, background tasks.
+    /// State of file data: dirty list, budgets, background tasks.
     pub(crate) data: DirtyQueue,
-    /// To hand to background tasks.
+    /// A reference to itself, for background tasks.
     me: Weak<Filesystem>,
 }
 
-/// Figures that follow from the geometry of the image.
+/// Limits that follow from the geometry of the image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Largest value of an item.
     pub value_bytes: usize,
-    /// Most file data (or symlink target) kept in the inode item.
+    /// Most bytes of file data (or symlink target) kept in the inode item.
     pub inline_bytes: usize,
-    /// Most that all small xattrs take in the inode item.
+    /// Most bytes that all small xattrs take in the inode item.
     pub xattr_bytes: usize,
-    /// Most that all parent pointers take in the inode item.
+    /// Most bytes that all parent pointers take in the inode item.
     pub parent_bytes: usize,
-    /// Extended attributes with items of their own count.
+    /// Extended attributes with items of their own count towards usage.
     pub counts_xattrs: bool,
 }
 
-/// A filesystem that has been read as far as it has to be, and changes nothing yet: its store need not have begun.
+/// A filesystem that has been read as far as necessary and changes nothing yet. Its store need not
+/// have begun.
 pub struct Loaded {
     fs: Arc<Filesystem>,
     orphans: Vec<Ino>,
@@ -83,7 +84,8 @@ impl Loaded {
 }
 
 impl Filesystem {
-    /// Brings a store's filesystem to life: starts the removal of orphans and the background write-back.
+    /// Opens the filesystem of a store, and starts the removal of orphans and the background
+    /// write-back.
     pub async fn open(
         store: Arc<Store>,
         spawn: Arc<dyn Spawn>,
@@ -92,13 +94,13 @@ impl Filesystem {
         Ok(Self::load(store, spawn, options).await?.start())
     }
 
-    /// The first part of it: reads, and refuses what can't be used.
+    /// The first part of `Filesystem::open`: reads, and refuses an image that can't be used.
     pub async fn load(store: Arc<Store>, spawn: Arc<dyn Spawn>, options: Options) -> Result<Loaded, FsError> {
         let hasher = NameHasher::new(&store.hash_seed());
         Self::load_with(store, spawn, options, hasher).await
     }
 
-    /// The whole with a given hash of names.
+    /// `Filesystem::open` with a given hash of names.
     #[cfg(test)]
     pub(crate) async fn open_with(
         store: Arc<Store>,
@@ -153,15 +155,15 @@ impl Filesystem {
         Ok(Loaded { fs, orphans })
     }
 
-    /// Removes what has no name, writes everything else back, and stops what runs in the background. Closing the store is
-    /// the caller's.
+    /// Removes all inodes without names, writes everything else back, and stops the background
+    /// tasks. The caller closes the store.
     pub async fn close(self: &Arc<Self>) -> Result<(), FsError> {
         self.close_orphans().await;
         let accessed = self.log_access_times().await;
         data::stop(self).await.and(accessed)
     }
 
-    /// Itself, for a background task.
+    /// The `Arc` of this filesystem, for a background task.
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("a filesystem lives in the Arc that calls its methods")
     }
@@ -171,12 +173,12 @@ impl Filesystem {
         &self.store
     }
 
-    /// The present.
+    /// The current time.
     pub(crate) fn now(&self) -> Timestamp {
         self.options.clock.now()
     }
 
-    /// An inode, from memory or from the store; `Stale` if there is none.
+    /// An inode, from memory or from the store; `Stale` if it does not exist.
     pub(crate) async fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         loop {
             match self.inodes.claim(ino) {
@@ -186,7 +188,8 @@ impl Filesystem {
                 }
                 Claim::Wait(loaded) => loaded.await,
                 Claim::Load(loading) => {
-                    // In memory of its own: whoever has the inode in memory carries no room for this along.
+                    // Boxed, so that the future of a caller that finds the inode in memory has no
+                    // room for this.
                     let inode = Box::pin(self.load_inode(ino)).await?;
                     self.store.give_way();
                     if loading.finish(&inode) {

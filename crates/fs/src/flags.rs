@@ -1,7 +1,7 @@
 //! The flags that chattr(1) sets, and what they forbid.
 //!
-//! The kernel knows nothing of the flags of an inode on a FUSE mount: it sees to who may change them, and all that follows
-//! from them is decided here, under the lease of the inode that has them.
+//! The kernel knows nothing of an inode's flags on a FUSE mount. It checks who may change them;
+//! their effects are decided here, under the lease of the inode that has them.
 
 use crate::FsError;
 use crate::change::Changes;
@@ -15,7 +15,7 @@ use syncline_format::items::inode::{
 use syncline_format::superblock::FEATURE_COMPRESSION;
 use syncline_store::{Admission, Transaction};
 
-/// All that a caller can set.
+/// All flags that a caller can set.
 const SETTABLE: u32 =
     FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD;
 
@@ -50,13 +50,13 @@ impl Filesystem {
         Ok(FileFlags::of(bits))
     }
 
-    /// Sets the flags of a file or directory. Whether the caller may was decided by the kernel.
+    /// Sets the flags of a file or directory. The kernel has checked the caller's permission.
     pub async fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<(), FsError> {
         self.change_flags(ino, flags.compression, |before| (before & !SETTABLE) | flags.bits()).await
     }
 
-    /// Sets how what is written to a file is compressed, or what is made in a directory. What is there stays as it is; see
-    /// [`Filesystem::rewrite`].
+    /// Sets the compression of data written to a file from now on, or of files made in a directory.
+    /// Existing data stays as it is; see [`Filesystem::rewrite`].
     pub async fn set_compression(&self, ino: Ino, compression: Option<Algorithm>) -> Result<(), FsError> {
         let bits = FileFlags { compression, ..FileFlags::default() }.bits();
         self.change_flags(ino, compression, |before| (before & !(FLAG_LZ4 | FLAG_ZSTD)) | bits).await
@@ -70,7 +70,8 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         self.store.writable()?;
         if compression.is_some() {
-            // Durable before anything asks for it, and so before anything is compressed: an older program refuses the image.
+            // The feature is durable before any flag asks for compression, and so before any data
+            // is compressed: older programs refuse the image.
             self.store.add_features(FEATURE_COMPRESSION).await?;
         }
         let _room = self.store.admit(Admission::Change).await?;
@@ -82,7 +83,7 @@ impl Filesystem {
         self.require_present(&inode)?;
         let mut changes = Changes::new();
         let change = changes.of(&inode);
-        // The time moves also where they are the same already, as everywhere.
+        // The change time moves even if the flags stay the same, as on other filesystems.
         change.meta.flags = change_of(change.meta.flags);
         change.touch(self.now());
         changes.commit(self, Transaction::new())?;
@@ -98,25 +99,28 @@ fn refuse(forbidden: bool) -> Result<(), FsError> {
     if forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// Refuses what changes an inode itself: its mode, owner, times, extended attributes, names, and a file's size.
+/// Refuses a change of an immutable or append-only inode: of its mode, owner, times, extended
+/// attributes, names, or a file's size.
 pub(crate) fn require_changeable(inode: &Inode) -> Result<(), FsError> {
     refuse(has(inode, FLAG_IMMUTABLE | FLAG_APPEND))
 }
 
-/// Refuses what even an inode that may only grow permits: new names in a directory, the present as a file's times.
+/// Refuses a change of an immutable inode that an append-only one permits: new names in a
+/// directory, setting a file's times to now.
 pub(crate) fn require_growable(inode: &Inode) -> Result<(), FsError> {
     refuse(has(inode, FLAG_IMMUTABLE))
 }
 
-/// Refuses data at `offset` of a file that is immutable, or may only grow and is longer. An opening does not tell whether it
-/// is for appending (and mostly is not told of at all), but where the data goes does.
+/// Refuses data at `offset` of a file that is immutable, or is append-only and longer. An open does
+/// not say whether it is for appending (and mostly is not sent at all), but the offset of the data
+/// shows it.
 pub(crate) fn require_writable(inode: &Inode, offset: u64) -> Result<(), FsError> {
     let state = inode.state.lock();
     let flags = state.meta.flags;
     refuse(flags & FLAG_IMMUTABLE != 0 || (flags & FLAG_APPEND != 0 && offset < state.attr.size))
 }
 
-/// Of a directory's flags, those that it hands down to what is made in it.
+/// The flags among a directory's `flags` that a new inode of type `to` inherits.
 pub(crate) fn handed_down(flags: u32, to: FileType) -> u32 {
     let all = match to {
         FileType::Symlink => 0,

@@ -7,17 +7,17 @@ use syncline_format::items::HASH_MAX;
 #[derive(Clone)]
 pub(crate) struct NameHasher {
     hasher: SipHasher24,
-    /// Hashes stay below this.
+    /// Exclusive upper bound of hashes.
     bound: u64,
 }
 
 impl NameHasher {
-    /// The hash of an image, by its seed.
+    /// The hash function of an image, from its seed.
     pub(crate) fn new(seed: &[u8; 16]) -> Self {
         Self { hasher: SipHasher24::new_with_key(seed), bound: HASH_MAX + 1 }
     }
 
-    /// A hash with only `bound` values, so that tests meet collisions.
+    /// A hash function with only `bound` values, so that tests meet collisions.
     #[cfg(test)]
     pub(crate) fn colliding(seed: &[u8; 16], bound: u64) -> Self {
         Self { bound, ..Self::new(seed) }

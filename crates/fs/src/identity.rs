@@ -1,11 +1,11 @@
-//! What the filesystem as a whole is called.
+//! The label and UUID of the filesystem.
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use syncline_format::superblock::encode_label;
 
 impl Filesystem {
-    /// The label: a name for people.
+    /// The label: a name for humans.
     pub fn label(&self) -> String {
         self.store.superblock().label_text()
     }

@@ -1,4 +1,4 @@
-//! An inode in memory, and how it becomes an item.
+//! An inode in memory, and its encoding as an item.
 
 use crate::data::{DataState, Unplaced};
 use crate::filesystem::Limits;
@@ -15,24 +15,26 @@ use syncline_format::{FormatError, Key, Kind};
 use syncline_store::{OpSeq, Transaction};
 use syncline_sync::atomic::AtomicBool;
 
-/// An inode in memory. Whoever holds an `Arc` of it keeps it from leaving the cache.
+/// An inode in memory. It can't leave the cache while somebody holds an `Arc` of it.
 pub(crate) struct Inode {
     pub ino: Ino,
     /// Never changes.
     pub file_type: FileType,
-    /// The inode's lease: directory changes, attribute changes and data changes (write, truncate, write-back commit,
-    /// fsync's own submission) hold it for writing, reads for reading. May be held across awaits. Several leases are
-    /// taken in the order of inode numbers, after the rename lease.
+    /// The inode's lease. Directory changes, attribute changes and data changes (write, truncate,
+    /// write-back commit, fsync's own submission) hold it for writing, reads for reading. It may be
+    /// held across awaits. Several leases are taken in the order of inode numbers, after the rename
+    /// lease.
     pub lease: syncline_sync::asynchronous::RwLock<()>,
-    /// Never held across an await. Changed only by holders of the lease for writing, but for `opens`, `data`'s
-    /// bookkeeping of writes in flight, and the access time.
+    /// Never held across an await. Only holders of the lease for writing change the state, except
+    /// for `opens`, `data`'s bookkeeping of writes in flight, and the access time.
     pub state: syncline_sync::Mutex<InodeState>,
-    /// Second chance of the cache.
+    /// The second-chance bit of the cache.
     pub(crate) referenced: AtomicBool,
 }
 
 pub(crate) struct InodeState {
-    /// As callers see it, but for the blocks of extended attributes: size, mtime and blocks may be ahead of the disk.
+    /// The attributes that callers see, except that the blocks of extended attributes are missing.
+    /// Size, mtime and blocks may be ahead of the disk.
     pub attr: Attributes,
     pub meta: Meta,
     /// Dirty data, and the disk's view of size, mtime and inline data.
@@ -41,19 +43,23 @@ pub(crate) struct InodeState {
     pub opens: u32,
     /// Newest operation that touched this inode's existence or names; fdatasync needs it durable.
     pub name_op: OpSeq,
-    /// Newest operation that changed attributes, extended attributes or entries. What receipts tell.
+    /// Newest operation that changed attributes, extended attributes or entries; used for receipts
+    /// only.
     pub changed_op: OpSeq,
-    /// The marks that the inode came into memory with, which say nothing of what it was that changed; zero if it was created.
+    /// The value that `name_op` and `data.data_op` had when the inode was read into memory; zero
+    /// if it was created. A mark that still has this value does not tell which change it stands
+    /// for.
     pub loaded_op: OpSeq,
     /// The removal of an inode without names has begun (or is over): it can't be opened any more.
     pub removing: bool,
-    /// It began without a name, and may be given one.
+    /// The inode was created without a name and may be given one.
     pub linkable: bool,
-    /// Reads have moved the access time since the item was logged; the inode is in the list of those to be logged.
+    /// Reads have moved the access time since the item was logged; the inode is in the list of
+    /// those to be logged.
     pub access_unlogged: bool,
 }
 
-/// What the inode item holds beside attributes and data. Cheap to clone.
+/// The inode item without attributes and data. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Meta {
     pub flags: u32,
@@ -63,14 +69,16 @@ pub(crate) struct Meta {
     pub next_chunk: u64,
     pub xattr_items: u32,
     pub xattr_list_bytes: u32,
-    /// What extended attributes with items of their own count for, in units of 512 bytes; 0 where they do not count.
+    /// Units of 512 bytes that extended attributes with items of their own count for; 0 where they
+    /// do not count.
     pub xattr_units: u32,
     pub target: Option<Box<LinkTarget>>,
     /// Small xattrs: names and values.
     pub xattrs: Arc<[(Bytes, Bytes)]>,
     /// The inode's names, if the image keeps parent pointers.
     pub parents: Parents,
-    /// Number of the quota that it counts in, if there is still such a quota; else 0.
+    /// Number of the quota that the inode counts in; 0 if it counts in none or the quota no longer
+    /// exists.
     pub quota: u64,
 }
 
@@ -80,7 +88,7 @@ pub(crate) enum LinkTarget {
     Chunks(ChunkRef),
 }
 
-/// The file as the disk has it: what the inode item must carry.
+/// The file as it is on disk: the values that the inode item must carry.
 pub(crate) struct DiskView<'a> {
     pub size: u64,
     pub mtime: Timestamp,
@@ -101,7 +109,8 @@ impl Inode {
         })
     }
 
-    /// True when the cache may forget this inode: nothing is known of it that its items don't say.
+    /// True when the cache may forget this inode: memory has nothing about it that its items don't
+    /// say.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         // An inode without names stays until its removal.
@@ -115,22 +124,22 @@ impl Inode {
 }
 
 impl Meta {
-    /// Attributes as callers see them: extended attributes take room, too.
+    /// The attributes that callers see: blocks include those of extended attributes.
     pub(crate) fn shown(&self, attr: Attributes) -> Attributes {
         Attributes { blocks: attr.blocks.saturating_add(self.xattr_units.into()), ..attr }
     }
 
-    /// A place for a long value, at most 64 KiB.
+    /// Allocates a chunk id for a long value, at most 64 KiB.
     pub(crate) fn new_chunks(&mut self, len_bytes: usize) -> ChunkRef {
         let chunks = ChunkRef { id: self.next_chunk, len_bytes: len_bytes as u32 };
-        // 2^48 values of one inode are not reached by storing them.
+        // No inode ever gets to store 2^48 values.
         self.next_chunk = (self.next_chunk + 1).min(CHUNK_ID_MAX);
         chunks
     }
 }
 
 impl InodeState {
-    /// True when a transaction has the size and the mtime of a file as they are.
+    /// True when a transaction already carries the current size and mtime of a file.
     pub(crate) fn is_logged(&self) -> bool {
         self.attr.file_type != FileType::Regular
             || (self.data.disk_size == self.attr.size && self.data.disk_mtime == self.attr.mtime)
@@ -155,8 +164,9 @@ impl InodeState {
         }
     }
 
-    /// Reads an inode item. `last_op` is the store's newest operation, before which this inode was last changed: the
-    /// marks of an inode that comes (back) into the cache start there, at worst one flush too careful.
+    /// Decodes an inode item. `last_op` is the store's newest operation; the last change of this
+    /// inode was no later. The marks of an inode that comes (back) into the cache start there; at
+    /// worst that costs one flush too many.
     pub(crate) fn decode(
         ino: Ino,
         value: &Bytes,
@@ -182,7 +192,8 @@ impl InodeState {
             ctime: item.ctime.into(),
             btime: item.btime.into(),
         };
-        // A slice would keep the node or the batch in which it was read, for as long as the inode is in memory.
+        // Copies: a slice would keep its node or batch in memory for as long as the inode is in
+        // memory.
         let own = Bytes::copy_from_slice;
         let meta = Meta {
             flags: item.flags & !FLAG_UNPLACED,
@@ -223,7 +234,7 @@ impl InodeState {
         })
     }
 
-    /// Has it count in this quota, or with 0 in none. Nothing of it is dirty.
+    /// Makes the inode count in this quota, or in none if 0. Nothing of the inode is dirty.
     pub(crate) fn count_in(&mut self, number: u64) {
         self.meta.quota = number;
         if self.attr.file_type == FileType::Regular {
@@ -231,7 +242,7 @@ impl InodeState {
         }
     }
 
-    /// 512-byte units that the inode item says it has.
+    /// The 512-byte units that the inode item claims.
     pub(crate) fn logged_units(&self) -> u64 {
         let units = match self.attr.file_type {
             FileType::Regular => self.data.disk_view(&self.attr).blocks,
@@ -240,7 +251,7 @@ impl InodeState {
         units.saturating_add(self.meta.xattr_units.into())
     }
 
-    /// What callers see.
+    /// The attributes that callers see.
     pub(crate) fn attributes(&self) -> Attributes {
         self.meta.shown(self.attr)
     }
@@ -256,7 +267,8 @@ impl InodeState {
     }
 }
 
-/// Refuses more in the item than this program would put there: with what is added later it might not fit any more.
+/// Refuses an item that has more in a section than this program would put there: it might not fit
+/// any more once something is added.
 fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError> {
     let xattrs: usize = item.xattrs.iter().map(|(name, value)| xattr_section_bytes(name, value)).sum();
     let target = match item.target {
@@ -274,8 +286,9 @@ fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError>
     Ok(())
 }
 
-/// The inode item for these attributes, with the size, mtime, blocks and inline data that are on disk: a chmod of a file
-/// with dirty data must not let the logged size run ahead of the logged data.
+/// The inode item for these attributes, with the size, mtime, blocks and inline data that are on
+/// disk: a chmod of a file with dirty data must not let the logged size run ahead of the logged
+/// data.
 pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes {
     let disk = match attr.file_type {
         FileType::Regular => data.disk_view(attr),
@@ -327,7 +340,7 @@ impl From<Time> for Timestamp {
 
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {
-        // A caller's nanoseconds come from a system call and may be anything.
+        // Nanoseconds from a caller come from a system call and may be anything.
         Self { seconds: time.seconds, nanoseconds: time.nanoseconds.min(999_999_999) }
     }
 }
@@ -336,10 +349,11 @@ impl From<Timestamp> for Time {
 mod tests {
     use super::*;
 
-    /// A tree walk brings every inode into memory, and a program that makes files each new one: what few files have is boxed.
+    /// A tree walk brings every inode into memory, and each file that a program creates adds one,
+    /// so data that few files have is boxed.
     #[test]
     fn an_inode_takes_little_memory() {
-        // With the two counts of the `Arc` it is a size that the allocator has.
+        // With the two counts of the `Arc` this is a size class of the allocator.
         assert!(size_of::<Inode>() <= 640 - 16, "{} bytes", size_of::<Inode>());
     }
 }

@@ -1,8 +1,10 @@
-//! POSIX meaning over the store: inodes, directories, names, file data, attributes, orphans, limits.
+//! POSIX semantics over the store: inodes, directories, names, file data, attributes, orphans,
+//! limits.
 //!
-//! A change of names or attributes is one store transaction. Its operation asks for admission, takes the leases of the
-//! inodes it changes (the rename lease first, then inodes by number), reads what it needs, and then computes and
-//! commits without waiting for anything.
+//! A change of names or attributes is one store transaction. The operation asks for admission and
+//! takes the leases of the inodes it changes (the rename lease first, then inodes in the order of
+//! their numbers). It reads what it needs, and then computes and commits without waiting for
+//! anything.
 #![forbid(unsafe_code)]
 
 mod access;

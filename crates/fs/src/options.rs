@@ -1,14 +1,14 @@
-//! What may be chosen at mount.
+//! Mount options.
 
 use crate::clock::{Clock, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When reads change the access time. It is logged like dirty data: when it is `writeback_age` old, with an fsync of the inode, and
-/// at the end.
+/// When reads change the access time. The new time is logged like dirty data: when it is
+/// `writeback_age` old, with an fsync of the inode, and at unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AccessTime {
-    /// Only by explicit request.
+    /// Only when a caller sets it.
     Never,
     /// When it is not later than the last change, or a day old.
     #[default]
@@ -17,36 +17,41 @@ pub enum AccessTime {
     Always,
 }
 
-/// Choices at mount; every one has a default that suits.
+/// Mount options; every one has a suitable default.
 #[derive(Clone)]
 pub struct Options {
     /// Most dirty bytes in memory before writers wait. Default 256 MiB; at least 1 MiB.
     pub dirty_bytes_max: u64,
-    /// Dirty bytes at which background write-back starts. Default 32 MiB; at most `dirty_bytes_max`.
+    /// Dirty bytes at which background write-back starts. Default 32 MiB; at most
+    /// `dirty_bytes_max`.
     pub writeback_start_bytes: u64,
     /// Age at which dirty data is written back. Default 5 s.
     pub writeback_age: Duration,
-    /// Blocks of a file that syncs have logged whole from which on they get a place in the background. Default 16; above 64 never, since the
-    /// sync that would log more places them.
+    /// Number of blocks of a file, logged whole by syncs, at which they are placed in the
+    /// background. Default 16. Above 64 this never happens: a sync that would log more places them
+    /// itself.
     pub place_ahead_blocks: u64,
-    /// Blocks of a file that write-back writes, then names, at a time. Default 4096, of a compressed file 1024.
+    /// Blocks that write-back writes and then names at a time, in one file. Default 4096; for
+    /// compressed files 1024.
     pub round_blocks: u64,
-    /// Dirty blocks that a sync writes beside the batch that names them; what is more goes before it, in rounds. Default 256.
+    /// Dirty blocks that a sync writes in parallel with the batch that names them; any more are
+    /// written before it, in rounds. Default 256.
     pub parallel_blocks: u64,
-    /// Extents that a truncation, a removal, a clearing or a preallocation changes in one transaction; what is more takes several. Default
-    /// 8192, about a third of a megabyte in the log.
+    /// Extents that a truncation, a removal, a clearing or a preallocation changes in one
+    /// transaction; more take several. Default 8192, about a third of a megabyte in the log.
     pub extents_at_once: usize,
-    /// Most bytes of blocks that are kept because they were written in parts, which the kernel's page cache does not have. Default 64 MiB.
+    /// Most bytes of cached blocks that were written in parts, which the kernel's page cache does
+    /// not have. Default 64 MiB.
     pub kept_bytes_max: u64,
-    /// Inodes kept in memory when nobody uses them. Default 65536.
+    /// Unused inodes kept in memory. Default 65536.
     pub cached_inodes_max: usize,
     /// The clock. Default: the system's.
     pub clock: Arc<dyn Clock>,
-    /// Access times. Default relative.
+    /// When reads change the access time. Default: relative.
     pub access_time: AccessTime,
-    /// Access times of directories, too. Default: yes.
+    /// Whether directories have access times, too. Default: yes.
     pub directory_access_time: bool,
-    /// Receipts kept of the last syncs. Default 4096, some 2 MiB when that many were made; 0 for none.
+    /// Number of receipts kept. Default 4096, about 2 MiB when full; 0 for none.
     pub receipts_max: usize,
 }
 

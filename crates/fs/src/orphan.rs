@@ -1,5 +1,5 @@
-//! Inodes without names: removed once nobody has them open or refers to them, in the background, and found again by
-//! their orphan items after a crash.
+//! Inodes without names. They are removed in the background once nobody has them open or refers to
+//! them; after a crash they are found by their orphan items.
 
 use crate::FsError;
 use crate::data;
@@ -21,29 +21,29 @@ const ITEMS_EACH: usize = 128;
 /// Orphans read at a time at mount.
 const ORPHANS_EACH: usize = 1024;
 
-/// Key of the item that says that an inode is to be removed.
+/// Key of the item that marks an inode for removal.
 pub(crate) fn key(ino: Ino) -> Key {
     Key::new(0, Kind::Orphan, ino)
 }
 
-/// Orphans to be removed, and the one task that does it.
+/// Orphans to be removed, and the single task that removes them.
 #[derive(Default)]
 pub(crate) struct OrphanQueue {
     waiting: Mutex<Waiting>,
-    /// The task has ended, or waits for a lease.
+    /// Notified when the task has ended or waits for a lease.
     ended: Event,
 }
 
 #[derive(Default)]
 struct Waiting {
     inos: VecDeque<Ino>,
-    /// Those for whose removal there was no room.
+    /// Orphans whose removal found no room.
     refused: Vec<Ino>,
-    /// Those that the device failed to read or write.
+    /// Orphans whose removal met a device error.
     failed: Vec<Ino>,
-    /// A task is at work, or about to be.
+    /// A task is running, or about to run.
     running: bool,
-    /// The task waits for a lease that somebody holds.
+    /// The task waits for a lease that another task holds.
     blocked: bool,
     /// The filesystem is being closed: handles and references no longer count.
     closing: bool,
@@ -64,7 +64,7 @@ impl Filesystem {
         self.references.any(ino)
     }
 
-    /// Counts a handle, which keeps the inode alive without a name.
+    /// Counts an open handle, which keeps the inode alive without a name.
     pub async fn open_file(&self, ino: Ino) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;
         let mut state = inode.state.lock();
@@ -75,7 +75,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Takes back a handle.
+    /// Takes back an open handle.
     pub fn release_file(self: &Arc<Self>, ino: Ino) {
         // An open inode is always in memory.
         if let Some(inode) = self.inodes.peek(ino) {
@@ -91,8 +91,8 @@ impl Filesystem {
         self.remove_if_unused(inode);
     }
 
-    /// Has an inode without names removed if it has neither handles nor references. Whoever takes the last of them away
-    /// calls this after doing so, so that one of them at least sees that nothing is left.
+    /// Queues an inode without names for removal if it has neither handles nor references. Call
+    /// this after taking either away, so that at least the last caller sees that none are left.
     pub(crate) fn remove_if_unused(&self, inode: &Arc<Inode>) {
         self.store.give_way();
         let unused = {
@@ -104,7 +104,7 @@ impl Filesystem {
         }
     }
 
-    /// Hands inodes to the removing task, which starts if it is not at work.
+    /// Queues inodes for the removing task, and starts the task if it is not running.
     pub(crate) fn enqueue_orphans(&self, inos: impl IntoIterator<Item = Ino>) {
         let mut waiting = self.orphans.waiting.lock();
         waiting.inos.extend(inos);
@@ -113,7 +113,8 @@ impl Filesystem {
             drop(waiting);
             let running = Running { fs: self.arc(), ended: false };
             self.spawn.spawn(Box::pin(async move {
-                // As a whole: a closure would capture the fields it names, one by one.
+                // Moves `running` as a whole: the closure would otherwise capture its fields one by
+                // one.
                 let mut running = running;
                 running.fs.remove_orphans().await;
                 running.ended = true;
@@ -121,14 +122,15 @@ impl Filesystem {
         }
     }
 
-    /// Tries again to remove what could not be removed.
+    /// Tries again to remove the orphans whose removal found no room or met a device error.
     pub(crate) fn retry_orphans(&self) {
         let refused = std::mem::take(&mut self.orphans.waiting.lock().refused);
         self.enqueue_orphans(refused);
         self.retry_failed_orphans();
     }
 
-    /// The same for those alone that met a device's error, which costs nobody else a wait for room.
+    /// Tries again to remove only the orphans whose removal met a device error, so that nobody
+    /// waits for room because of the others.
     pub(crate) fn retry_failed_orphans(&self) {
         let failed = std::mem::take(&mut self.orphans.waiting.lock().failed);
         self.enqueue_orphans(failed);
@@ -139,7 +141,7 @@ impl Filesystem {
             let (ino, closing) = {
                 let mut waiting = self.orphans.waiting.lock();
                 let Some(ino) = waiting.inos.pop_front() else {
-                    // Ended under the lock, so that whoever enqueues next starts another task.
+                    // Cleared under the lock, so that the next enqueue starts another task.
                     waiting.running = false;
                     return;
                 };
@@ -147,13 +149,14 @@ impl Filesystem {
             };
             match self.remove_orphan(ino, closing).await {
                 Ok(()) => {}
-                // Orphan items stay: the next mount tries again.
+                // The orphan item stays: the next mount tries again.
                 Err(FsError::Store(StoreError::ReadOnly { .. })) => {
                     tracing::debug!(ino, "read-only: an inode without names stays");
                 }
-                // With a snapshot, which keeps what it has, its removal takes room.
+                // A snapshot keeps its blocks, so the removal itself takes room.
                 Err(FsError::Store(StoreError::NoSpace)) => self.orphans.waiting.lock().refused.push(ino),
-                // A device that fails for a while is no end: who asks for room, or how much there is, has it tried again.
+                // The device may recover: a call that asks for room, or for its amount, has the
+                // removal tried again.
                 Err(FsError::Store(StoreError::Device(error))) => {
                     tracing::warn!(ino, %error, "an inode without names could not be removed yet");
                     self.orphans.waiting.lock().failed.push(ino);
@@ -167,7 +170,7 @@ impl Filesystem {
         let inode = match self.inode(ino).await {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
-                // Removed before; at most its orphan item is left.
+                // The inode was removed before; at most its orphan item is left.
                 let mut transaction = Transaction::new();
                 transaction.delete(key(ino));
                 self.store.commit(transaction)?;
@@ -175,7 +178,8 @@ impl Filesystem {
             }
             Err(error) => return Err(error),
         };
-        // A link count alone may be damage, and its file has a name: only both together say that nobody wants it any more.
+        // A link count of 0 alone may be damage while the file still has a name. Only with the
+        // orphan item is it certain that the inode is unwanted.
         if ino == ROOT || self.store.get(key(ino)).await?.is_none() {
             return Err(FsError::corrupt(ino, "inode", "link count"));
         }
@@ -261,7 +265,8 @@ impl Filesystem {
         }
     }
 
-    /// All orphans that a crash or an unmount left, for the removing task. Called by `open`, before anything else could make one.
+    /// All orphans that a crash or an unmount left, for the removing task. Called by `load`, before
+    /// anything can make a new one.
     pub(crate) async fn find_orphans(&self) -> Result<Vec<Ino>, FsError> {
         if self.store.read_only_reason().is_some() {
             return Ok(Vec::new());
@@ -275,13 +280,14 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// Waits for admission of something that adds to the filesystem. Before it says that there is no room it writes back what is dirty,
-    /// which has more room than it takes, and waits for what was unlinked and is about to give its blocks back.
+    /// Waits for admission of a change that adds to the filesystem. Before it reports that there is
+    /// no room, it writes back what is dirty, which has more room reserved than it takes, and waits
+    /// for unlinked inodes that are about to give their blocks back.
     pub(crate) async fn admit_growth(&self) -> Result<Admitted, FsError> {
         self.admit_growth_of(ChangeSize::ORDINARY).await
     }
 
-    /// The same for a change of this size at most.
+    /// Like `admit_growth`, for a change of at most this size.
     pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
         let mut patience = Patience::default();
         let mut synced = false;
@@ -297,18 +303,20 @@ impl Filesystem {
         Ok(admitted?)
     }
 
-    /// Writes back everything that is dirty: a file that goes into its inode item has a block until then, and every one has room for its
-    /// names. False if nothing is. The caller holds no lease.
+    /// Writes back everything that is dirty, which frees reserved blocks: a file that will go into
+    /// its inode item holds a reserved block until then, and every dirty file holds room for the
+    /// tree nodes that will name its blocks. Returns false if nothing is dirty. The caller holds no
+    /// lease.
     pub(crate) async fn give_back_by_sync(&self) -> bool {
         let dirty = self.data.dirty_bytes() > 0;
         if dirty {
-            // What fails here has its own callers, who hear of it.
+            // Errors are reported to those who own the data.
             self.syncfs().await.ok();
         }
         dirty
     }
 
-    /// The lease of an inode that is being removed. A late write or write-back may have it.
+    /// The lease of an inode that is being removed. A late write or write-back may still hold it.
     pub(crate) async fn lease_of_orphan<'a>(&self, inode: &'a Inode) -> RwLockWriteGuard<'a, ()> {
         if let Some(lease) = inode.lease.try_write() {
             return lease;
@@ -317,8 +325,8 @@ impl Filesystem {
         inode.lease.write().await
     }
 
-    /// Waits for the removing task, if it is at work, to end or to need a lease: the caller holds leases, and it may be one of
-    /// these.
+    /// Waits until the removing task, if it is running, ends or needs a lease: the caller holds
+    /// leases, and one of them may be the one it needs.
     pub(crate) async fn wait_for_orphans_leased(&self) {
         loop {
             let ended = self.orphans.ended.listen();
@@ -332,7 +340,7 @@ impl Filesystem {
         }
     }
 
-    /// Waits for the removing task to end, if it is at work. The caller holds no leases.
+    /// Waits for the removing task to end, if it is running. The caller holds no leases.
     pub(crate) async fn wait_for_orphans(&self) {
         loop {
             let ended = self.orphans.ended.listen();
@@ -343,7 +351,7 @@ impl Filesystem {
         }
     }
 
-    /// Removes all inodes without names, whoever had them open, and waits for the removing task to end.
+    /// Removes all inodes without names, even open ones, and waits for the removing task to end.
     pub(crate) async fn close_orphans(&self) {
         self.orphans.waiting.lock().closing = true;
         let left = self.inodes.matching(|inode| inode.state.lock().attr.nlink == 0);
@@ -353,7 +361,7 @@ impl Filesystem {
     }
 }
 
-/// Tells that the removing task waits for a lease, for as long as it does.
+/// Marks the removing task as waiting for a lease, for as long as this lives.
 struct Blocked<'a>(&'a OrphanQueue);
 
 impl<'a> Blocked<'a> {
@@ -370,10 +378,11 @@ impl Drop for Blocked<'_> {
     }
 }
 
-/// The removing task's hold on its filesystem: however the task ends, whoever waits for it is told.
+/// The removing task's hold on its filesystem: however the task ends, waiters are notified.
 struct Running {
     fs: Arc<Filesystem>,
-    /// The task ended by itself; what it said of its end may be outdated by a task that came after it.
+    /// The task ended by itself and cleared `running` already; by now that may belong to a later
+    /// task.
     ended: bool,
 }
 
@@ -388,7 +397,7 @@ impl Drop for Running {
 
 #[cfg(test)]
 impl Filesystem {
-    /// True when no removal is waiting or at work.
+    /// True if the removing task is not running.
     pub(crate) fn orphans_settled(&self) -> bool {
         !self.orphans.waiting.lock().running
     }

@@ -1,8 +1,10 @@
-//! Parent pointers: every inode knows its names. They are part of the inode item while they fit there, so that what changes a
-//! name logs no item for them; those that do not fit have items of their own.
+//! Parent pointers: every inode knows its names. They are kept in the inode item while they fit, so
+//! that a change of a name logs no separate item for them; pointers that do not fit have items of
+//! their own.
 //!
-//! What a change makes of them is planned before its transaction, because it may have to read items, and under the lease of
-//! the inode, so that the plan is still right when the transaction is made.
+//! A change of parent pointers is planned before its transaction, because it may have to read
+//! items. It is planned under the lease of the inode, so that the plan is still right when the
+//! transaction is made.
 
 use crate::FsError;
 use crate::change::Change;
@@ -17,7 +19,7 @@ use syncline_format::items::{SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
 use syncline_store::{Ablation, StoreError, Transaction};
 
-/// Items read to move some of them back into the inode item; more than this never fit there.
+/// Items read when pointers move back into the inode item; more than this never fit there.
 const RETURNED_MAX: usize = 40;
 
 /// A name of an inode: the directory that has it, and the name.
@@ -27,26 +29,26 @@ pub(crate) type NameIn<'a> = (Ino, &'a [u8]);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ParentName {
     pub parent: Ino,
-    /// Not a part of the node that it was read from, which it would keep in memory.
+    /// A copy: a slice would keep the node that it was read from in memory.
     pub name: Arc<[u8]>,
 }
 
-/// What an inode item says of the inode's names. Most inodes have one.
+/// The names in an inode item. Most inodes have one.
 #[derive(Clone, Default)]
 pub(crate) struct Parents {
-    /// Those in the inode item.
+    /// Names in the inode item.
     pub short: SmallVec<[ParentName; 1]>,
-    /// How many have an item of their own.
+    /// Number of names that have an item of their own.
     pub items: u32,
 }
 
-/// What a transaction makes of the parent pointers of one inode.
+/// The changes that a transaction makes to the parent pointers of one inode.
 pub(crate) struct ParentsPlan {
     parents: Parents,
-    /// Offsets of items.
+    /// Offsets of items to delete.
     deleted: SmallVec<[u64; 2]>,
     put: SmallVec<[(u64, ParentName); 1]>,
-    /// Names that go into the short form.
+    /// Number of names that move into the short form.
     shortened: u64,
     /// A name has left the short form.
     freed: bool,
@@ -55,7 +57,7 @@ pub(crate) struct ParentsPlan {
 /// Answer to a search for the item of a name.
 struct Found {
     offset: Option<u64>,
-    /// First offset where it could go.
+    /// First offset where the item could go.
     free: Option<u64>,
 }
 
@@ -96,7 +98,7 @@ impl Filesystem {
         self.parent_pointers
     }
 
-    /// First and last offset of the items that this name can have.
+    /// First and last offset at which the item of this name can lie.
     fn parent_offsets(&self, (parent, name): NameIn<'_>) -> (u64, u64) {
         let mut bytes = SmallVec::<[u8; 256]>::new();
         bytes.extend_from_slice(&parent.to_le_bytes());
@@ -110,7 +112,7 @@ impl Filesystem {
             && parents.short_bytes() + section_bytes(name) <= self.limits.parent_bytes
     }
 
-    /// The first name of an inode that is being made.
+    /// Adds the first name of an inode that is being created.
     pub(crate) fn put_first_parent(
         &self,
         meta: &mut Meta,
@@ -133,8 +135,8 @@ impl Filesystem {
         }
     }
 
-    /// What becomes of an inode's parent pointers when it loses a name, gets one, or both. The caller holds its lease for
-    /// writing until the plan is carried out.
+    /// Plans the parent pointers of an inode that loses a name, gets one, or both. The caller holds
+    /// its lease for writing until the plan is carried out.
     pub(crate) async fn plan_parents(
         &self,
         inode: &Inode,
@@ -168,7 +170,7 @@ impl Filesystem {
             plan.deleted.push(offset);
             plan.parents.items -= 1;
         } else {
-            // The name itself is what counts, and it can be removed; a check tells the rest.
+            // The directory entry is what counts, and it can be removed; a check finds the rest.
             tracing::warn!(ino, parent = name.0, "a name without its parent pointer is removed");
         }
         Ok(())
@@ -189,7 +191,7 @@ impl Filesystem {
             Found { offset: None, free: Some(self.parent_offsets(name).0) }
         };
         if found.offset.is_none() {
-            // 128 names of one hash: with a secret seed this does not happen by itself.
+            // 128 names have the same hash: with a secret seed this does not happen by chance.
             let free = found.free.ok_or(FsError::Store(StoreError::NoSpace))?;
             plan.put.push((free, ParentName::new(name)));
             plan.parents.items = plan.parents.items.saturating_add(1);
@@ -197,8 +199,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Moves names back into the inode item until it is full or all are there. Looked at only when there may be room, so
-    /// that a name that comes or goes costs the same however many others there are.
+    /// Moves names back into the inode item until it is full or all are there. Tried only when
+    /// there may be room, so that adding or removing a name costs the same however many others
+    /// there are.
     async fn plan_return(&self, plan: &mut ParentsPlan, ino: Ino) -> Result<(), FsError> {
         let own = plan.put.len() as u32;
         let roomy = plan.freed || plan.parents.short_bytes() * 2 < self.limits.parent_bytes;
@@ -245,7 +248,7 @@ impl ParentsPlan {
     /// Puts the plan into a transaction and its change of the inode.
     pub(crate) fn carry_out(self, fs: &Filesystem, change: &mut Change<'_>, transaction: &mut Transaction) {
         let key = |offset| Key::new(change.attr.ino, Kind::Parent, offset);
-        // The place of an item that goes may be that of one that comes.
+        // A deleted item and a new one may have the same offset, so deletions come first.
         self.deleted.iter().for_each(|&offset| transaction.delete(key(offset)));
         for (offset, name) in &self.put {
             transaction.put(key(*offset), name.pointer().encode());

@@ -1,4 +1,4 @@
-//! The paths of an inode, by its parent pointers: no directory is read.
+//! The paths of an inode, from parent pointers: no directory is read.
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -12,14 +12,14 @@ use syncline_format::{Key, Kind};
 
 /// Items read at a time.
 const ITEMS_EACH: usize = 256;
-/// How often a question is asked anew because the names changed meanwhile.
+/// How often to start over because the names changed meanwhile.
 const ATTEMPTS: usize = 16;
 
 impl Filesystem {
     /// All paths of an inode from the root, in the order of their bytes.
     ///
-    /// [`FsError::NoParentPointers`] if the image keeps none, [`FsError::Stale`] if there is no such inode,
-    /// [`FsError::NoName`] if it has no name left.
+    /// [`FsError::NoParentPointers`] if the image keeps none, [`FsError::Stale`] if there is no
+    /// such inode, [`FsError::NoName`] if it has no name left.
     pub async fn paths(&self, ino: Ino) -> Result<Vec<Vec<u8>>, FsError> {
         if !self.has_parent_pointers() {
             return Err(FsError::NoParentPointers);
@@ -39,14 +39,14 @@ impl Filesystem {
                 return Err(if removed { FsError::NoName } else { lost(ino) });
             }
             match self.paths_of(&names).await {
-                // A name may have gone, and its directory with it.
+                // A name may be gone, and its directory with it.
                 Err(_) if attempts < ATTEMPTS && self.names_of(&inode).await? != names => {}
                 paths => return paths,
             }
         }
     }
 
-    /// What an inode knows of its names.
+    /// The names in an inode's parent pointers.
     async fn names_of(&self, inode: &Inode) -> Result<Vec<ParentName>, FsError> {
         let _lease = inode.lease.read().await;
         let (mut names, items) = {
@@ -84,8 +84,8 @@ impl Filesystem {
         Ok(paths)
     }
 
-    /// The path of a directory, up to one that is known already. In a damaged image the way up may lead nowhere, or round in
-    /// a circle.
+    /// The path of a directory, built upwards to one that is known already. In a damaged image the
+    /// way up may lead nowhere, or in a circle.
     async fn directory_path(&self, dir: Ino, known: &HashMap<Ino, Arc<[u8]>>) -> Result<Arc<[u8]>, FsError> {
         let mut way: Vec<Arc<[u8]>> = Vec::new();
         let mut seen = HashSet::new();
@@ -115,7 +115,7 @@ impl Filesystem {
     }
 }
 
-/// The parent pointers of an inode can't be right.
+/// The error for an inode whose parent pointers can't be right.
 fn lost(ino: Ino) -> FsError {
     FsError::corrupt(ino, "inode", "parent pointers")
 }

@@ -1,22 +1,24 @@
-//! Patience with what was removed: a little later than it has a last name removed does the kernel tell that it needs the inode no
-//! more, and only then does that give back its blocks and what it takes of a quota. Whoever finds no room tries again a few times.
+//! Waiting for unlinked files. The kernel sends FORGET some time after the last unlink; only then
+//! does the inode give back its blocks and its share of a quota. An operation that finds no room
+//! therefore tries again a few times.
 
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use std::time::Duration;
 
-/// How often, and how long apart, it is tried again while something is still to go.
+/// Number of retries while an inode is still being removed, and the time between them.
 const WAITS: u32 = 20;
 const WAIT: Duration = Duration::from_millis(5);
 
-/// How long somebody has waited.
+/// How long an operation has waited.
 #[derive(Default)]
 pub(crate) struct Patience {
     waits: u32,
 }
 
 impl Patience {
-    /// Waits for removals of what would help; false when it is no use to try once more. The caller may hold leases.
+    /// Waits for removals that would help; false if another try is pointless. The caller may hold
+    /// leases.
     pub(crate) async fn wait(&mut self, fs: &Filesystem, helps: impl Fn(&InodeState) -> bool) -> bool {
         if self.waits > 0 {
             let to_go = |inode: &Inode| {

@@ -1,4 +1,5 @@
-//! Taking away what must not survive a write or a change of owner: setuid, setgid, capabilities.
+//! Clearing privileges that must not survive a write or a change of owner: setuid, setgid,
+//! capabilities.
 
 use crate::FsError;
 use crate::change::{Change, Changes};
@@ -18,17 +19,17 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
-/// Permissions without setuid, and without setgid where it means execution as the group. (Without group execution it once
-/// meant mandatory locking, and Linux leaves it.)
+/// Permissions without setuid, and without setgid if the group may execute the file. (Without group
+/// execution, setgid once meant mandatory locking, and Linux leaves it.)
 pub(crate) fn without_privileges(permissions: u16) -> u16 {
     let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
     permissions & !(SETUID | setgid)
 }
 
 impl Filesystem {
-    /// Clears what a write or truncate must clear: setuid and setgid if `kill_mode` (the writer is not privileged), and
-    /// always the capabilities. Costs nothing when there is nothing to clear. The caller holds the inode's lease for
-    /// writing and was admitted.
+    /// Clears what a write or truncate must clear: setuid and setgid if `kill_mode` is set (the
+    /// writer is not privileged), and always the capabilities. Costs nothing when there is nothing
+    /// to clear. The caller holds the inode's lease for writing and was admitted.
     pub(crate) async fn drop_privileges(&self, inode: &Arc<Inode>, kill_mode: bool) -> Result<(), FsError> {
         let (clear_mode, clear_capability) = {
             let state = inode.state.lock();
@@ -54,8 +55,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Clears setgid, also where it does not mean execution as the group: somebody who is not of the group is about to change
-    /// the file. A crash before that change leaves the file without setgid, which is no more than anybody may have expected.
+    /// Clears setgid, even if the group may not execute the file: a caller outside the group is
+    /// about to change the file. A crash before that change leaves the file without setgid, which
+    /// is acceptable.
     pub async fn clear_setgid(&self, ino: Ino) -> Result<(), FsError> {
         let _room = self.store.admit(Admission::Change).await?;
         let inode = self.inode(ino).await?;
@@ -73,14 +75,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Where the capabilities of a file are, if it has any. The caller holds the lease.
+    /// The place of a file's capabilities, if it has any. The caller holds the lease.
     pub(crate) async fn find_capability(&self, inode: &Arc<Inode>) -> Result<Option<Place>, FsError> {
         let has =
             inode.file_type != FileType::Directory && inode.state.lock().meta.flags & FLAG_CAPABILITY != 0;
         if has { Ok(self.search_xattr(inode, CAPABILITY).await?.place) } else { Ok(None) }
     }
 
-    /// Takes the capabilities away.
+    /// Removes the capabilities.
     pub(crate) fn drop_capability(
         &self,
         change: &mut Change<'_>,

@@ -8,16 +8,17 @@ use crate::types::{Attributes, DirectoryEntry, FileType, Ino, Timestamp};
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
 
-/// Cookies 1 and 2 are "." and ".."; an entry's is its offset and this.
+/// Cookies 1 and 2 are "." and ".."; the cookie of an entry is its offset plus this.
 const COOKIE_BASE: u64 = 3;
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
-/// Entries read at a time, whatever the caller asks for.
+/// Most entries read at a time, whatever the caller asks for.
 const ENTRIES_MAX: usize = 4096;
 
 impl Filesystem {
-    /// At most `max_entries` entries that follow `after_cookie` (0: from the start), "." and ".." included; empty at the
-    /// end. A cookie stays good while the directory changes: it stands for a place, not for an entry.
+    /// At most `max_entries` entries that follow `after_cookie` (0: from the start), including "."
+    /// and ".."; empty at the end. A cookie stays valid while the directory changes: it stands for
+    /// a position, not for an entry.
     pub async fn readdir(
         &self,
         ino: Ino,
@@ -31,8 +32,9 @@ impl Filesystem {
         self.list(&dir, after_cookie, max_entries).await
     }
 
-    /// The same with attributes. Counts a kernel reference for each entry but "." and "..". An entry whose inode can't be
-    /// read has attributes with inode number 0 and no reference, so that one bad inode does not hide its neighbours.
+    /// Like `readdir`, with attributes. Counts a kernel reference for each entry but
+    /// "." and "..". An entry whose inode can't be read has attributes with inode number 0 and no
+    /// reference, so that one bad inode does not hide its neighbours.
     pub async fn readdir_plus(
         &self,
         ino: Ino,
@@ -41,7 +43,8 @@ impl Filesystem {
     ) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
         let dir = self.directory(ino).await?;
         self.ease_access().await;
-        // Under the lease no name goes away, so every inode is referred to before it could be removed.
+        // Under the lease no name goes away, so every inode is referenced before it could be
+        // removed.
         let _lease = dir.lease.read().await;
         self.touch_access(&dir);
         let entries = self.list(&dir, after_cookie, max_entries).await?;
@@ -62,7 +65,7 @@ impl Filesystem {
         Ok(listing)
     }
 
-    /// Entries after a cookie. The caller holds the directory's lease.
+    /// The entries after a cookie. The caller holds the directory's lease.
     async fn list(
         &self,
         dir: &Arc<Inode>,
@@ -82,10 +85,10 @@ impl Filesystem {
             }
         }
         if empty {
-            // Without a walk over what may be a million entries just removed.
+            // Avoids a walk over what may be a million entries just removed.
             return Ok(entries);
         }
-        // The offset of cookie c is c - COOKIE_BASE; what follows it starts one later.
+        // The offset of cookie c is c - COOKIE_BASE; the following entries start one later.
         let from = after_cookie.saturating_sub(COOKIE_BASE - 1);
         let mut from = Key::new(dir.ino, Kind::Dirent, from);
         let to = Key::new(dir.ino, Kind::Dirent, u64::MAX);
@@ -110,7 +113,7 @@ impl Filesystem {
     }
 }
 
-/// Stands for attributes that can't be read.
+/// Placeholder for attributes that can't be read.
 fn unreadable(file_type: FileType) -> Attributes {
     let never = Timestamp::default();
     Attributes {

@@ -1,4 +1,4 @@
-//! Renaming: one transaction, whatever it replaces, moves or exchanges.
+//! Renaming: one transaction, whether it replaces, moves or exchanges.
 
 use crate::FsError;
 use crate::change::{Changes, Leases, lease_all};
@@ -16,20 +16,20 @@ use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};
 use syncline_sync::asynchronous::MutexGuard;
 
-/// Directories above one another that are followed before the image is taken to be damaged: a cycle has no end.
+/// Number of parents followed before the image is considered damaged: a cycle has no end.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// Who is concerned, as found without leases and confirmed under them.
+/// The inodes of a rename, found without leases and confirmed under them.
 struct Concerned {
     from: Arc<Inode>,
     to: Arc<Inode>,
     source: Arc<Inode>,
     source_entry: Entry,
-    /// What has the new name now.
+    /// The inode that has the new name now, and its entry.
     target: Option<(Arc<Inode>, Entry)>,
 }
 
-/// A rename as asked for.
+/// The requested rename.
 #[derive(Clone, Copy)]
 struct Request<'a> {
     name: &'a [u8],
@@ -37,14 +37,14 @@ struct Request<'a> {
     flags: RenameFlags,
 }
 
-/// What is held while names change.
+/// The leases held while names change.
 struct Held<'a> {
     _rename: Option<MutexGuard<'a, ()>>,
     _leases: Leases<'a>,
 }
 
 impl Filesystem {
-    /// Renames, replacing what has the new name unless the flags say otherwise.
+    /// Renames, replacing an inode that has the new name unless the flags say otherwise.
     pub async fn rename(
         &self,
         parent: Ino,
@@ -67,8 +67,9 @@ impl Filesystem {
         let request = Request { name, new_name, flags };
         loop {
             let concerned = self.concerned(from.clone(), to.clone(), request).await?;
-            // Before the leases, which the submission takes itself. What is written from here on came after the rename
-            // began, and P3 does not speak of it.
+            // This comes before the leases, because the submission takes them itself. Anything
+            // written after this point was written after the rename began, and P3 does not cover
+            // it.
             self.submit_before_rename(&concerned, flags).await?;
             self.store.give_way();
             let held = self.hold(&concerned).await;
@@ -84,7 +85,7 @@ impl Filesystem {
         }
     }
 
-    /// Looks up what the names mean.
+    /// Looks up the entries and inodes of the names.
     async fn concerned(
         &self,
         from: Arc<Inode>,
@@ -105,7 +106,7 @@ impl Filesystem {
             match named.await {
                 Ok((source, target)) => return Ok(Concerned { from, to, source, source_entry, target }),
                 Err(error) => {
-                    // An inode that vanished with its name is no error.
+                    // An inode that vanished together with its name is no error.
                     if self.find(from.ino, request.name).await? == Some(source_entry)
                         && self.find(to.ino, request.new_name).await? == target_entry
                     {
@@ -116,21 +117,22 @@ impl Filesystem {
         }
     }
 
-    /// P3: the data of a file reaches the log before its new name does; if it can't, the rename fails and nothing of it
-    /// is logged.
+    /// P3: the data of a file reaches the log before its new name does. If that is impossible, the
+    /// rename fails and no part of it is logged.
     async fn submit_before_rename(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
         if self.store.breaks(Canary::RenameWithoutData) {
             return Ok(());
         }
         let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
         for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
-            // Costs nothing when there is nothing to submit.
+            // This costs nothing when there is nothing to submit.
             data::submit_dirty(self, inode).await?;
         }
         Ok(())
     }
 
-    /// Takes the rename lease if a directory changes its parent, then the leases of all inodes that will change.
+    /// Takes the rename lease if a directory changes its parent, then the leases of all inodes that
+    /// will change.
     async fn hold<'a>(&'a self, concerned: &'a Concerned) -> Held<'a> {
         let rename = if concerned.moves_directory() { Some(self.rename_lease.lock().await) } else { None };
         let target = concerned.target.as_ref().map_or(&concerned.source, |(target, _)| target);
@@ -145,7 +147,7 @@ impl Filesystem {
             && self.find(concerned.to.ino, request.new_name).await? == target_entry)
     }
 
-    /// The rename proper; gives the inode that lost its last name.
+    /// Renames under the leases; returns the inode that lost its last name.
     async fn rename_held(
         &self,
         concerned: &Concerned,
@@ -158,7 +160,8 @@ impl Filesystem {
                 return Err(FsError::Exists);
             }
             if target.ino == concerned.source.ino {
-                // Two names of one inode, or one name twice: POSIX has nothing happen.
+                // Two names of one inode, or the same name twice: POSIX requires that nothing
+                // happens.
                 return Ok(None);
             }
         } else if request.flags.exchange {
@@ -194,7 +197,7 @@ impl Filesystem {
         }
     }
 
-    /// Names stay within their trees.
+    /// Refuses to let names cross the border of a tree with a quota.
     fn require_same_trees(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
         let Concerned { from, to, source, target, .. } = concerned;
         self.require_same_tree(source, from, to)?;
@@ -204,8 +207,8 @@ impl Filesystem {
         }
     }
 
-    /// A directory must not move below itself. The rename lease is held whenever a directory changes its parent, so the
-    /// parents on the way stay what they are.
+    /// Refuses to move a directory below itself. The rename lease is held whenever a directory
+    /// changes its parent, so the parents on the way up do not change.
     async fn refuse_loops(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
         if !concerned.moves_directory() {
             return Ok(());
@@ -281,7 +284,7 @@ impl Filesystem {
         } else {
             change.touch_entries(now);
         }
-        // A directory that is replaced was a subdirectory just as the one that replaces it is.
+        // A replaced directory was a subdirectory, as is the one that replaces it: the count stays.
         if directory && target.is_none() {
             change.attr.nlink = more_links(change.attr.nlink)?;
         }
@@ -306,7 +309,8 @@ impl Filesystem {
         Ok(gone)
     }
 
-    /// Puts a whiteout where the source had its name: a character device 0/0 that nobody may open.
+    /// Puts a whiteout in the place of the source's old name: a character device 0/0 that nobody
+    /// may open.
     fn whiteout(
         &self,
         transaction: &mut Transaction,
@@ -370,12 +374,12 @@ impl Filesystem {
 }
 
 impl Concerned {
-    /// Where the source has its name, and where it gets one.
+    /// The source's old place and its new one.
     fn places<'a>(&self, request: Request<'a>) -> (NameIn<'a>, NameIn<'a>) {
         ((self.from.ino, request.name), (self.to.ino, request.new_name))
     }
 
-    /// Flags of all that the rename changes.
+    /// Checks the flags of all inodes that the rename changes.
     fn require_permitted(&self) -> Result<(), FsError> {
         require_changeable(&self.from)?;
         require_changeable(&self.source)?;
@@ -396,7 +400,7 @@ impl Concerned {
     }
 }
 
-/// What may take the place of what. Both leases are held.
+/// Refuses a replacement that POSIX forbids for these types. Both leases are held.
 fn may_replace(source: &Inode, target: &Inode) -> Result<(), FsError> {
     match (source.file_type == FileType::Directory, target.file_type == FileType::Directory) {
         (true, true) => require_empty(target),

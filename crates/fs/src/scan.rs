@@ -1,4 +1,4 @@
-//! Walking over ranges of items.
+//! Scans of key ranges.
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -6,7 +6,8 @@ use bytes::Bytes;
 use syncline_format::Key;
 
 impl Filesystem {
-    /// Gives each item from `from` to `to` to `each`, in order, reading `at_once` of them at a time.
+    /// Calls `each` with every item from `from` to `to`, in order, reading `at_once` of them at a
+    /// time.
     pub(crate) async fn each_item(
         &self,
         mut from: Key,

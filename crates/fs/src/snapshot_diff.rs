@@ -1,4 +1,4 @@
-//! What changed between a snapshot and a later one, in words of files and names.
+//! The changes between a snapshot and a later one, as files and names.
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -9,7 +9,7 @@ use syncline_format::items::inode::{FLAG_UNPLACED, InodeItem};
 use syncline_format::{FormatError, Kind};
 use syncline_store::Difference;
 
-/// What happened to a file or a name.
+/// The kind of a change to a file or a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ChangeKind {
     /// The name was not there before.
@@ -18,7 +18,7 @@ pub enum ChangeKind {
     Removed,
     /// The file had this name before.
     Renamed {
-        /// The path that it had.
+        /// Its former path.
         from: Vec<u8>,
     },
     /// The contents differ, or lie elsewhere.
@@ -30,13 +30,13 @@ pub enum ChangeKind {
 /// A difference between two states of a filesystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where, from the root on. Of what was removed, the path that it had.
+    /// The path from the root; for a removed name, the path that it had.
     pub path: Vec<u8>,
-    /// What.
+    /// The kind of change.
     pub kind: ChangeKind,
     /// The inode.
     pub ino: Ino,
-    /// What sort of file it is.
+    /// Its type.
     pub file_type: FileType,
 }
 
@@ -48,19 +48,21 @@ struct Entry {
     file_type: FileType,
 }
 
-/// What differs, gathered from the items.
+/// The differences, gathered from the items.
 #[derive(Default)]
 struct Found {
     removed: Vec<Entry>,
     added: Vec<Entry>,
-    /// Inodes that exist before and after: contents, attributes.
+    /// Inodes that exist before and after, and whether contents and attributes differ. An inode
+    /// that is new or gone is in here with neither, and stays so.
     touched: BTreeMap<Ino, (bool, bool)>,
     corrupt: Option<(Ino, FormatError)>,
 }
 
 impl Filesystem {
-    /// What changed since `before`, an earlier state of the same image, in the order of the paths. Both must be read-only. Needs
-    /// the parent pointers of the image; costs as much as what changed.
+    /// The changes since `before`, an earlier state of the same image, in the order of the paths.
+    /// Both must be read-only. This needs the parent pointers of the image, and takes time in
+    /// proportion to the changes.
     pub async fn changes_since(&self, before: &Filesystem) -> Result<Vec<Change>, FsError> {
         if !self.has_parent_pointers() {
             return Err(FsError::NoParentPointers);
@@ -74,7 +76,7 @@ impl Filesystem {
         names(before, self, found.removed, found.added, &mut changes).await?;
         found.touched.retain(|_, touched| touched.0 || touched.1);
         for (ino, (contents, attributes)) in found.touched {
-            // An orphan has no name to tell.
+            // An orphan has no name to report.
             let path = match self.paths(ino).await {
                 Ok(paths) => paths.into_iter().next().unwrap_or_default(),
                 Err(FsError::NoName) => continue,
@@ -114,7 +116,7 @@ impl Found {
                     self.touch(key.object, contents, attributes);
                 }
             }
-            // An inode that is new or gone is told by its names.
+            // An inode that is new or gone is reported by its names.
             Some(Kind::Inode) => self.touched.insert(key.object, (false, false)).map_or((), drop),
             Some(Kind::Extent | Kind::Unplaced) => self.touch(key.object, true, false),
             Some(Kind::Xattr) => self.touch(key.object, false, true),
@@ -123,7 +125,8 @@ impl Found {
         Ok(())
     }
 
-    /// Items of an inode come after that of the inode itself: one that is new or gone stays untouched.
+    /// Notes a change of an inode. Items of an inode come after the inode item: an inode that is
+    /// new or gone is in `touched` by then, and stays untouched.
     fn touch(&mut self, ino: Ino, contents: bool, attributes: bool) {
         match self.touched.get_mut(&ino) {
             Some((false, false)) => {}
@@ -133,7 +136,7 @@ impl Found {
     }
 }
 
-/// Whether contents differ, and attributes.
+/// Whether contents differ, and whether attributes do.
 fn differ(before: &InodeItem<'_>, after: &InodeItem<'_>) -> (bool, bool) {
     let is_directory = FileType::from_number((after.mode >> 12) as u8) == Some(FileType::Directory);
     let contents = |item: &InodeItem<'_>| (item.size, item.mtime, item.data.map(<[u8]>::to_vec));
@@ -143,7 +146,7 @@ fn differ(before: &InodeItem<'_>, after: &InodeItem<'_>) -> (bool, bool) {
         let flags = item.flags & !FLAG_UNPLACED;
         (item.mode, flags, item.uid, item.gid, item.rdev, item.xattr_items, xattrs)
     };
-    // What happened in a directory is told by its entries.
+    // Changes in a directory are reported by its entries.
     (!is_directory && contents(before) != contents(after), attributes(before) != attributes(after))
 }
 
@@ -157,10 +160,10 @@ impl Entry {
     }
 }
 
-/// A name by its path, and what has it.
+/// A path, with the inode and its type.
 type Named = (Vec<u8>, Ino, FileType);
 
-/// Makes names that came and went into additions, removals and renames.
+/// Turns names that came and went into additions, removals and renames.
 async fn names(
     before: &Filesystem,
     after: &Filesystem,
@@ -181,9 +184,9 @@ async fn paths(fs: &Filesystem, entries: Vec<Entry>) -> Result<Vec<Named>, FsErr
     Ok(named)
 }
 
-/// A name that an inode lost and one that it gained are a rename.
+/// Pairs a name that an inode lost with one that it gained: that is a rename.
 fn paired(removed: Vec<Named>, added: Vec<Named>) -> Vec<Change> {
-    // The slot of a name may change while the name stays.
+    // A name may move to another slot without changing.
     let lost: HashSet<Named> = removed.into_iter().collect();
     let (stayed, added): (Vec<Named>, Vec<Named>) = added.into_iter().partition(|name| lost.contains(name));
     let stayed: HashSet<Named> = stayed.into_iter().collect();
@@ -209,7 +212,7 @@ fn paired(removed: Vec<Named>, added: Vec<Named>) -> Vec<Change> {
     changes
 }
 
-/// Paths of directories, remembered.
+/// The paths of directories, cached.
 struct Paths<'a> {
     fs: &'a Filesystem,
     known: HashMap<Ino, Vec<u8>>,
@@ -238,7 +241,7 @@ mod tests {
         let named = |paths: &[(&str, Ino)]| -> Vec<Named> {
             paths.iter().map(|(path, ino)| (path.as_bytes().to_vec(), *ino, FileType::Regular)).collect()
         };
-        // Of one inode b goes, and a gets another slot; of another, c becomes d.
+        // One inode loses b, and its a gets another slot; another inode's c becomes d.
         let changes = paired(named(&[("/a", 5), ("/b", 5), ("/c", 6)]), named(&[("/a", 5), ("/d", 6)]));
         let told: Vec<(&[u8], &ChangeKind)> =
             changes.iter().map(|change| (&change.path[..], &change.kind)).collect();

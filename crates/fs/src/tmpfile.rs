@@ -1,4 +1,4 @@
-//! Files that begin without a name (O_TMPFILE), and may be given one.
+//! Files created without a name (O_TMPFILE), which may be given one.
 
 use crate::FsError;
 use crate::create::NewInode;
@@ -12,9 +12,10 @@ use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
 
 impl Filesystem {
-    /// Creates a regular file without a name, as if it were to have one in `parent`, and opens it: while it is open it can
-    /// be given a name with [`Filesystem::link`], if it is `linkable`. A crash before that removes it: the inode and its
-    /// orphan item are one transaction. Counts a kernel reference.
+    /// Creates a regular file without a name, with what a file in `parent` would inherit, and opens
+    /// it. If `linkable`, it can be given a name with [`Filesystem::link`] while it is open. A
+    /// crash before that removes it: the inode and its orphan item are one transaction. Counts a
+    /// kernel reference.
     pub async fn tmpfile(
         &self,
         caller: Caller,
@@ -35,7 +36,7 @@ impl Filesystem {
         let ino = self.store.new_object();
         require_growable(&dir)?;
         if dir.state.lock().attr.nlink == 0 {
-            // As ext4 answers where nothing can be made any more.
+            // ext4 returns this error in a removed directory.
             return Err(FsError::NotPermitted);
         }
         self.admit_inode(&dir).await?;
@@ -63,15 +64,16 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Notes that an inode has no names.
+    /// Puts the orphan item of an inode without names.
     pub(crate) fn put_orphan(&self, transaction: &mut Transaction, ino: Ino) {
         if !self.store.breaks(Canary::OrphanNotListed) {
             transaction.put(crate::orphan::key(ino), bytes::Bytes::new());
         }
     }
 
-    /// Before an inode gets a name. One that has none must be one that may have one; it is held open, so that nobody begins
-    /// to remove it, and its data is logged first: like a rename, a first name brings the contents along (promise P3).
+    /// Prepares an inode for a new name. An inode without names must be linkable. It is held open,
+    /// so that its removal does not begin, and its data is logged first: like a rename, a first
+    /// name brings the contents along (promise P3).
     pub(crate) async fn prepare_first_name<'a>(
         &'a self,
         inode: &'a Arc<Inode>,
@@ -94,7 +96,7 @@ impl Filesystem {
     }
 }
 
-/// An inode that is open for as long as this lives.
+/// Keeps an inode open for as long as this lives.
 pub(crate) struct HeldOpen<'a> {
     fs: &'a Filesystem,
     inode: &'a Arc<Inode>,

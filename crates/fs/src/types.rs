@@ -1,4 +1,4 @@
-//! The words that callers of the filesystem use.
+//! The types of the filesystem's interface.
 
 pub use syncline_format::items::extent::Algorithm;
 
@@ -17,7 +17,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum FileType {
     /// Regular file.
@@ -85,7 +85,7 @@ impl FileType {
 pub struct Attributes {
     /// Inode number.
     pub ino: Ino,
-    /// What it is.
+    /// Type of the inode.
     pub file_type: FileType,
     /// Permission bits, with setuid, setgid and sticky (07777).
     pub permissions: u16,
@@ -107,11 +107,11 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Birth.
+    /// Creation.
     pub btime: Timestamp,
 }
 
-/// Who asks.
+/// Identity of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Filesystem user id.
@@ -120,12 +120,12 @@ pub struct Caller {
     pub gid: u32,
 }
 
-/// Permissions of what is to be made.
+/// Permissions of an inode to be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewMode {
     /// Permission bits (07777).
     pub permissions: u16,
-    /// What the caller's umask takes away of them where no default access control list says otherwise.
+    /// The caller's umask. It applies only where the directory has no default access control list.
     pub umask: u16,
 }
 
@@ -139,13 +139,13 @@ impl From<u16> for NewMode {
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
-    /// The present.
+    /// The current time.
     Now,
-    /// This moment.
+    /// The given time.
     To(Timestamp),
 }
 
-/// Attributes to change; what is `None` stays.
+/// Attributes to change; those that are `None` stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttributes {
     /// Permission bits (07777).
@@ -160,7 +160,7 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Change time, if the caller insists (FUSE's FATTR_CTIME); otherwise now.
+    /// Change time, if the caller sets it (FUSE's FATTR_CTIME); otherwise now.
     pub ctime: Option<Timestamp>,
     /// Clear setuid and setgid as for a write by an unprivileged user (FATTR_KILL_SUIDGID).
     pub kill_privileges: bool,
@@ -177,23 +177,24 @@ pub struct FileFlags {
     pub no_access_time: bool,
     /// `d`: backup programs may leave it out.
     pub no_dump: bool,
-    /// `c`: how what is written is compressed, if at all.
+    /// `c`: the algorithm that compresses new data, if any.
     pub compression: Option<Algorithm>,
 }
 
-/// How a rename treats an existing target.
+/// Flags of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {
     /// RENAME_NOREPLACE
     pub no_replace: bool,
     /// RENAME_EXCHANGE
     pub exchange: bool,
-    /// RENAME_WHITEOUT: a character device 0/0 of this owner takes the place of what went, in the same transaction. (Overlay
-    /// filesystems hide with it what a lower layer has under that name.)
+    /// RENAME_WHITEOUT: a character device 0/0 with this owner takes the place of the old name, in
+    /// the same transaction. (Overlay filesystems use it to hide an entry of a lower layer with
+    /// that name.)
     pub whiteout: Option<Caller>,
 }
 
-/// How setxattr treats an existing value.
+/// The treatment of an existing value by setxattr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
     /// Create or replace.
@@ -209,11 +210,11 @@ pub enum XattrMode {
 pub struct DirectoryEntry {
     /// The name: bytes other than NUL and '/'.
     pub name: Vec<u8>,
-    /// What it names.
+    /// Number of the inode.
     pub ino: Ino,
-    /// What that is.
+    /// Type of the inode.
     pub file_type: FileType,
-    /// Pass this to go on after this entry; stable while the directory changes. 63 bits.
+    /// Pass this to continue after this entry; stable while the directory changes. 63 bits.
     pub cookie: u64,
 }
 
@@ -224,7 +225,7 @@ pub struct Statfs {
     pub blocks: u64,
     /// Blocks free.
     pub free: u64,
-    /// Blocks free to ordinary users (less the reserve).
+    /// Blocks free to ordinary users (without the reserve).
     pub available: u64,
     /// Objects that exist.
     pub objects: u64,

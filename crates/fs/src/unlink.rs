@@ -31,7 +31,8 @@ impl Filesystem {
         let _room = self.store.admit(Admission::Shrink).await?;
         let dir = self.directory(parent).await?;
         loop {
-            // The child's number decides the order of the leases, so it is looked up before and again under them.
+            // The child's number decides the order of the leases, so the name is looked up before
+            // taking them and again under them.
             let entry = self.find(parent, name).await?.ok_or(FsError::NotFound)?;
             match (directory, entry.file_type == FileType::Directory) {
                 (true, false) => return Err(FsError::NotDirectory),
@@ -40,7 +41,7 @@ impl Filesystem {
             }
             let child = match self.named(parent, entry).await {
                 Ok(child) => child,
-                // It may have been removed since, wholly.
+                // The inode may have been removed completely since.
                 Err(error) if self.find(parent, name).await? == Some(entry) => return Err(error),
                 Err(_) => continue,
             };
@@ -75,8 +76,9 @@ impl Filesystem {
         }
     }
 
-    /// Takes one name from an inode: of a directory its only one. The last one makes it an orphan, in the same
-    /// transaction; true then. `plan` takes the name away from the inode's parent pointers.
+    /// Takes one name from an inode; a directory has only one. Losing the last name makes the inode
+    /// an orphan, in the same transaction; returns true then. `plan` removes the name from the
+    /// inode's parent pointers.
     pub(crate) fn drop_link<'a>(
         &self,
         changes: &mut Changes<'a>,
@@ -94,7 +96,7 @@ impl Filesystem {
         };
         let gone = change.attr.nlink == 0;
         if gone {
-            // Of a damaged inode more than its last name may have been there.
+            // A damaged inode may have had more parent pointers than its last name.
             change.meta.parents.short.clear();
         }
         if gone {
@@ -104,8 +106,8 @@ impl Filesystem {
     }
 }
 
-/// Refuses a directory that has entries. The caller holds its lease. A directory's size is the number of its entries, so
-/// this costs nothing, however many were there.
+/// Refuses a directory that has entries. The caller holds its lease. A directory's size is the
+/// number of its entries, so this costs nothing, however many there were.
 pub(crate) fn require_empty(inode: &Inode) -> Result<(), FsError> {
     if inode.state.lock().attr.size == 0 { Ok(()) } else { Err(FsError::NotEmpty) }
 }

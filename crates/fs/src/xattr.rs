@@ -1,4 +1,4 @@
-//! Extended attributes, as callers see them. Namespaces and who may touch them are the kernel's.
+//! Extended attributes, as callers see them. The kernel handles namespaces and permissions.
 
 use crate::FsError;
 use crate::acl::is_acl;
@@ -20,7 +20,8 @@ use syncline_store::{Admission, ChangeSize, Transaction};
 /// Items read at a time for a listing.
 const ITEMS_EACH: usize = 256;
 
-/// The most that setting an attribute to this value may put into memory: its chunks, and as much again of those that it replaces.
+/// The most memory that setting an attribute to this value may take: its chunks, and as many of the
+/// value that it replaces.
 pub(crate) fn size_of(value: &[u8]) -> ChangeSize {
     let bytes = value.len() as u64;
     ChangeSize::with(2 + bytes / 512, bytes)
@@ -125,8 +126,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Reserves, in the quota of an inode, what its extended attributes will count for more with this one in its place. The caller
-    /// holds the lease.
+    /// Reserves, in the quota of an inode, the additional units of its extended attributes once
+    /// this one is set. The caller holds the lease.
     pub(crate) async fn hold_xattr(
         &self,
         inode: &Arc<Inode>,
@@ -137,7 +138,7 @@ impl Filesystem {
         if number == 0 || !self.limits.counts_xattrs {
             return Ok(None);
         }
-        // Tried on a copy: nothing of the inode may be looked at before a wait and used after it.
+        // Tried on a copy: no state of the inode may be read before a wait and used after it.
         let more = {
             let mut change = Change::of(inode);
             let before = change.meta.xattr_units;
@@ -147,7 +148,7 @@ impl Filesystem {
         Ok(Some(self.hold_units(number, more.into()).await?))
     }
 
-    /// For a measurement: logs all extended attributes again, as if each fsync had to.
+    /// For a measurement: logs all extended attributes again, as if each fsync had to log them.
     pub(crate) async fn log_xattrs_again(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let _room = self.store.admit(Admission::Shrink).await?;
         let _lease = inode.lease.write().await;
@@ -189,7 +190,7 @@ impl Filesystem {
         require_changeable(&inode)?;
         let place = match self.search_xattr(&inode, name).await?.place {
             Some(place) => place,
-            // An access control list that is not there says what the mode says; nobody minds its removal.
+            // A missing access control list says the same as the mode, so its removal succeeds.
             None if is_acl(name) => return Ok(()),
             None => return Err(FsError::NoAttribute),
         };
@@ -207,7 +208,8 @@ impl Filesystem {
     }
 }
 
-/// True where the value is there already. (Long ones are not looked at: they would have to be read.)
+/// True if the attribute has this value already. (Values in chunks are not compared: they would
+/// have to be read.)
 fn is_value(inode: &Inode, place: Option<&Place>, value: &[u8]) -> bool {
     match place {
         Some(Place::Inode(index)) => inode.state.lock().meta.xattrs[*index].1 == value,
@@ -216,7 +218,7 @@ fn is_value(inode: &Inode, place: Option<&Place>, value: &[u8]) -> bool {
     }
 }
 
-/// Refuses what can't name an extended attribute, with the error of setxattr(2).
+/// Refuses an invalid name of an extended attribute, with the error of setxattr(2).
 fn check_name(name: &[u8]) -> Result<(), FsError> {
     if is_xattr_name(name) { Ok(()) } else { Err(FsError::Range) }
 }

@@ -1,5 +1,5 @@
-//! Where extended attributes live: in the inode item while they are small and few, then in items of their own, with the
-//! longest values in chunks.
+//! The places of extended attributes: in the inode item while they are small and few, then in items
+//! of their own, with the longest values in chunks.
 
 use crate::FsError;
 use crate::change::Change;
@@ -14,7 +14,7 @@ use syncline_format::items::{SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
 use syncline_store::{StoreError, Transaction};
 
-/// Where one extended attribute is.
+/// The place of one extended attribute.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// In the inode item, at this index of its list.
@@ -68,7 +68,7 @@ impl Filesystem {
         Ok(search)
     }
 
-    /// Takes an extended attribute away.
+    /// Removes an extended attribute.
     pub(crate) fn delete_xattr(
         &self,
         meta: &mut Meta,
@@ -114,12 +114,12 @@ impl Filesystem {
         meta.xattr_units = meta.xattr_units.saturating_sub(self.units_of(xattr));
     }
 
-    /// What an attribute with an item of its own counts for.
+    /// The units that an attribute with an item of its own counts for.
     fn units_of(&self, xattr: Xattr<'_>) -> u32 {
         if self.limits.counts_xattrs { xattr.units() } else { 0 }
     }
 
-    /// Adds an extended attribute that is not there, where it fits best; `free` is a place for an item.
+    /// Adds a new extended attribute where it fits best; `free` is an offset for an item.
     pub(crate) fn insert_xattr(
         &self,
         meta: &mut Meta,
@@ -162,14 +162,14 @@ impl Filesystem {
         if let Some(place) = &search.place {
             self.delete_xattr(&mut change.meta, (transaction, ino), name, place);
         }
-        // The place of an item that is replaced is free again.
+        // The offset of a replaced item is free again.
         let free = match search.place {
             Some(Place::Item(offset, _) | Place::Chunks(offset, _)) => Some(offset),
             _ => search.free,
         };
         let free = free.ok_or(FsError::Store(StoreError::NoSpace))?;
         self.insert_xattr(&mut change.meta, (transaction, ino), name, value, free);
-        // What can be set can be listed.
+        // Every attribute that can be set must fit the list.
         if change.meta.xattr_list_bytes > LIST_BYTES_MAX {
             return Err(FsError::Store(StoreError::NoSpace));
         }

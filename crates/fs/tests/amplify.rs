@@ -1,6 +1,7 @@
-//! Memory behind few dirty blocks: a large write of which little is left must not keep its buffer.
+//! Memory held by few dirty blocks: a large write must not keep its buffer when only little of it
+//! is still dirty.
 //!
-//! It measures the whole process, so there is one test here.
+//! This measures the whole process, so there is only one test here.
 
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Background, MemoryDevice, Spawn, WorkerOptions, block_on};
@@ -11,10 +12,10 @@ use syncline_store::{FormatOptions, Store, StoreOptions, format};
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const WRITE_BYTES: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
-/// Writes of each kind: without a bound they keep so many megabytes.
+/// Number of writes of each kind: without a bound they would keep as many megabytes.
 const WRITES: u64 = 600;
-/// What may be taken: the limit of dirty data, as much of durable buffers kept for the next (64 MiB), and as much again for the
-/// device in memory, trees and log.
+/// Memory that may be used: the limit of dirty data, the same amount for buffers of durable data
+/// kept for reuse (64 MiB), and the same again for the device in memory, trees and log.
 const ROOM_MIB: u64 = 3 * 64;
 
 fn rss_mib() -> u64 {
@@ -43,14 +44,14 @@ fn write(fs: &Filesystem, ino: Ino, offset: u64, len: u64) {
     block_on(fs.write(ino, offset, buf.into_bytes(), false)).unwrap();
 }
 
-/// All but the last block of each write is punched out.
+/// Punches out all but the last block of each write.
 fn punched(fs: &Arc<Filesystem>, ino: Ino, n: u64) {
     write(fs, ino, n * WRITE_BYTES, WRITE_BYTES);
     let hole = fs.allocate(ino, Allocation::PunchHole, n * WRITE_BYTES, WRITE_BYTES - BLOCK_BYTES, false);
     block_on(hole).unwrap();
 }
 
-/// All but a block in the middle is written anew, block by block.
+/// Rewrites all but one block in the middle, block by block.
 fn overwritten(fs: &Arc<Filesystem>, ino: Ino, n: u64) {
     let start = n % 8 * WRITE_BYTES;
     write(fs, ino, start, WRITE_BYTES);
@@ -59,7 +60,7 @@ fn overwritten(fs: &Arc<Filesystem>, ino: Ino, n: u64) {
     }
 }
 
-/// All but two blocks are cut off, and these are logged.
+/// Truncates all but two blocks, and logs those.
 fn logged(fs: &Arc<Filesystem>, _: Ino, n: u64) {
     let ino = create(fs, &format!("logged {n}"));
     write(fs, ino, 0, WRITE_BYTES);

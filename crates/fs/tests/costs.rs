@@ -1,7 +1,9 @@
-//! What an operation costs, in counts: memory taken, writes and flushes of the device, bytes of the log. They repeat from run to run, so a
-//! change that makes an operation dearer fails here, without a clock.
+//! The cost of an operation, in counts: allocations, writes and flushes of the device, bytes of the
+//! log. They are the same in each run, so a change that makes an operation more expensive fails
+//! here, without a clock.
 //!
-//! Counted is what the calling thread does; background tasks have threads of their own. Each bound is what was measured, and a little.
+//! Only the calling thread is counted; background tasks have threads of their own. Each bound is
+//! slightly above the measured value.
 
 use allocation_counter::measure;
 use bytes::Bytes;
@@ -13,12 +15,12 @@ use syncline_store::{CountersSnapshot, FormatOptions, Store, StoreOptions, forma
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const BLOCK_BYTES: u64 = 4096;
-/// Operations before those that are counted: caches fill, and memory that is used again has been taken.
+/// Uncounted operations that come first, until caches are full and reusable memory is allocated.
 const WARM: u64 = 300;
 const COUNTED: u64 = 1000;
-/// How often an operation is measured.
+/// Number of measurements of each operation.
 const TRIES: u32 = 5;
-/// Blocks of the file that is written again and again.
+/// Blocks of the file that is overwritten.
 const BLOCKS: u64 = 256;
 
 struct Bench {
@@ -28,7 +30,7 @@ struct Bench {
     large: Bytes,
 }
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Debug)]
 struct Cost {
     allocations: f64,
@@ -143,7 +145,7 @@ fn no_operation_costs_more_than_it_did() {
         ("create + unlink", create_and_unlink, [18.0, 0.1, 0.1, 100.0]),
     ];
     for (what, operation, bounds) in operations {
-        // Where other programs take the CPUs, more often somebody waits for somebody else.
+        // If other programs use the CPUs, threads wait for each other more often.
         let told: Vec<Cost> = (0..TRIES).map(|_| Bench::new().cost(operation)).collect();
         println!("{what}: {told:?}");
         let fits = |cost: &Cost| {

@@ -1,10 +1,13 @@
-//! What the engine's threads meet at: locks, atomics, events, and cells that are set once.
+//! Synchronization of the engine's threads: locks, atomics, events, and cells that are set once.
 //!
-//! Ordinarily these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and one lock around the latter's. With
-//! the feature `shuttle`, which only the workspace in `schedules/` turns on, each operation on one of them is a moment at which a
-//! scheduler may let another thread go on, and what a thread waits for is known to that scheduler: one seed is one order of all.
+//! Normally these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and a
+//! wrapper around one of the latter's locks. The feature `shuttle`, which only the workspace in
+//! `schedules/` turns on, puts them under a scheduler. Then each operation on one of them is a
+//! scheduling point, at which the scheduler may run another thread, and the scheduler knows what
+//! each thread waits for: one seed determines the order of all operations.
 //!
-//! Counters that nobody decides by are not worth such a moment; they are those of `std` everywhere.
+//! Counters on which no decision depends need no scheduling points; they are those of `std`
+//! everywhere.
 
 #[cfg(not(feature = "shuttle"))]
 mod plain;

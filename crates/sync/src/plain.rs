@@ -1,4 +1,4 @@
-//! The types as they are.
+//! The ordinary types, without a scheduler.
 
 pub use futures_lite::future::block_on;
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -37,13 +37,13 @@ pub mod atomic {
     pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-/// Locks that are waited for without a thread, and may be held across an await.
+/// Locks whose waiters block no thread, and which may be held across an await.
 pub mod asynchronous {
     pub use crate::rwlock::RwLock;
     pub use async_lock::{Mutex, MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockWriteGuard};
 }
 
-/// A moment at which another thread may go on, where no operation of this crate is one.
+/// A scheduling point where no operation of this crate is one; does nothing here.
 #[inline(always)]
 pub fn yield_point() {}
 

@@ -1,28 +1,30 @@
-//! A lock that many read or one writes.
+//! A lock for many readers or one writer.
 //!
-//! That of `async-lock`, but for how readers wait. There, a reader that was woken while another writer is at work wakes the next reader
-//! before it waits again; two of them wake each other without a pause for as long as the writer takes, and a flush may take a minute.
-//! Here readers that have to wait queue with the writers.
+//! This is the lock of `async-lock`, except for how readers wait. There, a reader that is woken
+//! while another writer holds the lock wakes the next reader before it waits again. Two such
+//! readers wake each other without a pause for as long as the writer holds the lock, and a flush
+//! may take a minute. Here, readers that have to wait queue with the writers.
 
 use crate::yield_point;
 use async_lock::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 
-/// Many who read, or one who writes.
+/// A lock for many readers or one writer.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(async_lock::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Unlocked.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(async_lock::RwLock::new(value))
     }
 
-    /// Waits to read. A writer that waits goes first.
+    /// Waits to read. A waiting writer goes first.
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
         yield_point();
         match self.0.try_read() {
             Some(guard) => guard,
-            // One that may become a writer has its turn among these, and lets the next one in when it becomes an ordinary reader.
+            // An upgradable reader queues with the writers. Its downgrade to an ordinary reader
+            // lets the next one in.
             None => RwLockUpgradableReadGuard::downgrade(self.0.upgradable_read().await),
         }
     }
@@ -32,12 +34,13 @@ impl<T> RwLock<T> {
         yield_point();
         match self.0.try_write() {
             Some(guard) => guard,
-            // That of `async-lock` listens, which takes memory and a lock, before it looks whether anybody reads.
+            // `write` of `async-lock` creates a listener, which costs memory and a lock, before it
+            // checks for readers.
             None => self.0.write().await,
         }
     }
 
-    /// Writes if nobody reads or writes.
+    /// Locks for writing if there are no readers and no writer.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         yield_point();
         self.0.try_write()

@@ -1,8 +1,9 @@
 //! The types under a scheduler.
 //!
-//! Its executions have one thread, on which tasks take turns; they change only inside of the operations here. So what lies below
-//! (the list of an event's listeners, the state of an asynchronous lock) needs no types of the scheduler: it is changed in one
-//! go, and who waits for it waits by a waker, which the scheduler knows. Before each such change there is a moment for others.
+//! An execution of the scheduler has one thread, on which tasks take turns; they switch only inside
+//! the operations here. So the state below (the list of an event's listeners, the state of an
+//! asynchronous lock) needs no types of the scheduler: it changes in one step, and waiting uses a
+//! waker, which the scheduler knows. Each such change is preceded by a scheduling point.
 
 pub use shuttle::future::block_on;
 pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,7 +13,7 @@ pub mod atomic {
     pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-/// A moment at which another thread may go on, where no operation of this crate is one.
+/// A scheduling point where no operation of this crate is one.
 pub fn yield_point() {
     shuttle::thread::yield_now();
 }
@@ -27,7 +28,7 @@ pub fn thread_number() -> usize {
 pub struct Event(event_listener::Event);
 
 impl Event {
-    /// Without listeners.
+    /// An event without listeners.
     pub fn new() -> Self {
         Self::default()
     }
@@ -38,7 +39,7 @@ impl Event {
         self.0.listen()
     }
 
-    /// Wakes listeners until so many have been.
+    /// Wakes listeners until `count` of them have been notified.
     pub fn notify(&self, count: usize) -> usize {
         yield_point();
         self.0.notify(count)
@@ -56,24 +57,24 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Not set yet.
+    /// An empty cell.
     pub const fn new() -> Self {
         Self(std::sync::OnceLock::new())
     }
 
-    /// The value if it is set.
+    /// The value, if it is set.
     pub fn get(&self) -> Option<&T> {
         yield_point();
         self.0.get()
     }
 
-    /// The value, set by this if it was not before.
+    /// The value, which this call sets if it was not set before.
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         yield_point();
         self.0.get_or_init(value)
     }
 
-    /// Sets it, or gives the value back.
+    /// Sets the value, or gives it back.
     ///
     /// # Errors
     /// It was set before.
@@ -83,7 +84,7 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// Locks that are waited for without a thread, and may be held across an await.
+/// Locks whose waiters block no thread, and which may be held across an await.
 pub mod asynchronous {
     use super::yield_point;
     use std::sync::Arc;
@@ -91,35 +92,35 @@ pub mod asynchronous {
     pub use crate::rwlock::RwLock;
     pub use async_lock::{MutexGuard, MutexGuardArc, RwLockReadGuard, RwLockWriteGuard};
 
-    /// One at a time.
+    /// A lock for one holder at a time.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(Arc<async_lock::Mutex<T>>);
 
     impl<T> Mutex<T> {
-        /// Unlocked.
+        /// An unlocked lock.
         pub fn new(value: T) -> Self {
             Self(Arc::new(async_lock::Mutex::new(value)))
         }
 
-        /// Waits for it.
+        /// Waits for the lock.
         pub async fn lock(&self) -> MutexGuard<'_, T> {
             yield_point();
             self.0.lock().await
         }
 
-        /// Waits for it, and keeps it alive.
+        /// Waits for the lock; the guard keeps the lock alive.
         pub async fn lock_arc(self: &Arc<Self>) -> MutexGuardArc<T> {
             yield_point();
             self.0.lock_arc().await
         }
 
-        /// Takes it if nobody has it, and keeps it alive.
+        /// Takes the lock if it is free; the guard keeps the lock alive.
         pub fn try_lock_arc(self: &Arc<Self>) -> Option<MutexGuardArc<T>> {
             yield_point();
             self.0.try_lock_arc()
         }
 
-        /// Takes it if nobody has it.
+        /// Takes the lock if it is free.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             yield_point();
             self.0.try_lock()

@@ -1,4 +1,4 @@
-//! Who waits for a lock sleeps until it is let go, whoever else waits.
+//! A task that waits for a lock sleeps until the lock is released, whatever other tasks wait.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use syncline_sync::asynchronous::RwLock;
 
-/// A task that runs when it was woken.
+/// A task that runs only after it was woken.
 #[derive(Default)]
 struct Task {
     woken: AtomicBool,
@@ -39,7 +39,7 @@ impl Task {
     }
 }
 
-/// Two readers wait for a writer. When it goes, another writer is faster than both.
+/// Two readers wait for a writer. When it unlocks, another writer is faster than both.
 #[test]
 fn readers_do_not_wake_each_other_while_somebody_writes() {
     let lock = RwLock::new(());
@@ -71,7 +71,7 @@ fn readers_do_not_wake_each_other_while_somebody_writes() {
     assert!(lock.try_write().is_some());
 }
 
-/// A writer that waits for readers keeps others away. When it gives up, those go on.
+/// A writer that waits for readers keeps new readers out. When it gives up, they proceed.
 #[test]
 fn readers_go_on_when_a_waiting_writer_gives_up() {
     let lock = RwLock::new(());

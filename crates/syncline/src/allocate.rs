@@ -1,4 +1,4 @@
-//! How a file's range is allocated.
+//! Allocation of file ranges.
 
 use crate::error::Result;
 use crate::file::File;
@@ -6,8 +6,9 @@ use syncline_device::block_on;
 use syncline_fs::Allocation;
 
 impl File {
-    /// Changes how `len` bytes from `offset` on are allocated, as fallocate(2) does, and takes ranges out of the file or puts some
-    /// in. What moves is not copied, and a crash leaves the file as it was before or as it is after.
+    /// Changes the allocation of `len` bytes from `offset` on, as fallocate(2) does, and can also
+    /// take ranges out of the file or insert some. Data that moves is not copied. A crash leaves
+    /// the file as it was before or as it is after.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! Making directories, and removing them with all that is in them.
+//! Creating directories, and removing them with their contents.
 
 use crate::error::{Error, Result, about};
 use crate::filesystem::Filesystem;
@@ -11,7 +11,7 @@ use syncline_fs::types::{FileType, Ino};
 /// Entries read at a time when a tree is removed.
 const ENTRIES_EACH: usize = 256;
 
-/// How to make a directory, as in the standard library.
+/// Options for creating a directory, as in the standard library.
 ///
 /// ```
 /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -32,24 +32,24 @@ impl Default for DirBuilder {
 }
 
 impl DirBuilder {
-    /// One directory, with permission bits 0o755.
+    /// Creates a single directory, with permission bits 0o755.
     pub fn new() -> Self {
         Self { recursive: false, permissions: 0o755 }
     }
 
-    /// Whether to make all directories on the way too, and to be content with one that exists.
+    /// Whether to create missing parents too, and to accept an existing directory.
     pub fn recursive(&mut self, recursive: bool) -> &mut Self {
         self.recursive = recursive;
         self
     }
 
-    /// Permission bits of each directory that is made.
+    /// Permission bits of each directory that is created.
     pub fn mode(&mut self, permissions: u16) -> &mut Self {
         self.permissions = permissions;
         self
     }
 
-    /// Makes it.
+    /// Creates the directory.
     pub fn create(&self, filesystem: &Filesystem, path: impl AsRef<Path>) -> Result<()> {
         if !self.recursive {
             return self.create_one(filesystem, path.as_ref()).map_err(about("make", &path));
@@ -61,7 +61,7 @@ impl DirBuilder {
             match self.create_one(filesystem, &so_far) {
                 Ok(()) => {}
                 Err(Error::Filesystem(FsError::Exists))
-                    // What is no directory shows when the next is to be made in it.
+                    // If it is not a directory, creating the next component in it fails.
                     if components.peek().is_some()
                         || filesystem.metadata(&so_far).is_ok_and(|there| there.is_dir()) => {}
                 Err(error) => return Err(about("make", &so_far)(error)),
@@ -90,7 +90,7 @@ impl Filesystem {
         DirBuilder::new().create(self, path)
     }
 
-    /// Creates a directory and all that lead to it, as far as they do not exist.
+    /// Creates a directory and its missing parents.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         DirBuilder::new().recursive(true).create(self, path)
     }
@@ -104,7 +104,7 @@ impl Filesystem {
             if top.file_type != FileType::Directory {
                 return Err(FsError::NotDirectory.into());
             }
-            // The way down: each directory with its parent and its name there.
+            // The directories on the way down, each with its parent and its name there.
             let mut way = vec![(parent.ino(), name, top.ino)];
             while let Some((above, name, ino)) = way.pop() {
                 match self.remove_entries(ino).await? {
@@ -120,7 +120,8 @@ impl Filesystem {
         .map_err(about("remove", &path))
     }
 
-    /// Removes what is not a directory from a directory, up to the first subdirectory.
+    /// Removes entries of a directory until it finds a subdirectory, and returns that; `None` once
+    /// the directory is empty.
     async fn remove_entries(&self, ino: Ino) -> Result<Option<(Vec<u8>, Ino)>> {
         let engine = &self.shared.engine;
         loop {

@@ -1,4 +1,4 @@
-//! What can go wrong, and how it becomes an [`io::Error`].
+//! Errors, and their conversion to [`io::Error`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_store::StoreError;
 
-/// Why a call failed. Converts to [`io::Error`] with the errno that a kernel filesystem would give.
+/// The reason why a call failed. Converts to [`io::Error`] with the errno that a kernel filesystem
+/// would return.
 ///
 /// ```
 /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -26,10 +27,10 @@ pub enum Error {
         operation: &'static str,
         /// The path, as it was given.
         path: PathBuf,
-        /// Why it failed.
+        /// The reason.
         cause: Box<Error>,
     },
-    /// The filesystem refused.
+    /// The filesystem returned an error.
     #[error(transparent)]
     Filesystem(#[from] FsError),
     /// The image can't be opened, formatted or closed.
@@ -50,10 +51,10 @@ pub enum Error {
     /// EXDEV: files of different filesystems in one call.
     #[error("the files belong to different filesystems")]
     CrossDevice,
-    /// ENOMEM: there is no memory for so much at once.
+    /// ENOMEM: not enough memory to read so much at once.
     #[error("{bytes} bytes at once do not fit into memory; read them in pieces")]
     Memory {
-        /// How much was to be read.
+        /// Number of bytes to read.
         bytes: u64,
     },
     /// EILSEQ: the file's contents are not UTF-8.
@@ -67,11 +68,11 @@ pub enum Error {
 /// The result of most calls.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Numbers of Linux.
+/// The Linux errno.
 const EIO: i32 = 5;
 
 impl Error {
-    /// Why it failed, without operation and path.
+    /// The reason, without operation and path.
     pub fn cause(&self) -> &Error {
         match self {
             Self::At { cause, .. } => cause.cause(),
@@ -79,7 +80,7 @@ impl Error {
         }
     }
 
-    /// The errno for this error.
+    /// The errno of this error.
     pub fn errno(&self) -> i32 {
         match self {
             Self::At { cause, .. } => cause.errno(),
@@ -88,7 +89,7 @@ impl Error {
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,
             Self::Device(DeviceError::NotEmpty { .. }) => 17,
             Self::Device(error) => error.io_error().map_or(EIO, |error| match error.kind() {
-                // Of a path that is no image and no device, which no system call has refused.
+                // The path is neither an image nor a device; no system call has refused it.
                 io::ErrorKind::InvalidInput => 22,
                 _ => error.raw_os_error().unwrap_or(EIO),
             }),
@@ -102,7 +103,7 @@ impl Error {
         }
     }
 
-    /// The kind of [`io::Error`] that it becomes.
+    /// The kind of the [`io::Error`] that this converts to.
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
             Self::NotText | Self::Store(StoreError::Unusable(_)) => io::ErrorKind::InvalidData,
@@ -116,7 +117,7 @@ impl Error {
     }
 }
 
-/// Names what was to be done with which path, for errors that do not tell yet.
+/// Adds the operation and the path to an error that has none yet.
 pub(crate) fn about<'a>(
     operation: &'static str,
     path: &'a (impl AsRef<Path> + ?Sized),
@@ -128,7 +129,8 @@ pub(crate) fn about<'a>(
 }
 
 impl From<Error> for io::Error {
-    /// Of the kind, and with the errno, that the same failure has in `std::fs`. The errno takes the place of the words.
+    /// Has the kind and errno that the same failure has in `std::fs`. The errno replaces the
+    /// message.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -138,7 +140,7 @@ impl From<Error> for io::Error {
     /// ```
     fn from(error: Error) -> Self {
         match error.kind() {
-            // No errno has this kind.
+            // No errno maps to this kind.
             io::ErrorKind::InvalidData => io::Error::new(io::ErrorKind::InvalidData, error),
             _ => io::Error::from_raw_os_error(error.errno()),
         }

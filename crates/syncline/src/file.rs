@@ -11,15 +11,17 @@ use syncline_device::{AlignedBuf, block_on};
 use syncline_fs::Receipt;
 use syncline_fs::types::Ino;
 
-/// Most bytes of one operation; longer reads and writes are short, as the standard library's callers expect.
+/// Most bytes of one operation; longer reads and writes are short, which callers must expect
+/// anyway.
 const OPERATION_BYTES_MAX: usize = 4 << 20;
-/// A write of so many bytes is worth being aligned, so that the engine need not copy it again.
+/// Writes of at least this size are copied to an aligned buffer, so that the engine need not copy
+/// them again.
 const ALIGN_FROM_BYTES: usize = 4096;
 
-/// An open file. It may be used from several threads at once, in an `Arc` or by reference; they share the position, and
-/// positioned calls ([`File::read_at`], [`File::write_all_at`]) leave it alone.
+/// An open file. Several threads may use it at once, in an `Arc` or by reference. They share the
+/// position; positioned calls ([`File::read_at`], [`File::write_all_at`]) do not move it.
 ///
-/// A file that was unlinked stays readable and writable until its last handle is dropped.
+/// An unlinked file stays readable and writable until its last handle is dropped.
 ///
 /// ```
 /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -43,7 +45,7 @@ pub struct File {
     position: Mutex<u64>,
 }
 
-/// The accesses that a file was opened for.
+/// The kinds of access that a file was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) read: bool,
@@ -52,20 +54,20 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Whether it may change the contents.
+    /// True if the contents may be changed.
     pub(crate) fn writes(self) -> bool {
         self.write || self.append
     }
 }
 
 impl File {
-    /// Opens what `reference` stands for.
+    /// Opens the inode of `reference`.
     pub(crate) async fn new(shared: &Arc<Shared>, reference: Reference, access: Access) -> Result<Self> {
         shared.engine.open_file(reference.ino()).await?;
         Ok(Self::opened(reference, shared, access))
     }
 
-    /// A file that the engine has counted as open.
+    /// A file that the engine already counts as open.
     pub(crate) fn opened(reference: Reference, shared: &Arc<Shared>, access: Access) -> Self {
         Self { shared: shared.clone(), reference, access, position: Mutex::new(0) }
     }
@@ -82,28 +84,28 @@ impl File {
         self.access
     }
 
-    /// Its inode number, if it belongs to this filesystem.
+    /// The file's inode number; an error if it belongs to another filesystem.
     pub(crate) fn inode_in(&self, shared: &Arc<Shared>) -> Result<Ino> {
         if Arc::ptr_eq(&self.shared, shared) { Ok(self.ino()) } else { Err(Error::CrossDevice) }
     }
 
-    /// Returns when the file's contents and attributes, and every change of names or attributes that anybody made before,
-    /// would survive a crash.
+    /// Returns once the file's contents and attributes, and every earlier change of names or
+    /// attributes by any caller, would survive a crash.
     pub fn sync_all(&self) -> Result<()> {
         Ok(block_on(self.shared.engine.fsync(self.ino(), false))?)
     }
 
-    /// Returns when the file's contents would survive a crash.
+    /// Returns once the file's contents would survive a crash.
     pub fn sync_data(&self) -> Result<()> {
         Ok(block_on(self.shared.engine.fsync(self.ino(), true))?)
     }
 
-    /// The receipt of the newest sync of this file, as long as it is kept.
+    /// The receipt of the newest sync of this file, while it is kept.
     pub fn last_receipt(&self) -> Option<Receipt> {
         self.shared.engine.recent_receipts(1, Some(self.ino())).pop()
     }
 
-    /// Reads at `offset` without moving the position; 0 bytes at the end of the file.
+    /// Reads at `offset` without moving the position; returns 0 at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         if !self.access.read {
             return Err(Error::WrongAccess("reading"));
@@ -118,7 +120,8 @@ impl File {
         Ok(read)
     }
 
-    /// Writes at `offset` without moving the position. May write less than all; never less than one byte of many.
+    /// Writes at `offset` without moving the position. May write fewer bytes than given, but at
+    /// least one if there are any.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.require_write()?;
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
@@ -137,7 +140,7 @@ impl File {
         Ok(())
     }
 
-    /// Reads until `buffer` is full; an error of the kind `UnexpectedEof` if the file ends before.
+    /// Reads until `buffer` is full; an error of kind `UnexpectedEof` if the file ends first.
     pub fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             match self.read_at(buffer, offset)? {
@@ -151,10 +154,10 @@ impl File {
         Ok(())
     }
 
-    /// Everything from the start to the end, without moving the position.
+    /// The whole contents, without moving the position.
     pub(crate) fn contents(&self) -> Result<Vec<u8>> {
         let mut contents = Vec::new();
-        // A sparse file may be larger than all memory; filling that to the brim would be the end of the process.
+        // A sparse file may be larger than all memory; trying to fill that would end the process.
         let bytes = self.metadata()?.len();
         let reserved = usize::try_from(bytes).map(|bytes| contents.try_reserve_exact(bytes));
         if !matches!(reserved, Ok(Ok(()))) {
@@ -172,12 +175,12 @@ impl File {
         }
     }
 
-    /// First offset from `offset` on that holds data; ENXIO if none does.
+    /// The first offset at or after `offset` that holds data; ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         Ok(block_on(self.shared.engine.seek_data(self.ino(), offset))?)
     }
 
-    /// First offset from `offset` on that holds none, at last the end of the file.
+    /// The first offset at or after `offset` that holds no data; at the latest the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         Ok(block_on(self.shared.engine.seek_hole(self.ino(), offset))?)
     }
@@ -194,7 +197,7 @@ impl File {
     }
 }
 
-/// The engine keeps what is written until it is durable, so it gets a copy of its own.
+/// A copy of `data`, because the engine keeps written data until it is durable.
 fn owned(data: &[u8]) -> Bytes {
     if data.len() >= ALIGN_FROM_BYTES {
         AlignedBuf::copy_from(data).into_bytes().slice(..data.len())
@@ -235,7 +238,7 @@ impl Write for &File {
         Ok(written)
     }
 
-    /// Nothing is buffered here. Durability is [`File::sync_all`]'s.
+    /// Does nothing: writes are not buffered here. [`File::sync_all`] makes them durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

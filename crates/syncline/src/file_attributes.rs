@@ -1,4 +1,4 @@
-//! What is known about an open file, and its names.
+//! Attributes and names of an open file.
 
 use crate::error::Result;
 use crate::file::File;
@@ -11,14 +11,14 @@ use syncline_device::block_on;
 use syncline_fs::types::{SetAttributes, SetTime};
 
 impl File {
-    /// Cuts or extends the file; what is added reads as zeros.
+    /// Truncates or extends the file; an extension reads as zeros.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.require_write()?;
         let kill_privileges = self.shared().kill_privileges();
         self.set(SetAttributes { size: Some(size), kill_privileges, ..SetAttributes::default() })
     }
 
-    /// Metadata of the file at this moment.
+    /// Current metadata of the file.
     pub fn metadata(&self) -> Result<Metadata> {
         Ok(Metadata::new(block_on(self.shared().engine.getattr(self.ino()))?))
     }
@@ -50,8 +50,9 @@ impl File {
         Ok(())
     }
 
-    /// Gives the file another name, or its first ([`Filesystem::create_unnamed`](crate::Filesystem::create_unnamed)). EEXIST if the
-    /// name is taken.
+    /// Gives the file another name, or its first
+    /// ([`Filesystem::create_unnamed`](crate::Filesystem::create_unnamed)). EEXIST if the name is
+    /// taken.
     pub fn link(&self, path: impl AsRef<Path>) -> Result<()> {
         block_on(async {
             let (parent, name) = self.shared().parent(path.as_ref()).await?;

@@ -12,19 +12,20 @@ use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
 use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreOptions};
 
-/// An open image and everything in it. Cloning it yields another handle to the same.
+/// An open image and everything in it. A clone is another handle to the same image.
 ///
-/// Paths start at the root of the image, with or without a slash; `..` and symbolic links never lead out of it. Permission bits
-/// are kept and not enforced: whoever can open the image owns what is in it.
+/// Paths start at the root of the image, with or without a leading slash; `..` and symbolic links
+/// never lead out of it. Permission bits are stored but not enforced: a process that can open the
+/// image owns everything in it.
 ///
-/// All calls block, may come from any thread (but not from a task of the engine), and wait for the same operations that a
-/// mounted filesystem waits for.
+/// All calls block. They may come from any thread (but not from a task of the engine), and wait for
+/// the same operations as on a mounted filesystem.
 #[derive(Clone)]
 pub struct Filesystem {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Linux's number.
+/// The Linux errno.
 const ENOENT: i32 = 2;
 
 /// The state that all handles share.
@@ -46,7 +47,7 @@ pub struct Statistics {
     pub filesystem: FsCounters,
 }
 
-/// Makes a filesystem on `device`; what was there is lost.
+/// Makes a filesystem on `device`; its previous contents are lost.
 pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result<()> {
     let background = background()?;
     let (uid, gid) = options.owner.unwrap_or_else(process_owner);
@@ -79,13 +80,13 @@ pub(crate) fn background() -> Result<Arc<dyn Spawn>> {
 }
 
 impl Filesystem {
-    /// Makes an image file of `size_bytes`, allocated and written whole, puts a filesystem on it and opens it. What exists
-    /// at `path` is not overwritten, unless it is empty.
+    /// Creates an image file of `size_bytes`, allocated and written in full, makes a filesystem on
+    /// it and opens it. An existing file at `path` is overwritten only if it is empty.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64, format: &FormatOptions) -> Result<Self> {
         Self::create_with(path, size_bytes, format, ImageOptions::default())
     }
 
-    /// Makes and opens an image like [`create`](Self::create), with options for opening it.
+    /// Creates and opens an image like [`create`](Self::create), with options for opening it.
     pub fn create_with(
         path: impl AsRef<Path>,
         size_bytes: u64,
@@ -97,7 +98,7 @@ impl Filesystem {
         Self::open_device(device, options)
     }
 
-    /// Opens an image file, or makes one of `size_bytes` where there is none.
+    /// Opens an image file, or creates one of `size_bytes` if there is none.
     pub fn open_or_create(
         path: impl AsRef<Path>,
         size_bytes: u64,
@@ -110,7 +111,8 @@ impl Filesystem {
         }
     }
 
-    /// A filesystem in memory, which is gone with its last handle: for tests, and for what need not last.
+    /// A filesystem in memory, gone with its last handle: for tests, and for data that need not
+    /// last.
     ///
     /// ```
     /// let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -123,9 +125,9 @@ impl Filesystem {
         Self::open_device(device, ImageOptions::default())
     }
 
-    /// Opens an image file or block device. What a crash left is recovered first.
+    /// Opens an image file or block device. After a crash it is recovered first.
     pub fn open(path: impl AsRef<Path>, options: ImageOptions) -> Result<Self> {
-        // Errors of the device name the path.
+        // Errors of the device already name the path.
         let device = FileDevice::open(&path, options.device())?;
         Self::open_device(device, options).map_err(about("open", &path))
     }
@@ -135,7 +137,7 @@ impl Filesystem {
         Self::open_with(options, async |store_options, spawn| Store::open(device, store_options, spawn).await)
     }
 
-    /// Opens a store in some way, and the filesystem in it.
+    /// Opens a store with `open`, and the filesystem in it.
     pub(crate) fn open_with(
         options: ImageOptions,
         open: impl AsyncFnOnce(
@@ -157,9 +159,10 @@ impl Filesystem {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Writes everything back and leaves an image with nothing to recover. Through other handles and open files reads may still
-    /// succeed afterwards, changes fail; the image stays locked until the last of them is dropped. Dropping the last handle
-    /// without this does the same, but can only log an error.
+    /// Writes everything back and leaves an image that needs no recovery. Through other handles and
+    /// open files, reads may still succeed afterwards but changes fail; the image stays locked
+    /// until the last of them is dropped. Dropping the last handle without this call does the same,
+    /// but can only log an error.
     pub fn close(self) -> Result<()> {
         self.shared.close()
     }
@@ -174,8 +177,9 @@ impl Filesystem {
         Ok(block_on(self.shared.engine.syncfs())?)
     }
 
-    /// Makes several files durable with one batch and one flush; what of them was not logged before comes back all or
-    /// nothing after a crash. EFBIG, before any effect, for more than 64 MiB of unwritten data.
+    /// Makes several files durable with one batch and one flush. Changes of these files that were
+    /// not logged before come back all or nothing after a crash. EFBIG, before any effect, if they
+    /// have more than 64 MiB of unwritten data.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -191,14 +195,15 @@ impl Filesystem {
         Ok(block_on(self.shared.engine.sync_many(&inodes, self.shared.caller.uid))?)
     }
 
-    /// Orders without making durable: after a crash, what was written to these files before this call is there if anything that
-    /// was written, created or changed after it returned is, anywhere in the filesystem. Waits for no flush.
+    /// Orders writes without making them durable. If anything that was written, created or changed
+    /// after this call returned survives a crash, anywhere in the filesystem, then so does
+    /// everything that was written to these files before the call. Waits for no flush.
     pub fn barrier(&self, files: &[&File]) -> Result<()> {
         let inodes = self.inodes(files)?;
         Ok(block_on(self.shared.engine.barrier(&inodes))?)
     }
 
-    /// The files' inodes; EXDEV if one is another filesystem's.
+    /// The files' inodes; EXDEV if a file belongs to another filesystem.
     fn inodes(&self, files: &[&File]) -> Result<Vec<Ino>> {
         files.iter().map(|file| file.inode_in(&self.shared)).collect()
     }
@@ -208,22 +213,24 @@ impl Filesystem {
         self.shared.engine.statfs()
     }
 
-    /// Tells the device what is free, in runs of at least `min_bytes`; how many bytes that were. An image file keeps the room that it
-    /// was made with (EOPNOTSUPP), unless it was opened with [`ImageOptions::punch_holes`]: then it gets holes there, and its host
-    /// has to have that room again when they are written.
+    /// Tells the device which blocks are free, in runs of at least `min_bytes`; returns the number
+    /// of bytes. On an image file this fails with EOPNOTSUPP, because the file keeps its allocated
+    /// space, unless it was opened with [`ImageOptions::punch_holes`]. Then free blocks become
+    /// holes, and the host must provide the space again when they are written.
     pub fn trim(&self, min_bytes: u64) -> Result<u64> {
         Ok(block_on(self.shared.engine.store().trim(0..u64::MAX, min_bytes))?)
     }
 
-    /// Makes the filesystem `size_bytes` large while it is in use, durably, and the image file first, if that is shorter: it is
-    /// allocated and written with zeros there. Returns how large it is. A crash leaves the old size or the new one.
+    /// Makes the filesystem `size_bytes` large while it is in use, durably. If the image file is
+    /// shorter, it is extended first, allocated and filled with zeros. Returns the new size. A
+    /// crash leaves the old size or the new one.
     ///
-    /// Less than 64 KiB is no change; a smaller size is refused.
+    /// A difference of less than 64 KiB changes nothing; a smaller size is refused.
     pub fn enlarge(&self, size_bytes: u64) -> Result<u64> {
         Ok(block_on(self.shared.engine.enlarge(Some(size_bytes)))?.now_bytes)
     }
 
-    /// The label of the image: a name for people.
+    /// The label of the image: a name for humans.
     pub fn label(&self) -> String {
         self.shared.engine.label()
     }
@@ -238,13 +245,13 @@ impl Filesystem {
         self.shared.engine.uuid()
     }
 
-    /// Sets the UUID, durably. Mounts go on under the new one.
+    /// Sets the UUID, durably. Existing mounts continue under the new one.
     pub fn set_uuid(&self, uuid: [u8; 16]) -> Result<()> {
         Ok(block_on(self.shared.engine.set_uuid(uuid))?)
     }
 
-    /// Every path of an inode, in the order of their bytes, without searching: from the parent pointers of the image. They are bytes,
-    /// with a slash before each name; the root is "/".
+    /// Every path of an inode, in the order of their bytes, found through parent pointers without a
+    /// search. A path has a slash before each name; the root is "/".
     pub fn paths(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
         Ok(block_on(self.shared.engine.paths(ino))?)
     }
@@ -255,18 +262,18 @@ impl Filesystem {
         Statistics { store: engine.store().counters(), filesystem: engine.counters() }
     }
 
-    /// Receipts of the last syncs (4096, unless the engine's options say otherwise), oldest first: what each had to make durable
-    /// and why, which flush covered it, and the time in each stage.
+    /// Receipts of the last syncs (4096, unless the engine's options say otherwise), oldest first:
+    /// what each had to make durable and why, which flush covered it, and the time in each stage.
     pub fn receipts(&self) -> Vec<Receipt> {
         self.shared.engine.receipts()
     }
 
-    /// The receipt of the sync that was answered last, by whichever thread.
+    /// The receipt of the last sync that was answered, on any thread.
     pub fn last_receipt(&self) -> Option<Receipt> {
         self.shared.engine.last_receipt()
     }
 
-    /// The engine below, for those who serve it in another way, as a mount does.
+    /// The engine below, for code that serves it in another way, as a mount does.
     #[doc(hidden)]
     pub fn engine(&self) -> &Arc<syncline_fs::Filesystem> {
         &self.shared.engine
@@ -294,7 +301,7 @@ impl Shared {
             Ok::<_, FsError>(self.engine.store().close().await?)
         });
         if closed.is_err() {
-            // It may be tried again: nothing is lost as long as the handle lives.
+            // The call may be repeated: nothing is lost while the handle lives.
             self.closed.store(false, Ordering::Release);
         }
         Ok(closed?)
@@ -309,7 +316,7 @@ impl Drop for Shared {
     }
 }
 
-/// A system time as the filesystem keeps it.
+/// Converts a system time to a time of the filesystem.
 pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp {
@@ -317,7 +324,7 @@ pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
             nanoseconds: after.subsec_nanos(),
         },
         Err(before) => {
-            // Whole seconds below, nanoseconds above them.
+            // Seconds are rounded down, and the nanoseconds count upwards from there.
             let before = before.duration();
             let borrow = i64::from(before.subsec_nanos() > 0);
             Timestamp {

@@ -1,12 +1,13 @@
 //! Syncline as a library: a crash-safe, checksummed filesystem in one file, inside your program.
 //!
-//! A [`Filesystem`] is an open image. Its calls have the shape of `std::fs`: they block, and their errors convert to
-//! [`std::io::Error`]. It is the same engine that `syncline mount` serves, so an image can be mounted one day and embedded the
-//! next.
+//! A [`Filesystem`] is an open image. Its calls have the shape of `std::fs`: they block, and their
+//! errors convert to [`std::io::Error`]. The engine is the one that `syncline mount` runs, so an
+//! image can be mounted one day and embedded the next.
 //!
-//! What `sync_all` promises is what fsync promises on a mount: when [`File::sync_all`] returns, the file and every change of
-//! names and attributes made before, by anybody, survive any crash. [`Filesystem::sync_many`] does that for several files with
-//! one flush, all or nothing. [`File::copy_range_to`] copies without writing the data again.
+//! `sync_all` promises what fsync promises on a mount: when [`File::sync_all`] returns, the file
+//! and every earlier change of names and attributes, by any caller, survive any crash.
+//! [`Filesystem::sync_many`] does that for several files with one flush, all or nothing.
+//! [`File::copy_range_to`] copies without writing the data again.
 //!
 //! ```
 //! use std::io::{Read, Seek, SeekFrom, Write};
@@ -42,38 +43,51 @@
 //!
 //! # What calls promise
 //!
-//! | call | when it has returned | cost |
-//! |---|---|---|
-//! | [`File::sync_all`], [`File::sync_data`] | the file, and every change of names and attributes made before by anybody, survive any crash | one cache flush, shared by all who wait; none if an earlier one covered the file |
-//! | [`Filesystem::sync_many`] | the same for several files, all or nothing | one flush |
-//! | [`Filesystem::sync`] | everything that was written | one flush |
-//! | [`Filesystem::barrier`] | what is written later never survives without what was written before | no flush |
-//! | [`Filesystem::create_snapshot`] | the state of this moment stays, durably | a checkpoint |
-//! | [`File::copy_range_to`], [`Filesystem::copy`] | whole blocks are shared | no data is written again |
-//! | every other call | it is visible to all. A crash may take back the newest changes of names and attributes, in order, and unsynced data; it leaves no garbage | memory |
+//! Each call with its effect once it has returned, and its cost:
 //!
-//! A file of up to some 2 KiB lies in its inode; every other one takes blocks of 4 KiB. Each block that is read is checked; what
-//! fails the check is an error.
+//! - [`File::sync_all`]: the file, and every earlier change of names and attributes by any caller,
+//!   survive any crash. One cache flush, shared by all callers that wait; none if an earlier flush
+//!   covered all that.
+//! - [`File::sync_data`]: the file's contents, size and names survive any crash. One flush, shared
+//!   in the same way; none if an earlier one covered them.
+//! - [`Filesystem::sync_many`]: as `sync_all`, for several files, all or nothing. One flush.
+//! - [`Filesystem::sync`]: everything that was written survives any crash. A checkpoint.
+//! - [`Filesystem::barrier`]: later writes never survive without the earlier writes to the given
+//!   files. No flush.
+//! - [`Filesystem::create_snapshot`]: the current state is kept, durably. A checkpoint.
+//! - [`File::copy_range_to`], [`Filesystem::copy`]: whole blocks are shared. No data is written
+//!   again.
+//! - Every other call: the change is visible to all. A crash may take back the newest changes of
+//!   names and attributes, so that a prefix of their history remains, and unsynced data; it leaves
+//!   no garbage. Costs memory only.
+//!
+//! A file of up to about 2 KiB lies in its inode; a larger one takes blocks of 4 KiB. Each block is
+//! checked when it is read; a failed check is an error.
 //!
 //! # Errors
 //!
-//! An [`Error`] of a call that takes a path names the operation, the path and the cause; [`Error::errno`] is what a kernel
-//! filesystem would answer, and [`std::io::Error`] has the same kind, in place of the words. EIO of a sync means that nothing is promised of that file until a sync succeeds: what
-//! could not be written stays in memory and is written again. A file that is no image is `InvalidData`, an image that somebody
-//! has open EBUSY, and the error's text names the process that has it; one process opens an image for writing once.
+//! The [`Error`] of a call that takes a path names the operation, the path and the cause.
+//! [`Error::errno`] is the errno that a kernel filesystem would return. [`std::io::Error`] has the
+//! same kind, with the errno in place of the message. After EIO from a sync, nothing is promised
+//! for that file until a sync succeeds: data that could not be written stays in memory and is
+//! written again. Opening a file that is not an image fails with `InvalidData`. Opening an image
+//! that is open already fails with EBUSY, and the message names the process that has it; a process,
+//! too, can open an image for writing only once.
 //!
 //! # Threads, processes, limits
 //!
-//! Linux only. A [`Filesystem`] and a [`File`] may be used by all threads at once, and calls block the calling thread; from async
-//! code, use a thread for blocking work. The engine has threads of its own, so a child of fork(2) must not use what the parent
-//! opened. Permission bits are kept and not enforced. The last handle that is dropped closes the image, but only
-//! [`Filesystem::close`] tells what could not be written. An image has 16 MiB at least; a file has 8 EiB at most, a name 255 bytes.
+//! Linux only. All threads may use a [`Filesystem`] and a [`File`] at once. Calls block the calling
+//! thread; async code should use a thread for blocking work. The engine has threads of its own, so
+//! a child of fork(2) must not use handles that the parent opened. Permission bits are stored but
+//! not enforced. Dropping the last handle closes the image, but only [`Filesystem::close`] returns
+//! an error if data could not be written. Limits: at least 16 MiB for an image; at most 8 EiB for a
+//! file and 255 bytes for a name.
 //!
 //! # When to use it
 //!
-//! For many files whose changes must be durable together and cheaply: documents, queues, mail, uploads, indexes beside their
-//! data. A program that needs queries or isolated transactions is better off with a database; one that never syncs gains
-//! nothing here.
+//! For many files whose changes must be durable together and cheaply: documents, queues, mail,
+//! uploads, indexes next to their data. A program that needs queries or isolated transactions is
+//! better served by a database; a program that never syncs gains nothing here.
 #![forbid(unsafe_code)]
 
 mod allocate;
@@ -111,7 +125,7 @@ pub use syncline_fs::{
 pub use syncline_store::RecoveryReport;
 pub use walk_dir::WalkDir;
 
-/// Devices: what an image lies on, and how to bring a kind of your own ([`Device`](device::Device)).
+/// Devices that hold an image; implement [`Device`](device::Device) to add a kind of your own.
 pub mod device {
     pub use syncline_device::{
         AlignedBuf, BLOCK_BYTES, Claim, Completion, Device, DeviceError, DeviceExt, DeviceFuture, FileDevice,

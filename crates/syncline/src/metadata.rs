@@ -1,4 +1,4 @@
-//! What is known about a file.
+//! Attributes of a file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncline_fs::types::{Attributes, FileType, Timestamp};
@@ -14,7 +14,7 @@ impl Metadata {
         Self { attributes }
     }
 
-    /// Everything, as the engine has it.
+    /// All attributes, as the engine has them.
     pub fn attributes(&self) -> &Attributes {
         &self.attributes
     }
@@ -39,7 +39,7 @@ impl Metadata {
         self.file_type() == FileType::Symlink
     }
 
-    /// Size in bytes; of a directory the number of its entries.
+    /// Size in bytes; for a directory, the number of its entries.
     pub fn len(&self) -> u64 {
         self.attributes.size
     }
@@ -104,13 +104,13 @@ impl Metadata {
         system_time(self.attributes.ctime)
     }
 
-    /// Birth.
+    /// Creation.
     pub fn created(&self) -> SystemTime {
         system_time(self.attributes.btime)
     }
 }
 
-/// A time of the filesystem as the standard library has it. Times that it can't express become 1970.
+/// Converts a time of the filesystem. Times that `SystemTime` can't express become 1970.
 fn system_time(time: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole =

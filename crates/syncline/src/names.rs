@@ -1,4 +1,4 @@
-//! Names: directories, links, renames, removal; and what can be said of a path.
+//! Names: links, renames, removal; and attributes by path.
 
 use crate::error::{Result, about};
 use crate::filesystem::{Filesystem, timestamp};
@@ -27,7 +27,7 @@ impl Filesystem {
             .map_err(about("look at", &path))
     }
 
-    /// True when a path leads to something; an error when that can't be told.
+    /// True if a path leads to a file or directory; an error if that can't be determined.
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -36,12 +36,12 @@ impl Filesystem {
         }
     }
 
-    /// True when a path leads to something; false also when that can't be told.
+    /// True if a path leads to a file or directory; false also if that can't be determined.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.metadata(path).is_ok()
     }
 
-    /// The path of the same thing from the root of the image, without symbolic links, `.` and `..`.
+    /// The path of the same file from the root of the image, without symbolic links, `.` and `..`.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -80,7 +80,7 @@ impl Filesystem {
         .map_err(about("remove", &path))
     }
 
-    /// Renames, replacing what is at `to`.
+    /// Renames, replacing an existing file at `to`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::default())
     }
@@ -125,7 +125,7 @@ impl Filesystem {
         .map_err(about("link", &link))
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         block_on(async {
             let (link, _) = self.shared.find(path.as_ref(), Last::Keep).await?;
@@ -141,7 +141,7 @@ impl Filesystem {
         self.set_attributes(path.as_ref(), Last::Follow, changes)
     }
 
-    /// Changes owner and group; of a symbolic link itself.
+    /// Changes owner and group; for a symbolic link, those of the link itself.
     pub fn set_owner(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.set_attributes(path.as_ref(), Last::Keep, SetAttributes { uid, gid, ..SetAttributes::default() })
     }

@@ -1,4 +1,4 @@
-//! How to open a file.
+//! Options for opening files.
 
 use crate::error::{Error, Result, about};
 use crate::file::{Access, File};
@@ -10,7 +10,7 @@ use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, SetAttributes};
 
-/// How to open a file, as in the standard library.
+/// Options for opening a file, as in the standard library.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     access: Access,
@@ -27,43 +27,43 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// For nothing yet.
+    /// Options with every access off.
     pub fn new() -> Self {
         let access = Access { read: false, write: false, append: false };
         Self { access, truncate: false, create: false, create_new: false, permissions: 0o644 }
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(&mut self, read: bool) -> &mut Self {
         self.access.read = read;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(&mut self, write: bool) -> &mut Self {
         self.access.write = write;
         self
     }
 
-    /// For writing at the end only.
+    /// Opens for writing at the end only.
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.access.append = append;
         self
     }
 
-    /// Cut it to nothing first.
+    /// Truncates the file to zero length.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Create it if it does not exist.
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Create it, and fail if it exists.
+    /// Creates the file, and fails if it exists.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
@@ -75,8 +75,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens `path`. A directory can be opened for reading, which lets it be synced; what it has is listed by
-    /// [`Filesystem::read_dir`].
+    /// Opens `path`. A directory can be opened for reading, so that it can be synced;
+    /// [`Filesystem::read_dir`] lists its entries.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -108,7 +108,7 @@ impl OpenOptions {
                 Place::There(reference, attributes) => {
                     return match attributes.file_type {
                         FileType::Regular => self.open_existing(shared, reference).await,
-                        // To be synced, or to ask and change what is known about it.
+                        // To sync it, or to read and change its attributes.
                         FileType::Directory if !self.access.writes() && !self.create => {
                             File::new(shared, reference, self.access).await
                         }
@@ -133,7 +133,7 @@ impl OpenOptions {
                             let reference = Reference::counted(shared, created.ino);
                             return File::new(shared, reference, self.access).await;
                         }
-                        // Somebody else was quicker.
+                        // Another thread created it first.
                         Err(FsError::Exists) if !self.create_new => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -165,8 +165,9 @@ impl Filesystem {
         OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
-    /// Opens a new file without a name, for reading and writing, on the filesystem of `directory`. It goes with its handle or a
-    /// crash, unless [`File::link`] gives it a name: contents and all, it appears whole.
+    /// Opens a new file without a name, for reading and writing, in the filesystem of `directory`.
+    /// Closing it, or a crash, removes it, unless [`File::link`] gives it a name; then it appears
+    /// with its complete contents.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;

@@ -1,4 +1,4 @@
-//! What is chosen when an image is made, and when it is opened.
+//! Options for making an image and for opening it.
 
 use std::time::Duration;
 use syncline_device::Use;
@@ -6,7 +6,7 @@ use syncline_fs::types::Timestamp;
 use syncline_fs::{AccessTime, Options as EngineOptions};
 use syncline_store::StoreOptions;
 
-/// Options for making an image; they hold for its life.
+/// Options for making an image; they stay in force for its lifetime.
 ///
 /// ```
 /// let format = syncline::FormatOptions::new().label("mail").permissions(0o700);
@@ -60,19 +60,20 @@ impl FormatOptions {
         Self { label: label.into(), ..self }
     }
 
-    /// Whether every inode knows its names (parent pointers), so that [`paths`](crate::Filesystem::paths) finds them. Default true.
+    /// Whether every inode knows its names (parent pointers), which
+    /// [`paths`](crate::Filesystem::paths) needs. Default true.
     pub fn parent_pointers(self, parent_pointers: bool) -> Self {
         Self { parent_pointers, ..self }
     }
 
-    /// Whether a sync may log little data whole and place it later. That is faster, and older programs refuse such an image.
-    /// Default true.
+    /// Whether a sync may log small amounts of data whole and place them later. That is faster;
+    /// older programs refuse such an image. Default true.
     pub fn data_in_log(self, data_in_log: bool) -> Self {
         Self { data_in_log, ..self }
     }
 
-    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so. Older
-    /// programs refuse such an image. Default true.
+    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, if nodes
+    /// are large enough to record that. Older programs refuse such an image. Default true.
     pub fn counted_xattrs(self, counted_xattrs: bool) -> Self {
         Self { counted_xattrs, ..self }
     }
@@ -87,12 +88,12 @@ impl FormatOptions {
         Self { permissions, ..self }
     }
 
-    /// Name of the filesystem. Default random.
+    /// UUID of the filesystem. Default: random.
     pub fn uuid(self, uuid: [u8; 16]) -> Self {
         Self { uuid: Some(uuid), ..self }
     }
 
-    /// Seed of the hash of names. Default random; choose it only where images must come out the same.
+    /// Seed of the hash of names. Default: random; set it only if images must be reproducible.
     pub fn hash_seed(self, hash_seed: [u8; 16]) -> Self {
         Self { hash_seed: Some(hash_seed), ..self }
     }
@@ -103,11 +104,12 @@ impl FormatOptions {
     }
 }
 
-/// Options for opening an image. Sizes are in bytes; one below its least counts as its least.
+/// Options for opening an image. Sizes are in bytes; a size below its minimum is raised to it.
 ///
 /// ```
 /// use std::time::Duration;
-/// let options = syncline::ImageOptions::new().cache_bytes(16 << 20).checkpoint_interval(Duration::from_secs(5));
+/// let options =
+///     syncline::ImageOptions::new().cache_bytes(16 << 20).checkpoint_interval(Duration::from_secs(5));
 /// # let _ = options;
 /// ```
 #[derive(Clone, Default)]
@@ -126,38 +128,39 @@ impl ImageOptions {
         Self::default()
     }
 
-    /// The defaults, but writing nothing: the log is replayed in memory only.
+    /// The defaults, but nothing is written: the log is replayed in memory only.
     pub fn read_only() -> Self {
         let store = StoreOptions { read_only: true, ..StoreOptions::default() };
         Self { store, ..Self::default() }
     }
 
-    /// Memory for nodes of trees. Default 128 MiB, least 1 MiB.
+    /// Memory for tree nodes. Default 128 MiB, minimum 1 MiB.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.store.node_cache_bytes = size(bytes, 1 << 20);
         self
     }
 
-    /// Changes in memory that start a checkpoint; writers wait at twice as much. Default 256 MiB, least 64 KiB.
+    /// Amount of changes in memory that starts a checkpoint; writers wait at twice that. Default
+    /// 256 MiB, minimum 64 KiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.store.memtable_bytes = size(bytes, 64 << 10);
         self
     }
 
-    /// Written data in memory at which writers wait. Default 256 MiB, least 1 MiB.
+    /// Amount of written data in memory at which writers wait. Default 256 MiB, minimum 1 MiB.
     pub fn dirty_bytes(mut self, bytes: u64) -> Self {
         self.engine.dirty_bytes_max = bytes.max(1 << 20);
         self.store.unflushed_bytes = self.engine.dirty_bytes_max.min(self.store.unflushed_bytes);
         self
     }
 
-    /// Memory for blocks that are kept because they were written in parts. Default 64 MiB; 0 keeps none.
+    /// Memory for cached blocks that were written in parts. Default 64 MiB; 0 caches none.
     pub fn kept_bytes(mut self, bytes: u64) -> Self {
         self.engine.kept_bytes_max = bytes;
         self
     }
 
-    /// Inodes kept in memory when nobody uses them, 1 KiB and more each. Default 65536.
+    /// Number of unused inodes kept in memory, at 1 KiB or more each. Default 65536.
     pub fn cached_inodes(mut self, inodes: usize) -> Self {
         self.engine.cached_inodes_max = inodes;
         self
@@ -175,7 +178,7 @@ impl ImageOptions {
         self
     }
 
-    /// How long the device may fail before the filesystem turns read-only. Default 30 s.
+    /// How long device errors may last before the filesystem turns read-only. Default 30 s.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.store.patience = patience;
         self
@@ -187,27 +190,27 @@ impl ImageOptions {
         self
     }
 
-    /// Receipts kept of the last syncs, half a kilobyte each. Default 4096; 0 keeps none.
+    /// Number of receipts kept, half a kilobyte each. Default 4096; 0 keeps none.
     pub fn receipts(mut self, receipts: usize) -> Self {
         self.engine.receipts_max = receipts;
         self
     }
 
-    /// Whether what becomes free is discarded on the device, in the background. Default no.
+    /// Whether freed blocks are discarded on the device, in the background. Default no.
     pub fn discard(mut self, discard: bool) -> Self {
         self.store.discard = discard;
         self
     }
 
-    /// Whether [`trim`](crate::Filesystem::trim) and [`discard`](Self::discard) give what is free of an image file back to its host, as
-    /// holes. A host that is full when they are written again makes these writes fail. Default no: an image file keeps the room that
-    /// it was made with.
+    /// Whether [`trim`](crate::Filesystem::trim) and [`discard`](Self::discard) return free blocks
+    /// of an image file to the host, as holes. If the host is full when such blocks are written
+    /// again, these writes fail. Default no: an image file keeps its allocated space.
     pub fn punch_holes(self, punch_holes: bool) -> Self {
         Self { punch_holes, ..self }
     }
 
-    /// Opens for writing although the log ends before what it calls durable, or the newest superblock may be gone: that loss is
-    /// accepted. Default no: opening fails.
+    /// Opens for writing even if the log ends before a batch that it calls durable, or the newest
+    /// superblock may be lost, and so accepts that loss. Default no: opening fails.
     pub fn accept_damaged_log(mut self, accept: bool) -> Self {
         self.store.accept_damaged_log = accept;
         self
@@ -218,17 +221,17 @@ impl ImageOptions {
         Self { owner: Some((uid, gid)), ..self }
     }
 
-    /// Whether to bypass the host's page cache. Default: where it works.
+    /// Whether to bypass the host's page cache. Default: if it works.
     pub fn direct(self, direct: Use) -> Self {
         Self { direct, ..self }
     }
 
-    /// Whether to use io_uring. Default: where it works.
+    /// Whether to use io_uring. Default: if it works.
     pub fn io_uring(self, io_uring: Use) -> Self {
         Self { io_uring, ..self }
     }
 
-    /// Changes what only tests and measurements choose.
+    /// Changes options that only tests and measurements use.
     #[doc(hidden)]
     pub fn laboratory(mut self, choose: impl FnOnce(&mut StoreOptions, &mut EngineOptions)) -> Self {
         choose(&mut self.store, &mut self.engine);
@@ -253,6 +256,6 @@ fn size(bytes: u64, least: usize) -> usize {
 /// User and group of this process.
 pub(crate) fn process_owner() -> (u32, u32) {
     use std::os::unix::fs::MetadataExt;
-    // Without /proc there is nobody to ask; root is what an image without owners has.
+    // Without /proc the owner is unknown; an image without owners has root.
     std::fs::metadata("/proc/self").map_or((0, 0), |metadata| (metadata.uid(), metadata.gid()))
 }

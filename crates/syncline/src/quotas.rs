@@ -9,33 +9,36 @@ use syncline_fs::types::Statfs;
 use syncline_fs::{QuotaLimits, QuotaUsage};
 
 impl Filesystem {
-    /// Limits the bytes and inodes of everything below a directory, itself among the inodes, and returns when all that is there
-    /// is counted; whoever is interrupted calls it again. A directory that has a quota gets other limits. Quotas do not nest
-    /// (EBUSY), names can't cross the border of a tree (EXDEV), and what has no more room is EDQUOT.
+    /// Limits the bytes and inodes of everything below a directory, counting the directory itself,
+    /// and returns when the existing contents are counted; after an interruption, call it again. If
+    /// the directory has a quota already, its limits are replaced. Quotas do not nest (EBUSY),
+    /// names can't cross the border of a tree (EXDEV), and a full tree returns EDQUOT.
     pub fn set_quota(&self, directory: impl AsRef<Path>, limits: QuotaLimits) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
         block_on(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
     }
 
-    /// Limits and use of a directory's quota. ENOENT without one.
+    /// Limits and usage of a directory's quota. ENOENT if it has none.
     pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
         block_on(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))
     }
 
-    /// Takes a directory's quota away, at once; nothing else changes.
+    /// Removes a directory's quota immediately; nothing else changes.
     pub fn remove_quota(&self, directory: impl AsRef<Path>) -> Result<()> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
         block_on(engine.remove_quota(ino))
             .map_err(|error| about("remove the quota of", &directory)(error.into()))
     }
 
-    /// All quotas, in the order in which they were made. [`Filesystem::paths`] tells where their directories are.
+    /// All quotas, in the order of creation. [`Filesystem::paths`] gives the paths of their
+    /// directories.
     pub fn quotas(&self) -> Vec<QuotaUsage> {
         self.engine().quotas()
     }
 
-    /// Sizes and counts as df(1) has them: within a tree that has limits, these and what is left of them.
+    /// Sizes and counts as df(1) shows them: inside a tree with limits, the limits and what is left
+    /// of them.
     pub fn space_at(&self, path: impl AsRef<Path>) -> Result<Statfs> {
         let (ino, engine) = (self.quota_root(path.as_ref())?, self.engine());
         Ok(block_on(engine.statfs_at(ino)))

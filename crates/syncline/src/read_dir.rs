@@ -16,8 +16,8 @@ use syncline_fs::types::{DirectoryEntry, FileType};
 /// Entries read at a time.
 const ENTRIES_EACH: usize = 256;
 
-/// The entries of a directory, but `.` and `..`. What is added or removed meanwhile may or may not show; everything else
-/// shows once.
+/// The entries of a directory without `.` and `..`. Entries added or removed meanwhile may or may
+/// not appear; every other entry appears once.
 pub struct ReadDir {
     directory: Arc<Directory>,
     waiting: VecDeque<DirectoryEntry>,
@@ -31,7 +31,7 @@ struct Directory {
     path: PathBuf,
 }
 
-/// One entry.
+/// A directory entry.
 #[derive(Clone)]
 pub struct DirEntry {
     directory: Arc<Directory>,
@@ -50,7 +50,8 @@ impl Filesystem {
         Ok(ReadDir::new(&self.shared, reference, path))
     }
 
-    /// Lists a directory that a listing told of, wherever that is now, and never what a link in its place leads to.
+    /// Lists a directory that a listing returned, even if the directory above was moved since. A
+    /// symbolic link in its place is not followed.
     pub(crate) fn enter(&self, entry: &DirEntry) -> Result<ReadDir> {
         let Directory { shared, reference, .. } = &*entry.directory;
         let found = block_on(shared.engine.lookup(reference.ino(), &entry.entry.name))?;
@@ -101,17 +102,17 @@ impl Iterator for ReadDir {
 }
 
 impl DirEntry {
-    /// Its name.
+    /// The name.
     pub fn file_name(&self) -> OsString {
         OsString::from_vec(self.entry.name.clone())
     }
 
-    /// The path of the directory, as it was given, and the name.
+    /// The path of the directory, as it was given, joined with the name.
     pub fn path(&self) -> PathBuf {
         self.directory.path.join(self.file_name())
     }
 
-    /// The type of the file that it names.
+    /// The type of the file.
     pub fn file_type(&self) -> FileType {
         self.entry.file_type
     }
@@ -121,7 +122,7 @@ impl DirEntry {
         self.entry.ino
     }
 
-    /// Metadata of the file that it names. A symbolic link is not followed.
+    /// Metadata of the file. A symbolic link is not followed.
     pub fn metadata(&self) -> Result<Metadata> {
         let Directory { shared, reference, .. } = &*self.directory;
         let attributes = block_on(shared.engine.lookup(reference.ino(), &self.entry.name))?;

@@ -6,9 +6,10 @@ use syncline_device::block_on;
 use syncline_fs::{Deduplicated, Usage};
 
 impl File {
-    /// Copies `len` bytes from `offset` on into `to` at `to_offset`, and returns how many: fewer where this file ends. Whole
-    /// blocks at offsets that are multiples of 4096 are shared, not copied: that writes no data and needs no room. Both must
-    /// be of one filesystem; they may be the same file if the ranges do not overlap.
+    /// Copies `len` bytes from `offset` on into `to` at `to_offset`, and returns the number of
+    /// bytes copied, which is smaller if this file ends first. Whole blocks at offsets that are
+    /// multiples of 4096 are shared: that writes no data and takes no space. Both files must be on
+    /// the same filesystem; they may be the same file if the ranges do not overlap.
     pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         if !self.access().read {
             return Err(Error::WrongAccess("reading"));
@@ -27,16 +28,17 @@ impl File {
         Ok(copied)
     }
 
-    /// Compares a range with one of `to`, byte by byte, and if they are equal makes `to` use this file's blocks. Contents and
-    /// times stay. Call it again for what lies after the bytes that it tells of.
+    /// Compares a range with one of `to`, byte by byte, and if they are equal makes `to` use this
+    /// file's blocks. Contents and times do not change. Call it again for the range after the bytes
+    /// that the result reports.
     pub fn dedupe_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<Deduplicated> {
         let destination = to.inode_in(self.shared())?;
         let dedupe = self.shared().engine.dedupe_range((self.ino(), offset), (destination, to_offset), len);
         Ok(block_on(dedupe)?)
     }
 
-    /// Space that the file uses on the device, and how much of it other files use as well. Data that was not written back yet doesn't
-    /// count.
+    /// Space that the file uses on the device, and how much of it is shared with other files. Data
+    /// that was not written back yet does not count.
     pub fn usage(&self) -> Result<Usage> {
         Ok(block_on(self.shared().engine.usage(self.ino()))?)
     }

@@ -13,13 +13,13 @@ use syncline_store::{SnapshotUsage, Store, StoreError, StoreOptions};
 /// A snapshot of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// When it was made.
+    /// Time of creation.
     pub created: SystemTime,
-    /// Bytes that it uses, most of them together with the present state or other snapshots.
+    /// Bytes that the snapshot uses, most of them shared with the current state or other snapshots.
     pub used_bytes: u64,
-    /// Bytes that only it uses: what comes back when it is deleted.
+    /// Bytes that only this snapshot uses, which deleting it frees.
     pub exclusive_bytes: u64,
 }
 
@@ -36,19 +36,20 @@ impl From<SnapshotUsage> for Snapshot {
 }
 
 impl Filesystem {
-    /// Makes a snapshot: instant, whatever the size of the image. Everything written before this call is in it, and it is durable
-    /// when this returns.
+    /// Makes a snapshot. This takes the same time whatever the size of the image. Everything
+    /// written before this call is in it, and it is durable when this returns.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         block_on(self.engine().create_snapshot(name))?;
         Ok(())
     }
 
-    /// Deletes a snapshot that nobody has open. The space that only it used is free when this returns.
+    /// Deletes a snapshot that is not open. The space that only it used is free when this returns.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         Ok(block_on(self.engine().delete_snapshot(name))?)
     }
 
-    /// The snapshots of an image file or block device, which may be open or mounted, as of its last checkpoint.
+    /// The snapshots of an image file or block device, which may be open or mounted, as of its last
+    /// checkpoint.
     pub fn snapshots_of(path: impl AsRef<Path>) -> Result<Vec<Snapshot>> {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
         let device: Arc<dyn Device> = FileDevice::open(path, options)?;
@@ -56,13 +57,14 @@ impl Filesystem {
         Ok(usage.into_iter().map(Snapshot::from).collect())
     }
 
-    /// The snapshots, in the order in which they were made. Reads their space maps.
+    /// The snapshots, in the order of creation. Reads their space maps.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
         Ok(block_on(self.engine().snapshots())?.into_iter().map(Snapshot::from).collect())
     }
 
-    /// Opens a snapshot of an image file or block device, for reading only. The image itself may be open, or mounted, for writing at the
-    /// same time, by this process or another; the snapshot can't be deleted while it is open.
+    /// Opens a snapshot of an image file or block device, read-only. The image itself may be open
+    /// or mounted for writing at the same time, by this process or another; the snapshot can't be
+    /// deleted while it is open.
     pub fn open_snapshot(path: impl AsRef<Path>, name: &str, options: ImageOptions) -> Result<Self> {
         let device = OpenOptions { beside_writer: true, ..options.device() };
         Self::open_snapshot_device(FileDevice::open(path, device)?, name, options)
@@ -76,21 +78,23 @@ impl Filesystem {
         })
     }
 
-    /// Refuses what [`Self::roll_back`] would refuse: a snapshot that there is not, or one of another size. Changes nothing.
+    /// Fails if [`Self::roll_back`] would refuse: if the snapshot does not exist or has another
+    /// size. Changes nothing.
     pub fn require_rollback(path: impl AsRef<Path>, name: &str) -> Result<()> {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
         let device: Arc<dyn Device> = FileDevice::open(path, options)?;
         Ok(block_on(syncline_store::require_rollback(&device, name))?)
     }
 
-    /// Makes the image what it was when the snapshot was made; what has changed since is given up, and all snapshots stay. Nobody
-    /// may have the image open.
+    /// Returns the image to the state of the snapshot. All later changes are lost, and all
+    /// snapshots stay. The image must not be open.
     pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {
         let device = FileDevice::open(path, OpenOptions::default())?;
         let background = background()?;
         let rolled_back = block_on(async {
-            // What a crash left is recovered first, so that there is no log to be lost. What is damaged of the present is left behind: of its
-            // tree only what the log changes is looked at.
+            // Opening recovers the image after a crash, so that there is no log left to lose.
+            // Damage in the present state does not matter: recovery reads only the parts of the
+            // tree that the log changes.
             let (store, _) = Store::open(device.clone(), StoreOptions::default(), background.clone()).await?;
             store.close().await?;
             syncline_store::roll_back(device, name).await
@@ -98,8 +102,8 @@ impl Filesystem {
         Ok(rolled_back.map(drop)?)
     }
 
-    /// Changes since `before`, an older snapshot of the same image, in the order of the paths. Both must be open for reading
-    /// only. Costs as much as what changed; needs parent pointers.
+    /// The changes since `before`, an older snapshot of the same image, in the order of the paths.
+    /// Both must be open read-only. Takes time in proportion to the changes; needs parent pointers.
     pub fn changes_since(&self, before: &Filesystem) -> Result<Vec<Change>> {
         Ok(block_on(self.engine().changes_since(before.engine()))?)
     }

@@ -1,4 +1,4 @@
-//! From paths to inodes.
+//! Resolving paths to inodes.
 
 use crate::error::{Error, Result};
 use crate::filesystem::Shared;
@@ -9,24 +9,24 @@ use std::sync::Arc;
 use syncline_fs::FsError;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
 
-/// Symbolic links followed in one path, as in Linux.
+/// Most symbolic links followed in one path, as in Linux.
 const LINKS_MAX: u32 = 40;
 /// Longest path, as in Linux.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// An inode that can't go away while this lives, named or not.
+/// Keeps an inode alive, with or without a name.
 pub(crate) struct Reference {
     shared: Arc<Shared>,
     ino: Ino,
 }
 
 impl Reference {
-    /// Takes over a reference that a call of the engine counted.
+    /// Takes over a reference that a call to the engine counted.
     pub(crate) fn counted(shared: &Arc<Shared>, ino: Ino) -> Self {
         Self { shared: shared.clone(), ino }
     }
 
-    /// The root, which never goes away and is not counted.
+    /// The root, which is never removed and needs no reference.
     fn root(shared: &Arc<Shared>) -> Self {
         Self { shared: shared.clone(), ino: ROOT }
     }
@@ -44,11 +44,11 @@ impl Drop for Reference {
     }
 }
 
-/// Where a path leads.
+/// The result of resolving a path.
 pub(crate) enum Place {
-    /// To something that exists.
+    /// The path leads to an existing inode.
     There(Reference, Attributes),
-    /// To a name in a directory that does not have it.
+    /// The path leads to a name that its directory does not have.
     Nowhere(Reference, Vec<u8>),
 }
 
@@ -60,12 +60,13 @@ pub(crate) enum Last {
 }
 
 impl Shared {
-    /// Follows a path to its end.
+    /// Resolves a path.
     pub(crate) async fn walk(self: &Arc<Self>, path: &Path, last: Last) -> Result<Place> {
         self.walk_naming(path, last, &mut Vec::new()).await
     }
 
-    /// Follows a path to its end, and leaves in `names` the way from the root to the file found, without links.
+    /// Resolves a path, and collects in `names` the names from the root to the inode, without
+    /// links.
     pub(crate) async fn walk_naming(
         self: &Arc<Self>,
         path: &Path,
@@ -122,13 +123,14 @@ impl Shared {
         Ok(Place::There(current, attributes))
     }
 
-    /// `..` of the root looked the root up, which counted a reference that nobody needs.
+    /// The root, found through `..` of the root: gives back the unneeded reference that this
+    /// look-up counted.
     fn uncounted_root(self: &Arc<Self>) -> Reference {
         self.engine.forget(ROOT, 1);
         Reference::root(self)
     }
 
-    /// The file that a path leads to.
+    /// The inode that a path leads to.
     pub(crate) async fn find(self: &Arc<Self>, path: &Path, last: Last) -> Result<(Reference, Attributes)> {
         match self.walk(path, last).await? {
             Place::There(reference, attributes) => Ok((reference, attributes)),

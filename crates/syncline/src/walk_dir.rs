@@ -1,4 +1,4 @@
-//! Everything below a directory.
+//! Walking a directory tree.
 
 use crate::error::Result;
 use crate::filesystem::Filesystem;
@@ -6,24 +6,27 @@ use crate::read_dir::{DirEntry, ReadDir};
 use std::path::Path;
 use syncline_fs::types::FileType;
 
-/// All entries below a directory, each before what is in it. Symbolic links are told of, not followed.
+/// All entries below a directory, each directory before its contents. Symbolic links are returned,
+/// not followed.
 #[derive(Debug)]
 pub struct WalkDir {
     filesystem: Filesystem,
-    /// From the top down to where it is.
+    /// The open listings, from the top down to the current directory.
     open: Vec<ReadDir>,
-    /// A directory that was told of and is entered next.
+    /// The directory that was just returned, to be entered next.
     enter: Option<DirEntry>,
 }
 
 impl Filesystem {
-    /// Walks through everything below a directory. What can't be read is told of once, and the rest follows.
+    /// Walks everything below a directory. A directory that can't be read yields one error, and the
+    /// walk continues.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
     /// fs.create_dir_all("/music/bach")?;
     /// fs.write("/music/bach/aria.flac", "...")?;
-    /// let paths: syncline::Result<Vec<std::path::PathBuf>> = fs.walk_dir("/music")?.map(|entry| entry.map(|entry| entry.path())).collect();
+    /// let paths: syncline::Result<Vec<std::path::PathBuf>> =
+    ///     fs.walk_dir("/music")?.map(|entry| entry.map(|entry| entry.path())).collect();
     /// assert_eq!(paths?, ["/music/bach", "/music/bach/aria.flac"].map(std::path::PathBuf::from));
     /// # std::io::Result::Ok(())
     /// ```
@@ -33,7 +36,8 @@ impl Filesystem {
 }
 
 impl WalkDir {
-    /// Leaves out what is in the directory that was told of last. Without effect after anything else.
+    /// Skips the contents of the directory that was returned last. No effect if the last entry was
+    /// not a directory.
     pub fn skip_directory(&mut self) {
         self.enter = None;
     }
@@ -46,7 +50,7 @@ impl Iterator for WalkDir {
         if let Some(entry) = self.enter.take() {
             match self.filesystem.enter(&entry) {
                 Ok(entries) => self.open.push(entries),
-                // Somebody removed it since.
+                // The directory was removed since.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Some(Err(error)),
             }

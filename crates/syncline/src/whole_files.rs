@@ -1,4 +1,4 @@
-//! Files as a whole: read, written, copied.
+//! Reading, writing and copying whole files.
 
 use crate::error::{Error, Result, about};
 use crate::filesystem::Filesystem;
@@ -12,13 +12,14 @@ impl Filesystem {
         self.open_file(&path)?.contents().map_err(about("read", &path))
     }
 
-    /// The whole contents of a file of text; an error of the kind `InvalidData` if it is not UTF-8.
+    /// The whole contents of a text file; an error of kind `InvalidData` if it is not UTF-8.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         String::from_utf8(self.read(&path)?).map_err(|_| about("read", &path)(Error::NotText))
     }
 
-    /// Makes a file of these contents, in place of what it had. Not durable before it is synced, and a crash before may leave it
-    /// empty: to have the old contents or the new, write another file and rename it.
+    /// Writes these contents to a file, replacing the old ones. They are durable only after a sync,
+    /// and a crash before that may leave the file empty: to get either the old contents or the new,
+    /// write another file and rename it.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -31,7 +32,8 @@ impl Filesystem {
         self.create_file(&path)?.write_all_at(contents.as_ref(), 0).map_err(about("write", &path))
     }
 
-    /// Makes `to` a file of the contents and permission bits of `from`, and returns its size. Whole blocks are shared, not copied.
+    /// Gives `to` the contents and permission bits of `from`, and returns its size. Whole blocks
+    /// are shared, not copied.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
@@ -48,7 +50,7 @@ impl Filesystem {
         }
         let to = OpenOptions::new().write(true).create(true).mode(metadata.permissions()).open(self, to)?;
         if to.ino() == from.ino() {
-            // Emptying it first would lose what is to be copied.
+            // Truncating it first would lose the data to copy.
             return Err(Error::Invalid("a file can't be copied to itself"));
         }
         to.set_len(0)?;

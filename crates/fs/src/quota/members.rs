@@ -1,7 +1,8 @@
-//! Counting what is in a tree already.
+//! Counting the inodes that a tree has already.
 //!
-//! A directory counts before its entries are read: from then on, what is made in it counts as well and nothing comes in from
-//! elsewhere, so that the entries read are all that there is to do, whatever is removed or renamed in it meanwhile.
+//! A directory counts before its entries are read. From then on, an inode made in it counts as
+//! well, and no inode is moved in from elsewhere. So only the entries that are read are left to
+//! count, whatever is removed or renamed in the directory meanwhile.
 
 use super::Delta;
 use crate::FsError;
@@ -19,7 +20,7 @@ use syncline_store::Transaction;
 const ENTRIES_EACH: usize = 1024;
 
 impl Filesystem {
-    /// Has everything below a directory, which counts already, count in its quota.
+    /// Makes everything below `root` count in its quota. `root` itself counts already.
     pub(super) async fn count_tree(&self, root: &Arc<Inode>, number: u64) -> Result<(), FsError> {
         let mut directories = vec![root.ino];
         while let Some(dir) = directories.pop() {
@@ -32,7 +33,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What a directory has at one moment; nothing if it has gone.
+    /// The inodes in a directory at one moment; none if the directory is gone.
     async fn children(&self, dir: Ino) -> Result<Vec<Ino>, FsError> {
         let dir = match self.directory(dir).await {
             Err(FsError::Stale) => return Ok(Vec::new()),
@@ -49,7 +50,8 @@ impl Filesystem {
         Ok(children)
     }
 
-    /// Has an inode count, in a transaction of its own; true if it is a directory, whose entries are to be counted.
+    /// Makes an inode count, in a transaction of its own; true if it is a directory, whose entries
+    /// must be counted next.
     async fn count_inode(&self, ino: Ino, number: u64) -> Result<bool, FsError> {
         let inode = match self.inode(ino).await {
             // Removed meanwhile.
@@ -61,11 +63,11 @@ impl Filesystem {
             0 => {}
             own if own == number => return Ok(directory),
             _ if directory => return Err(FsError::QuotaNested),
-            // It has a name in another tree, too, and counts there.
+            // The file also has a name in another tree, and counts there.
             _ => return Ok(false),
         }
         let _room = self.admit_growth().await?;
-        // Nothing of it is dirty or in flight when it begins to count.
+        // No data of the inode may be dirty or in flight when it begins to count.
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;
         data::submit_held(self, &inode).await?;

@@ -1,13 +1,14 @@
-//! Quotas of directory trees: what a tree may have, and what it has.
+//! Quotas of directory trees: their limits, and what they use.
 //!
-//! A quota has a number that is never used twice, and an inode that counts in it carries that number. What those inodes use is
-//! in the quota's item, which the very transaction changes that changes an inode's blocks or makes or removes an inode: the new
-//! figures are absolute and committed under one lock, so that after any crash they are what a count finds.
+//! A quota has a number that is never used twice, and each inode that counts in it carries that
+//! number. The usage of those inodes is in the quota's item. The transaction that changes an
+//! inode's blocks, or makes or removes an inode, also changes that item. The new figures are
+//! absolute and committed under one lock, so after any crash they match a count.
 //!
-//! A number whose quota is gone means nothing. So a quota is removed by removing its item.
+//! A number whose quota is gone means nothing, so deleting a quota's item removes the quota.
 //!
-//! What waits in memory counts before it has blocks: `data/charge.rs` reserves for it when it is accepted, so that
-//! write-back never lacks quota.
+//! Data that waits in memory counts before it has blocks: `data/charge.rs` reserves quota when the
+//! data is accepted, so that write-back never lacks quota.
 
 mod members;
 mod set;
@@ -29,7 +30,7 @@ use syncline_format::{Key, Kind};
 use syncline_store::{Canary, OpSeq, Store, Transaction};
 use syncline_sync::Mutex;
 
-/// Bytes of a unit in which blocks are counted.
+/// Bytes of the unit in which blocks are counted.
 pub(crate) const UNIT_BYTES: u64 = 512;
 /// Quotas read at a time at mount.
 const ITEMS_EACH: usize = 1024;
@@ -42,29 +43,30 @@ pub(crate) fn key(number: u64) -> Key {
 /// All quotas.
 #[derive(Default)]
 pub(crate) struct Quotas {
-    /// Held while a transaction that changes usage is committed. The last lock: whoever holds it takes none but the store's.
+    /// Held while a transaction that changes usage is committed. The last lock in the order: its
+    /// holder takes no others but the store's.
     trees: Mutex<BTreeMap<u64, Tree>>,
-    /// Held by whoever sets or removes a quota.
+    /// Held while a quota is set or removed.
     pub(crate) changing: syncline_sync::asynchronous::Mutex<()>,
 }
 
 #[derive(Clone, Copy)]
 struct Tree {
-    /// As committed.
+    /// The quota as committed.
     quota: Quota,
-    /// Units that what waits in memory will take.
+    /// Units that data waiting in memory will take.
     reserved_units: u64,
 }
 
-/// What a transaction does to what a tree uses.
+/// The effect of a transaction on the usage of a tree.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Delta {
     pub number: u64,
     pub units: i64,
-    /// Units reserved for what waits in memory.
+    /// Units reserved for data waiting in memory.
     pub reserved: i64,
     pub inodes: i64,
-    /// This inode goes; if it is the root, the quota goes with it.
+    /// The inode that this transaction removes; if it is the root, the quota goes with it.
     pub gone: Ino,
 }
 
@@ -83,12 +85,13 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// What a transaction does that uses them: once it is committed they are [taken](Self::take).
+    /// The effect of a transaction that uses these units; [take](Self::take) them once it is
+    /// committed.
     pub(crate) fn used(&self) -> Delta {
         Delta { number: self.number, reserved: -(self.units as i64), ..Delta::default() }
     }
 
-    /// From now on the caller answers for them.
+    /// Hands the units to the caller, who must account for them from now on.
     pub(crate) fn take(&mut self) -> u64 {
         std::mem::take(&mut self.units)
     }
@@ -114,7 +117,7 @@ impl Tree {
     }
 
     fn change(&mut self, delta: &Delta) {
-        // The figures of a damaged image may be too small.
+        // The saturation is for damaged images, whose figures may be too small.
         self.quota.used_units = self.quota.used_units.saturating_add_signed(delta.units);
         self.quota.used_inodes = self.quota.used_inodes.saturating_add_signed(delta.inodes);
         self.reserved_units = self.reserved_units.saturating_add_signed(delta.reserved);
@@ -139,7 +142,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// The number, or 0 if there is no such quota (any more).
+    /// The number itself, or 0 if there is no such quota (any more).
     pub(crate) fn existing(&self, number: u64) -> u64 {
         if number != 0 && self.trees.lock().contains_key(&number) { number } else { 0 }
     }
@@ -172,7 +175,7 @@ impl Quotas {
         }
     }
 
-    /// Changes what is reserved without a transaction.
+    /// Changes a reservation from `from` to `to` without a transaction.
     pub(crate) fn move_reserved(&self, number: u64, from: u64, to: u64) {
         if from != to
             && let Some(tree) = self.trees.lock().get_mut(&number)
@@ -181,8 +184,9 @@ impl Quotas {
         }
     }
 
-    /// Commits a transaction together with what it does to the usage of trees. More inodes than permitted are refused, and then
-    /// nothing has changed; bytes were reserved before, and are not refused here.
+    /// Commits a transaction together with its effect on the usage of trees. If it would exceed an
+    /// inode limit, it is refused and nothing has changed. Bytes were reserved before, and are not
+    /// refused here.
     pub(crate) fn commit(
         &self,
         store: &Store,
@@ -224,7 +228,7 @@ impl Quotas {
             match (trees.entry(number), tree) {
                 (Entry::Occupied(mut entry), Some(tree)) => drop(entry.insert(tree)),
                 (Entry::Occupied(entry), None) => drop(entry.remove()),
-                // The quota went before.
+                // The quota was removed before.
                 (Entry::Vacant(_), _) => {}
             }
         }
@@ -233,21 +237,21 @@ impl Quotas {
 }
 
 impl Filesystem {
-    /// Number of the quota that an inode counts in; 0 for none.
+    /// Number of the quota that an inode counts in; 0 if none.
     pub(crate) fn quota_of(&self, inode: &Inode) -> u64 {
         let number = inode.state.lock().meta.quota;
         self.quotas.existing(number)
     }
 
-    /// Has a new inode, which is complete, count where its directory does, whose quota's number it has, and says what its creation
-    /// does to the usage.
+    /// Makes a new inode count in the quota of its directory, whose number it carries already, and
+    /// returns the effect of its creation on usage. The inode must be complete.
     pub(crate) fn inherit_quota(&self, state: &mut InodeState) -> Delta {
         let number = self.quotas.existing(state.meta.quota);
         state.count_in(number);
         Delta { number, inodes: 1, units: state.logged_units() as i64, ..Delta::default() }
     }
 
-    /// Reserves what the attributes of a new inode count for where its directory counts.
+    /// Reserves the units of a new inode's extended attributes in the quota of its directory.
     pub(crate) async fn hold_new(&self, state: &InodeState) -> Result<Option<Held<'_>>, FsError> {
         match (self.quotas.existing(state.meta.quota), state.meta.xattr_units) {
             (0, _) | (_, 0) => Ok(None),
@@ -255,7 +259,8 @@ impl Filesystem {
         }
     }
 
-    /// Waits until a tree may have one inode more. Another may take it before the caller does; the commit has the last word.
+    /// Waits until a tree may have one more inode. Another task may take it before the caller does;
+    /// the commit decides.
     pub(crate) async fn admit_inode(&self, dir: &Inode) -> Result<(), FsError> {
         let number = self.quota_of(dir);
         let lacks = || self.quotas.get(number).is_some_and(|tree| tree.lacks_inodes(1));
@@ -265,7 +270,7 @@ impl Filesystem {
         self.wait_for_removals(number, || !lacks()).await
     }
 
-    /// Reserves units in the quota of an inode, whose lease the caller may hold.
+    /// Reserves units in this quota. The caller may hold the lease of the inode.
     pub(crate) async fn hold_units(&self, number: u64, units: u64) -> Result<Held<'_>, FsError> {
         if let Some(held) = self.quotas.try_hold(number, units) {
             return Ok(held);
@@ -279,7 +284,8 @@ impl Filesystem {
         held.ok_or(FsError::QuotaExceeded)
     }
 
-    /// Before there is said to be no room in a tree, what was removed from it gives its own back.
+    /// Waits, before reporting that a tree is full, for inodes that were removed from it to give
+    /// back what they use.
     async fn wait_for_removals(&self, number: u64, mut done: impl FnMut() -> bool) -> Result<(), FsError> {
         let mut patience = Patience::default();
         while !done() {
@@ -290,8 +296,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Refuses to let a name cross the border of a tree: usage belongs to the tree in which an inode was made, and whoever
-    /// moves it copies it (EXDEV). A whole tree may move through what has no quota. The leases are held.
+    /// Refuses to let a name cross the border of a tree: usage belongs to the tree in which an
+    /// inode was made, and a program that gets EXDEV copies the file instead. A whole tree may move
+    /// among directories without a quota. The caller holds the leases.
     pub(crate) fn require_same_tree(
         &self,
         inode: &Arc<Inode>,

@@ -1,10 +1,12 @@
 //! Setting, showing and removing quotas.
 //!
-//! Setting one for a directory that has contents goes in three steps. The first transaction makes the quota, marked as being
-//! set, and has the directory itself count: what is made below a directory that counts does so from its first moment. Then
-//! every inode below gets the number, each in a transaction that counts it. The last one takes the mark away. What the quota's
-//! item says is used is at every moment what the inodes with its number use; while the mark is there, these are not all, and
-//! limits do not apply. Whoever is interrupted sets it again.
+//! Setting a quota for a directory that has contents takes three steps. The first transaction makes
+//! the quota, marked as being set, and makes the directory itself count; an inode that is made
+//! below a counting directory counts from its first moment. Then every inode below gets the number,
+//! each in a transaction that counts it. The last transaction clears the mark. The usage in the
+//! quota's item equals, at every moment, the usage of the inodes with its number. While the mark is
+//! set, these are not all inodes of the tree, and limits do not apply. If setting is interrupted,
+//! it must be repeated.
 
 use super::{Tree, UNIT_BYTES, key};
 use crate::FsError;
@@ -32,13 +34,14 @@ pub struct QuotaLimits {
 pub struct QuotaUsage {
     /// The directory at the top of the tree.
     pub root: Ino,
-    /// Not everything in the tree is counted yet, and the limits do not apply: it is being set, or that was interrupted.
+    /// The quota is being set, or that was interrupted: not everything in the tree is counted yet,
+    /// and the limits do not apply.
     pub being_set: bool,
-    /// What the tree may have.
+    /// The limits.
     pub limits: QuotaLimits,
     /// Bytes allocated.
     pub used_bytes: u64,
-    /// Bytes that what is not written back yet will take.
+    /// Bytes that data not yet written back will take.
     pub reserved_bytes: u64,
     /// Inodes.
     pub used_inodes: u64,
@@ -59,8 +62,8 @@ impl Tree {
 }
 
 impl Filesystem {
-    /// Limits what the tree below a directory may have, and returns when all that is in it is counted. One that has a quota gets
-    /// other limits. What is used already may be more than they permit.
+    /// Limits the tree below a directory, and returns when everything in it is counted. If the
+    /// directory has a quota already, its limits are replaced. Usage may exceed the new limits.
     pub async fn set_quota(&self, ino: Ino, limits: QuotaLimits) -> Result<QuotaUsage, FsError> {
         self.store.writable()?;
         let dir = self.directory(ino).await?;
@@ -83,7 +86,7 @@ impl Filesystem {
         self.quotas.get(number).map(|tree| tree.usage()).ok_or(FsError::NoQuota)
     }
 
-    /// Takes a directory's quota away. What its tree has stays as it is.
+    /// Removes a directory's quota. The contents of the tree stay as they are.
     pub async fn remove_quota(&self, ino: Ino) -> Result<(), FsError> {
         self.store.writable()?;
         let dir = self.directory(ino).await?;
@@ -92,7 +95,7 @@ impl Filesystem {
         let _room = self.store.admit(syncline_store::Admission::Change).await?;
         let mut trees = self.quotas.trees.lock();
         let mut transaction = Transaction::new();
-        // The number is never given to another: on inodes it means nothing from now on.
+        // The number is never reused: from now on it means nothing on inodes.
         transaction.delete(key(number));
         self.store.commit(transaction)?;
         trees.remove(&number);
@@ -111,10 +114,11 @@ impl Filesystem {
         self.quotas.trees.lock().values().map(Tree::usage).collect()
     }
 
-    /// Figures of the whole filesystem; within a tree with limits, these and what is left of them.
+    /// Figures of the whole filesystem; inside a tree with limits, the limits and what is left of
+    /// them.
     pub async fn statfs_at(&self, ino: Ino) -> Statfs {
         let all = self.statfs();
-        // Figures of everything are better than none where an inode can't be read.
+        // Figures of the whole filesystem are better than none if the inode can't be read.
         let Ok(inode) = self.inode(ino).await else { return all };
         match self.quotas.get(self.quota_of(&inode)) {
             Some(tree) => within(all, &tree.usage()),
@@ -127,12 +131,12 @@ impl Filesystem {
         if self.quotas.root(number) == Some(dir.ino) { Ok(number) } else { Err(FsError::NoQuota) }
     }
 
-    /// The first transaction: the quota, and its root.
+    /// The first transaction: makes the quota and counts its root.
     pub(crate) async fn make_quota(&self, dir: &Arc<Inode>, limits: QuotaLimits) -> Result<u64, FsError> {
         if !has_room_for_quota(self.store.geometry().node_bytes, self.has_parent_pointers()) {
             return Err(FsError::QuotaUnsupported);
         }
-        // No directory moves while this is held: what lies above and below stays there.
+        // No directory moves while this is held, so what lies above and below stays there.
         let _rename = self.rename_lease.lock().await;
         for usage in self.quotas() {
             let root = match self.directory(usage.root).await {
@@ -141,17 +145,20 @@ impl Filesystem {
                 root => root?,
             };
             let within = self.is_within(&root, dir.ino).await;
-            // One that is removed and still in use lies nowhere, and what was above it may have gone.
+            // A removed directory that is still in use lies nowhere, and its former parents may be
+            // gone.
             if crate::directory::require_alive(&root).is_ok() && within? {
                 return Err(FsError::QuotaNested);
             }
-            // What lies below one counts in it, unless that was interrupted while it was being set.
+            // Everything below a root counts in its quota, unless setting that quota was
+            // interrupted.
             if usage.being_set && self.is_within(dir, usage.root).await? {
                 return Err(FsError::QuotaNested);
             }
         }
         let number = self.store.new_object();
-        // Before any item says so: older programs refuse the image, and no crash lets the number be drawn again.
+        // Both come before any item has the number: older programs refuse the image, and no crash
+        // lets the number be drawn again.
         self.store.add_features(FEATURE_QUOTAS).await?;
         self.store.keep_number(number).await?;
         let _room = self.admit_growth().await?;
@@ -164,7 +171,7 @@ impl Filesystem {
             limit_inodes: limits.inodes,
             ..Quota::default()
         };
-        // It has no item before the transaction that counts its root.
+        // The quota gets its item from the transaction that counts its root.
         self.quotas.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
         let mut changes = Changes::new();
         changes.of(dir).meta.quota = number;
@@ -190,7 +197,7 @@ impl Filesystem {
     }
 }
 
-/// What is left within limits.
+/// The figures within the limits of a tree.
 fn within(all: Statfs, usage: &QuotaUsage) -> Statfs {
     let mut figures = all;
     let limits = if usage.being_set { QuotaLimits::default() } else { usage.limits };

@@ -6,7 +6,8 @@ use crate::filesystem::Filesystem;
 use std::time::Instant;
 use syncline_store::{Cover, Stage, SyncTrace};
 
-/// Notes what a sync does. One that is dropped, because its caller gave up, leaves no receipt.
+/// The notes of a sync under way. A draft that is dropped, because its caller gave up, leaves no
+/// receipt.
 pub(crate) struct Draft {
     begun: Instant,
     receipt: Receipt,
@@ -14,27 +15,27 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// A sync begins.
+    /// Starts the receipt of a sync.
     pub(crate) fn begin(call: Call, inodes: Inodes) -> Self {
         Self { begun: Instant::now(), receipt: Receipt::new(call, inodes), failed_in: Some(Stage::Submit) }
     }
 
-    /// What was not durable.
+    /// The reasons, for the caller to add to.
     pub(crate) fn why(&mut self) -> &mut Why {
         &mut self.receipt.why
     }
 
-    /// Where those who write and log note what they did.
+    /// The record of what the call itself writes and logs, for the caller to fill in.
     pub(crate) fn submitted(&mut self) -> &mut Submitted {
         &mut self.receipt.submitted
     }
 
-    /// The stage of submitting has ended; what is left is the store's.
+    /// Ends the stage of submitting; the store does the rest.
     pub(crate) fn end_submit(&mut self) {
         self.receipt.times_ns.submit = self.elapsed_ns();
     }
 
-    /// What the store did.
+    /// Takes over the store's trace.
     pub(crate) fn synced(&mut self, trace: SyncTrace) {
         let receipt = &mut self.receipt;
         receipt.target_op = trace.target_op;
@@ -52,7 +53,7 @@ impl Draft {
         self.failed_in = trace.failed_in;
     }
 
-    /// A checkpoint was made, or found to be made already.
+    /// Notes a checkpoint that was made, or one that had been made already.
     pub(crate) fn checkpointed(&mut self, fs: &Filesystem, was: u64, target_op: u64, ended_well: bool) {
         self.receipt.times_ns.checkpoint = self.elapsed_ns() - self.receipt.times_ns.submit;
         self.receipt.target_op = target_op;
@@ -66,7 +67,7 @@ impl Draft {
         }
     }
 
-    /// The sync is answered.
+    /// Ends the sync and records the receipt.
     pub(crate) fn end(mut self, fs: &Filesystem, result: &Result<(), FsError>) {
         if fs.receipts.is_off() {
             return;
@@ -74,10 +75,10 @@ impl Draft {
         let total = self.elapsed_ns();
         let Receipt { times_ns: times, submitted, why, .. } = &mut self.receipt;
         let known = times.submit + times.wait + times.gather + times.write + times.flush + times.checkpoint;
-        // The same clock, read later.
+        // The rest of the total, measured with the same clock later.
         times.answer = total.saturating_sub(known);
         times.total = known + times.answer;
-        // Written while this sync was on its way to look at it.
+        // Data written after the reasons were noted, which this sync submitted too.
         why.add_if(
             submitted.blocks > 0 || submitted.blocks_in_log > 0 || submitted.inline_bytes > 0,
             Why::DIRTY_DATA,

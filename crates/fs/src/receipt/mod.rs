@@ -1,8 +1,9 @@
-//! Receipts: for each of the last syncs, what it had to make durable and why, what it wrote, which flush covered it, and the
-//! time in each stage.
+//! Receipts. Each of the last syncs has one: what the sync had to make durable and why, what it
+//! wrote, which flush covered it, and the time in each stage.
 //!
-//! A receipt is of fixed size and is filled in on the way, from what the sync has in hand anyway; keeping it is one copy
-//! under a short lock. So they are always on; `bench micro` measures them.
+//! A receipt has a fixed size and is filled in on the way, from values that the sync has at hand
+//! anyway; keeping it is one copy under a short lock. So receipts are on by default; `bench micro`
+//! measures their cost.
 
 mod draft;
 mod ring;
@@ -17,10 +18,10 @@ use crate::types::Ino;
 use serde::{Serialize, Serializer};
 use syncline_store::{BatchesTrace, Cover, DurableMark, Stage};
 
-/// Inode numbers that one receipt lists.
+/// Most inode numbers that one receipt lists.
 const LISTED_MAX: usize = 8;
 
-/// What was called.
+/// The sync call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
@@ -44,7 +45,7 @@ pub struct Inodes {
 }
 
 impl Inodes {
-    /// Of a call for these files.
+    /// The files of a call.
     pub fn of(inos: impl IntoIterator<Item = Ino>) -> Self {
         let mut inodes = Self::default();
         for ino in inos {
@@ -56,12 +57,12 @@ impl Inodes {
         inodes
     }
 
-    /// How many there were.
+    /// Number of files.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// At most eight of them.
+    /// At most eight of the files.
     pub fn listed(&self) -> &[Ino] {
         &self.listed[..LISTED_MAX.min(self.count as usize)]
     }
@@ -73,19 +74,20 @@ impl Serialize for Inodes {
     }
 }
 
-/// What a call itself wrote of files' data, and put into the log about it. What others had put there and went along is the
-/// difference to the whole of the batches.
+/// What a call itself wrote of files' data and put into the log for it. The totals of the batches
+/// also include what other calls put there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Submitted {
     /// Blocks written to the device.
     pub blocks: u64,
     /// Device writes that carried them.
     pub device_writes: u64,
-    /// Those of the blocks that had to be written before the log might name them: all but the last 256 of a large file.
+    /// Blocks among these that had to be written before the log might name them: all but the last
+    /// 256 of a large file.
     pub blocks_before_log: u64,
     /// Bytes of small files that went into the inode item instead.
     pub inline_bytes: u64,
-    /// Blocks of data that the log has whole.
+    /// Blocks of data logged whole.
     pub blocks_in_log: u64,
     /// Inode items logged.
     pub inodes: u64,
@@ -93,28 +95,30 @@ pub struct Submitted {
     pub extents: u64,
     /// Extent items removed.
     pub extents_removed: u64,
-    /// Blocks that the files use no longer, since they were overwritten; freed unless others share them.
+    /// Blocks that the files no longer use because they were overwritten; freed unless others share
+    /// them.
     pub blocks_released: u64,
     /// Bytes by which the pending log grew.
     pub log_bytes: u64,
 }
 
-/// Nanoseconds in each stage; together they are the total.
+/// Nanoseconds in each stage; the stages add up to the total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Times {
-    /// Placing dirty data, starting its write, committing what names it.
+    /// Placing dirty data, starting its write, committing the transaction that names it.
     pub submit: u64,
-    /// For the batch before.
+    /// Waiting for the batch before.
     pub wait: u64,
-    /// For others to join.
+    /// Waiting for others to join the group.
     pub gather: u64,
-    /// From sealing the batch until it, and all data that it names, were written; and flushed, where that was one request.
+    /// From sealing the batch until the batch and all data that it names were written. If write and
+    /// flush were one request, the flush is included.
     pub write: u64,
     /// The flush.
     pub flush: u64,
     /// A checkpoint.
     pub checkpoint: u64,
-    /// Until the caller went on.
+    /// From the end of the last stage until the caller continued.
     pub answer: u64,
     /// From the call to the answer.
     pub total: u64,
@@ -125,47 +129,48 @@ pub struct Times {
 pub struct Failed {
     /// The error's number.
     pub errno: i32,
-    /// Where. `None` if this call went well and reports that an earlier write-back had failed.
+    /// The stage that failed. `None` if this call succeeded and reports that an earlier write-back
+    /// had failed.
     pub stage: Option<Stage>,
 }
 
 /// The receipt of one sync.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Receipt {
-    /// Its number since the mount, in the order of answers.
+    /// Serial number since the mount, in the order of answers.
     pub serial: u64,
-    /// When it was answered, nanoseconds since 1970.
+    /// Time of the answer, in nanoseconds since 1970.
     pub time_ns: i64,
-    /// What was called.
+    /// The sync call.
     pub call: Call,
-    /// How many files it was for.
+    /// Number of files that the call was for.
     pub files: u32,
-    /// The first of them.
+    /// The first of these files.
     pub inodes: Inodes,
-    /// What was not durable when it was called.
+    /// What was not durable when the call began.
     pub why: Why,
-    /// What it wrote and logged itself.
+    /// What the call itself wrote and logged.
     pub submitted: Submitted,
-    /// The newest operation that it had to make durable.
+    /// The newest operation that the sync had to make durable.
     pub target_op: u64,
-    /// What made that durable.
+    /// What made the target durable.
     pub cover: Cover,
-    /// It took the batch of its group to the device.
+    /// The sync was the driver of its group.
     pub drove: bool,
-    /// Calls in its group; 0 where there was no group.
+    /// Number of calls in its group; 0 if there was no group.
     pub members: u64,
-    /// The batches that it waited for.
+    /// The batches that the sync waited for.
     pub batches: BatchesTrace,
-    /// Up to where history was durable then, by which batch and flush.
+    /// How far history was durable at the answer, and the batch and flush that made it so.
     pub durable: DurableMark,
     /// The time in each stage.
     pub times_ns: Times,
-    /// How it failed, if it did.
+    /// The failure, if the sync failed.
     pub failed: Option<Failed>,
 }
 
 impl Receipt {
-    /// Of a call that has just begun.
+    /// The receipt of a call that has just begun.
     pub fn new(call: Call, inodes: Inodes) -> Self {
         Self {
             serial: 0,
@@ -198,12 +203,13 @@ impl Filesystem {
         self.receipts.recent(usize::MAX, |_| true)
     }
 
-    /// At most `max` receipts, of one file or of all, oldest first. Of a call for many files only the first eight are known.
+    /// At most `max` receipts, of one file or of all, oldest first. For a call with many files only
+    /// the first eight are known.
     pub fn recent_receipts(&self, max: usize, ino: Option<Ino>) -> Vec<Receipt> {
         self.receipts.recent(max, |receipt| ino.is_none_or(|ino| receipt.is_about(ino)))
     }
 
-    /// The receipts that are kept of syncs after the one with this serial number, oldest first.
+    /// The kept receipts with a serial number above this one, oldest first.
     pub fn receipts_since(&self, serial: u64) -> Vec<Receipt> {
         self.receipts.recent(usize::MAX, |receipt| receipt.serial > serial)
     }

@@ -3,21 +3,22 @@
 use super::Receipt;
 use parking_lot::Mutex;
 
-/// A bounded number of receipts; each new one pushes the oldest out. It allocates once, and memory is used as it fills.
+/// A bounded number of receipts; each new one replaces the oldest. The ring allocates once; its
+/// memory is touched only as it fills.
 pub struct Receipts {
     capacity: usize,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
-    /// Serial number of the newest one.
+    /// Serial number of the newest receipt.
     newest: u64,
-    /// A receipt of serial number s lies at (s − 1) modulo the capacity.
+    /// The receipt with serial number s lies at (s − 1) modulo the capacity.
     slots: Vec<Receipt>,
 }
 
 impl Receipts {
-    /// Room for so many; with none, nothing is kept.
+    /// A ring with this capacity; with 0, nothing is kept.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, kept: Mutex::new(Kept { newest: 0, slots: Vec::with_capacity(capacity) }) }
     }
@@ -42,7 +43,8 @@ impl Receipts {
         }
     }
 
-    /// At most `max` of the newest ones that are `wanted`, oldest first. Holds up those who record while it looks.
+    /// At most `max` of the newest receipts that are `wanted`, oldest first. Recording blocks while
+    /// this looks.
     pub fn recent(&self, max: usize, wanted: impl Fn(&Receipt) -> bool) -> Vec<Receipt> {
         let kept = self.kept.lock();
         let oldest = kept.newest - kept.slots.len() as u64;

@@ -3,11 +3,12 @@
 use serde::{Serialize, Serializer};
 use std::ops::{BitOr, BitOrAssign};
 
-/// Reasons: what was not durable when the sync was called. None of them means that there was nothing to do.
+/// The reasons of a sync: what was not durable when it was called. An empty set means that there
+/// was nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Why(u16);
 
-/// Each reason and its name.
+/// Each reason with its name.
 const NAMES: [(Why, &str); 11] = [
     (Why::DIRTY_DATA, "dirty_data"),
     (Why::WRITE_BACK, "write_back"),
@@ -23,25 +24,27 @@ const NAMES: [(Why, &str); 11] = [
 ];
 
 impl Why {
-    /// It had data in memory that was not on its way.
+    /// The file had dirty data that was not being written yet.
     pub const DIRTY_DATA: Self = Self(1);
-    /// Write-back of it, or another sync, was under way.
+    /// Write-back of the file, or another sync of it, was under way.
     pub const WRITE_BACK: Self = Self(1 << 1);
-    /// Its logged size was another.
+    /// The size in the log differed.
     pub const SIZE: Self = Self(1 << 2);
-    /// Its logged modification time was another.
+    /// The modification time in the log differed.
     pub const MTIME: Self = Self(1 << 3);
-    /// Data of it had been logged, by write-back, a truncation or a barrier, and no flush had covered that.
+    /// Data of the file had been logged, by write-back, a truncation or a barrier, and no flush had
+    /// covered that.
     pub const LOGGED: Self = Self(1 << 4);
-    /// It had been created, renamed, linked or unlinked, and no flush had covered that.
+    /// The file had been created, renamed, linked or unlinked, and no flush had covered that.
     pub const NAME: Self = Self(1 << 5);
-    /// Its attributes had been changed, and no flush had covered that.
+    /// Attributes of the file had been changed, and no flush had covered that.
     pub const ATTRIBUTES: Self = Self(1 << 6);
     /// Entries or attributes of the directory had been changed, and no flush had covered that.
     pub const ENTRIES: Self = Self(1 << 7);
-    /// It was read into memory when something was not durable that may have been a change of it.
+    /// The inode was read into memory while operations that may have changed it were not durable.
     pub const LOADED: Self = Self(1 << 8);
-    /// Changes that had been made elsewhere were not durable, and what comes back must be a prefix of history (P1).
+    /// Changes elsewhere were not durable, and after a crash a prefix of history must come back
+    /// (P1).
     pub const OTHERS: Self = Self(1 << 9);
     /// Everything was durable, but eliding flushes is switched off.
     pub const SWITCHED_OFF: Self = Self(1 << 10);
@@ -53,12 +56,12 @@ impl Why {
         }
     }
 
-    /// True when all of these are among the reasons.
+    /// True if all of these reasons are set.
     pub fn has(self, reasons: Self) -> bool {
         self.0 & reasons.0 == reasons.0
     }
 
-    /// True without any reason.
+    /// True if there is no reason.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

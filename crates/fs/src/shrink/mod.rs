@@ -1,7 +1,8 @@
-//! Making a filesystem smaller, while nobody uses it: file data behind the new end moves in front of it.
+//! Making an unmounted filesystem smaller: file data behind the new end moves in front of it.
 //!
-//! What lies on the same blocks moves together, in one transaction, and lies on the same blocks afterwards: shared blocks stay shared,
-//! units stay compressed, reference counts move along. Nothing else of a file changes. The store does the rest.
+//! Extents that lie on the same blocks move together, in one transaction, and lie on the same
+//! blocks afterwards: shared blocks stay shared, units stay compressed, and reference counts move
+//! along. Nothing else of a file changes. The store does the rest.
 
 mod moves;
 
@@ -14,12 +15,12 @@ use syncline_format::items::extent::Extent;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Kind};
 use syncline_store::{Store, StoreError, StoreOptions};
 
-/// Items looked through at a time.
+/// Items scanned at a time.
 const ITEMS_AT_ONCE: usize = 4096;
-/// Room that moving takes besides, in blocks (1 MiB).
+/// Extra room that moving takes, in blocks (1 MiB).
 const SLACK_BLOCKS: u64 = 256;
 
-/// An extent that moves, by where it lies.
+/// An extent that may have to move, ordered by its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Placed {
     run: BlockRun,
@@ -27,8 +28,8 @@ struct Placed {
 }
 
 impl Filesystem {
-    /// The fewest blocks to which the filesystem can be made smaller now, as far as can be told: what is used and promised, and
-    /// what every filesystem keeps for itself.
+    /// An estimate of the fewest blocks to which the filesystem can be shrunk now: the blocks used
+    /// and promised, and those that every filesystem keeps for itself.
     pub fn least_blocks(&self) -> u64 {
         let all = self.statfs();
         let least = all.blocks - all.available.min(all.blocks) + SLACK_BLOCKS;
@@ -37,10 +38,12 @@ impl Filesystem {
     }
 }
 
-/// Makes the filesystem on a device `total_blocks` large, durably. `progress` hears how many bytes have moved so far. An error, or a
-/// crash, leaves the old size or the new one, and everything in it; another try goes on.
+/// Makes the filesystem on a device `total_blocks` large, durably. `progress` is called with the
+/// number of bytes moved so far. An error or a crash leaves the old size or the new one, and all
+/// contents; the next attempt continues.
 ///
-/// Whether there is room is known from [`Filesystem::least_blocks`]; without enough this ends with `NoSpace`.
+/// [`Filesystem::least_blocks`] tells whether there is room; without enough this ends with
+/// `NoSpace`.
 pub async fn shrink(
     device: Arc<dyn Device>,
     options: StoreOptions,
@@ -55,7 +58,7 @@ pub async fn shrink(
         error => error,
     };
     match store.close().await {
-        // Nothing can be written any more, which the first error says better.
+        // Nothing can be written any more; the first error explains that better.
         Err(_) if result.is_err() => result,
         closed => result.and(closed.map_err(FsError::from)),
     }
@@ -75,7 +78,7 @@ async fn move_data(
     Ok(())
 }
 
-/// The extents that reach behind `end`, and all that may share blocks with others.
+/// The extents that reach behind `end`, and all extents that may share blocks with others.
 async fn extents(store: &Arc<Store>, end: u64) -> Result<Vec<Placed>, FsError> {
     let (mut found, mut from) = (Vec::new(), Key::MIN);
     loop {
@@ -100,7 +103,7 @@ fn decode(store: &Store, key: Key, value: &[u8]) -> Result<Extent, FsError> {
     if store.geometry().contains(extent.run()) { Ok(extent) } else { Err(corrupt()) }
 }
 
-/// Why extents that lie on the same blocks can't move.
+/// The error for extents that lie on the same blocks and can't move.
 fn scattered() -> FsError {
     FsError::Store(StoreError::Unusable(
         "what is free in front of the new end lies in pieces that are too small; choose a larger size, or delete something".into(),

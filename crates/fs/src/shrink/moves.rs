@@ -1,4 +1,4 @@
-//! One move: the extents that lie on the same blocks, and the counts of these blocks.
+//! One move: the extents that lie on the same blocks, and the reference counts of these blocks.
 
 use super::{Placed, decode, scattered};
 use crate::FsError;
@@ -10,8 +10,8 @@ use syncline_format::items::shared::{SHARED_BLOCKS_MAX, SharedRun, piece_start};
 use syncline_format::{BLOCK_BYTES, BlockRun, Key, Kind};
 use syncline_store::{Admission, Store, Transaction};
 
-/// The extents that reach behind `end`, each together with all that lie on some of its blocks, or of theirs. In the order in which files
-/// have the first of each.
+/// Groups extents that overlap, directly or through others, and returns the groups that reach
+/// behind `end`, sorted by the key of each group's first extent.
 pub(super) fn components(mut extents: Vec<Placed>, end: u64) -> Vec<Vec<Placed>> {
     extents.sort_unstable();
     let mut all: Vec<Vec<Placed>> = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn components(mut extents: Vec<Placed>, end: u64) -> Vec<Vec<Placed>>
         open.push(extent);
     }
     keep(&mut all, open, reach, end);
-    // So that what was together in a file comes to lie together again.
+    // Sorting by key keeps data that was together in a file together.
     all.sort_unstable_by_key(|component| component[0].key);
     all
 }
@@ -35,7 +35,7 @@ fn keep(all: &mut Vec<Vec<Placed>>, component: Vec<Placed>, reach: u64, end: u64
     }
 }
 
-/// Moves extents that lie on the same blocks; how many blocks that are.
+/// Moves extents that lie on the same blocks; returns the number of these blocks.
 pub(super) async fn move_component(store: &Arc<Store>, component: &[Placed]) -> Result<u64, FsError> {
     let _room = store.admit(Admission::Shrink).await?;
     let extents = read_items(store, component).await?;
@@ -65,7 +65,7 @@ async fn read_items(store: &Arc<Store>, component: &[Placed]) -> Result<Vec<(Key
     Ok(extents)
 }
 
-/// The contents of all blocks, each verified by the checksum that an extent has of it (promise P4).
+/// The contents of all blocks, each verified by the checksum in an extent (promise P4).
 async fn read_blocks(
     store: &Arc<Store>,
     whole: BlockRun,
@@ -78,7 +78,7 @@ async fn read_blocks(
     let mut filled = whole.start;
     for (_, extent) in extents {
         let run = extent.run();
-        // In order of where they lie, so there is no gap.
+        // Extents come in the order of their blocks, so there is no gap.
         if run.end() > filled {
             let skip = filled.saturating_sub(run.start);
             let rest = BlockRun::new(run.start + skip, run.blocks - skip);
@@ -91,7 +91,7 @@ async fn read_blocks(
     Ok(contents.into_bytes())
 }
 
-/// One that nothing else lies on: in several pieces if need be.
+/// Moves an uncompressed extent that shares no blocks, in several pieces if necessary.
 async fn move_plain(
     store: &Arc<Store>,
     transaction: &mut Transaction,
@@ -115,7 +115,8 @@ async fn move_plain(
     Ok(())
 }
 
-/// Several, or a compressed one: in one run, where they lie as they did.
+/// Moves several extents, or a compressed one, into a single run with their relative positions
+/// unchanged.
 async fn move_together(
     store: &Arc<Store>,
     transaction: &mut Transaction,
@@ -138,7 +139,7 @@ async fn move_together(
     move_counts(store, transaction, whole, run.start).await
 }
 
-/// The counts of blocks go with them.
+/// Moves the reference counts of the blocks.
 async fn move_counts(
     store: &Arc<Store>,
     transaction: &mut Transaction,
@@ -165,7 +166,7 @@ async fn move_counts(
                 at += blocks;
             }
         };
-        // What others have of it stays.
+        // The parts of the run outside `whole` keep their counts.
         put(run.start, whole.start.max(run.start));
         put(whole.end().min(run.end()), run.end());
         let (start, end) = (run.start.max(whole.start), run.end().min(whole.end()));
@@ -184,7 +185,8 @@ mod tests {
             run: BlockRun::new(start, blocks),
             key: Key { object, kind: Kind::Extent as u8, offset: 0 },
         };
-        // Two chains, of which the first reaches behind 100; one extent alone in front, one behind, one that touches the last.
+        // Two chains, of which the first reaches behind 100; one extent alone in front of it; one
+        // behind it, and one that touches that.
         let extents = [
             placed(9, 80, 10),
             placed(2, 85, 10),

@@ -1,4 +1,5 @@
-//! Access times: when they move, and that they are still known after a sync, an unmount, a checkpoint, and a while.
+//! Access times: when they move, and that they survive a sync, an unmount, a checkpoint, and the
+//! passing of time.
 
 use super::{CALLER, Mount, Setup};
 use crate::AccessTime;
@@ -32,7 +33,7 @@ fn three(mount: &Mount) -> [Ino; 3] {
     [file, dir, link]
 }
 
-/// Reads all three, later than everything before.
+/// Reads all three, at a time later than everything before.
 fn read(mount: &Mount, [file, dir, link]: [Ino; 3]) -> Timestamp {
     let now = mount.tick();
     block_on(mount.fs.read(file, 0, 4096)).unwrap();
@@ -71,7 +72,7 @@ fn an_fsync_takes_the_access_time_along() {
         inos.iter().for_each(|&ino| block_on(mount.fs.fsync(ino, false)).unwrap());
         let mount = mount.crash();
         assert_eq!(times(&mount, inos), [read_at; 3], "{option:?}");
-        // With data that was written after it was read, and of several files.
+        // With data that was written after the read, and for several files.
         let (written_at, [file, ..]) = (read(&mount, inos), inos);
         block_on(mount.fs.write(file, 0, vec![2; 5000].into(), false)).unwrap();
         block_on(mount.fs.sync_many(&inos, 0)).unwrap();

@@ -9,7 +9,7 @@ use syncline_device::block_on;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// A list for so many users, with these permissions of the mask.
+/// A list with this many users, and these permissions in the mask.
 fn list(users: u32, mask: u16) -> Vec<u8> {
     let mut entries = vec![(1u16, 7u16, u32::MAX)];
     entries.extend((0..users).map(|user| (2, 6, 1000 + user)));
@@ -44,7 +44,7 @@ fn lists_of_any_length_are_handed_down_in_one_transaction() {
         assert_eq!(access.len(), list(users, 5).len());
         assert_eq!(get(&mount, file.ino, DEFAULT), None);
         assert_eq!(mount.getattr(file.ino).permissions, 0o664);
-        // And away again.
+        // Removes them again.
         block_on(mount.fs.removexattr(made.ino, ACCESS)).unwrap();
         block_on(mount.fs.removexattr(made.ino, DEFAULT)).unwrap();
         block_on(mount.fs.removexattr(made.ino, DEFAULT)).unwrap();
@@ -60,7 +60,7 @@ fn a_chmod_changes_the_mask_wherever_the_list_lies() {
         block_on(mount.fs.setxattr(file, b"security.capability", &[1; 20], XattrMode::Set)).unwrap();
         block_on(mount.fs.set_acl(file, ACCESS, &list(users, 7), false)).unwrap();
         assert_eq!(mount.getattr(file).permissions, 0o774);
-        // With a change of owner, which takes the capabilities away, in the same transaction.
+        // In one transaction with a change of owner, which clears the capabilities.
         let set = SetAttributes { permissions: Some(0o2754), uid: Some(7), ..SetAttributes::default() };
         block_on(mount.fs.setattr(CALLER, file, set)).unwrap();
         assert_eq!(get(&mount, file, ACCESS), Some(list(users, 5)));

@@ -42,7 +42,7 @@ fn a_new_owner_ends_setuid_setgid_and_capabilities() {
     let changed = set(&mount, file, owner).unwrap();
     assert_eq!((changed.permissions, changed.uid, changed.gid), (0o755, 5, CALLER.gid));
     assert_eq!(errno(block_on(mount.fs.getxattr(file, b"security.capability"))), 61);
-    // Without group execution setgid means something else.
+    // Without group execution, setgid has another meaning and stays.
     set(&mount, file, permissions(0o6745)).unwrap();
     assert_eq!(set(&mount, file, owner).unwrap().permissions, 0o2745);
     let dir = mount.mkdir(ROOT, "dir");

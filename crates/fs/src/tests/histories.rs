@@ -1,7 +1,8 @@
 //! Random histories of operations, compared with the model after every remount and crash.
 //!
-//! Invariants: every operation succeeds or fails as the model says; a remount finds what was there; after a crash what
-//! comes back is the state after some operation at or past the last sync (P1: a prefix of the history).
+//! Invariants: every operation succeeds or fails as the model says; a remount finds the same state;
+//! after a crash, the state after some operation at or past the last sync comes back (P1: a prefix
+//! of the history).
 
 use super::model::{Model, Node, Outcome};
 use super::{CALLER, Mount, Setup};
@@ -13,7 +14,7 @@ use proptest::sample::Index;
 use std::collections::BTreeMap;
 use syncline_device::block_on;
 
-/// A directory (one of those there are) and a name (one of a few).
+/// A directory (one of the existing ones) and a name (one of a few).
 #[derive(Clone, Copy, Debug)]
 struct Spot(Index, u8);
 
@@ -76,11 +77,11 @@ fn outcome<T>(result: Result<T, FsError>) -> Outcome {
     result.map(drop).map_err(|error| error.errno())
 }
 
-/// A filesystem and what is known of it.
+/// A filesystem and the states that it may have.
 struct History {
     mount: Mount,
     model: Model,
-    /// States since the last sync, itself included: what a crash may leave.
+    /// The states since the last sync, including the one at the sync: those that a crash may leave.
     possible: Vec<Model>,
 }
 
@@ -157,7 +158,7 @@ impl History {
         assert_eq!(outcome(result.as_ref().map_err(Clone::clone)), expected, "{operation:?}");
         if let Ok(attributes) = result {
             fs.forget(attributes.ino, 1);
-            // A setgid directory hands setgid down.
+            // A setgid directory passes setgid on.
             let setgid = self.model.nodes[&dir].permissions & 0o2000;
             let inherited = if file_type == FileType::Directory { setgid } else { 0 };
             let node = Node { contents, ..Node::new(file_type, permissions | inherited, dir) };
@@ -171,7 +172,7 @@ impl History {
         let fs = &self.mount.fs;
         let made = block_on(fs.tmpfile(CALLER, dir, 0o640, linkable));
         if self.model.nodes[&dir].nlink == 0 {
-            // It was removed while it was open.
+            // The directory was removed while it was open.
             assert_eq!(made.unwrap_err().errno(), 1);
             return;
         }
@@ -184,7 +185,7 @@ impl History {
         self.model.opens.insert(ino, 1);
     }
 
-    /// Gives a name to a file that has none, if that may be.
+    /// Gives a name to a file that has none, if that is allowed.
     fn publish(&mut self, file: Index, to: Spot) {
         let nameless = self.model.nodes.iter().filter(|(_, node)| node.nlink == 0);
         let nameless: Vec<Ino> = nameless.map(|(ino, _)| *ino).collect();
@@ -328,7 +329,7 @@ impl History {
             "not a state since the last sync: {names_only:#?}\nlast: {:#?}",
             possible.last()
         );
-        // The next crash may be a crash of this very state only: recovery made it durable.
+        // The next crash can only return this state: recovery made it durable.
         Self { mount, possible: vec![found.clone()], model: found }
     }
 
@@ -336,7 +337,7 @@ impl History {
         let found = dump(&self.mount);
         let mut expected = self.model.clone();
         expected.opens.clear();
-        // What has no name can't be found by walking; it must be there all the same.
+        // A walk does not find inodes without names; they must exist all the same.
         for (ino, node) in self.model.nodes.iter().filter(|(_, node)| node.nlink == 0) {
             assert_eq!(self.mount.getattr(*ino).permissions, node.permissions);
         }
@@ -345,7 +346,7 @@ impl History {
     }
 }
 
-/// The whole tree as the filesystem shows it.
+/// The whole tree as the filesystem presents it.
 fn dump(mount: &Mount) -> Model {
     let mut nodes = BTreeMap::new();
     let mut waiting = vec![ROOT];
@@ -410,7 +411,7 @@ fn dump_node(mount: &Mount, ino: Ino) -> Node {
 }
 
 proptest! {
-    // 32 unless PROPTEST_CASES asks for more: a case is many operations and several mounts.
+    // 32 cases unless PROPTEST_CASES asks for more: each has many operations and several mounts.
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 8, ..ProptestConfig::default() })]
 
     #[test]
@@ -418,7 +419,7 @@ proptest! {
         History::new(Setup::default()).run(operations);
     }
 
-    /// Few hashes, small nodes, a cache that forgets nearly everything.
+    /// Few hashes, small nodes, and a cache that forgets nearly everything.
     #[test]
     fn under_strain_too(operations in prop::collection::vec(operation(), 1..160)) {
         let setup = Setup { node_bytes: 4096, hashes: Some(2), cached_inodes_max: 1, ..Setup::default() };

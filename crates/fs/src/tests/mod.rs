@@ -22,7 +22,7 @@ use syncline_store::{Ablation, Ablations, FormatOptions, Store, StoreOptions, fo
 pub(super) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const SIZE: u64 = 64 << 20;
 
-/// A mounted filesystem, and all that is needed to mount it again.
+/// A mounted filesystem, with everything that is needed to mount it again.
 pub(super) struct Mount {
     pub fs: Arc<Filesystem>,
     pub device: Arc<MemoryDevice>,
@@ -31,11 +31,11 @@ pub(super) struct Mount {
     setup: Setup,
 }
 
-/// What a test may choose.
+/// The settings of a test.
 #[derive(Clone, Copy)]
 pub(super) struct Setup {
     pub node_bytes: u32,
-    /// Number of different name hashes, if not all.
+    /// Number of different name hashes, if limited.
     pub hashes: Option<u64>,
     pub cached_inodes_max: usize,
     pub parent_pointers: bool,
@@ -102,13 +102,13 @@ impl Mount {
         Self::open(self.device, self.clock, self.spawn, self.setup)
     }
 
-    /// The same without these mechanisms.
+    /// Unmounts, and mounts again without these mechanisms.
     pub(super) fn ablated(mut self, without: &[Ablation]) -> Self {
         self.setup.ablations = without.iter().copied().collect();
         self.reopen()
     }
 
-    /// Mounts what a crash at this moment would leave of all that was ever written.
+    /// Mounts the state that a crash now would leave if everything ever written were on the device.
     pub(super) fn crash(self) -> Self {
         Self::open(self.device.snapshot(), self.clock, self.spawn, self.setup)
     }
@@ -118,7 +118,7 @@ impl Mount {
         block_on(self.fs.store().sync(self.fs.store().last_op())).unwrap();
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(super) fn tick(&self) -> Timestamp {
         self.clock.advance(1_000_000_000);
         self.fs.now()
@@ -136,7 +136,7 @@ impl Mount {
         block_on(self.fs.mkdir(CALLER, parent, name.as_bytes(), 0o755)).unwrap().ino
     }
 
-    /// A look-up whose reference is given back.
+    /// Looks up a name, and gives the reference back.
     pub(super) fn lookup(&self, parent: Ino, name: &str) -> Result<Attributes, FsError> {
         let attributes = block_on(self.fs.lookup(parent, name.as_bytes()))?;
         self.fs.forget(attributes.ino, 1);
@@ -160,7 +160,8 @@ impl Mount {
         block_on(self.fs.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags))
     }
 
-    /// Names in a directory, "." and ".." left out, in order of their bytes; read in small pieces.
+    /// Names in a directory without "." and "..", in the order of their bytes; read in small
+    /// pieces.
     pub(super) fn names(&self, ino: Ino) -> Vec<String> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
@@ -174,7 +175,7 @@ impl Mount {
         names
     }
 
-    /// Waits until the removal of orphans has nothing left to do.
+    /// Waits until no removal of orphans is pending.
     pub(super) fn settle(&self) {
         for _ in 0..1000 {
             if self.fs.orphans_settled() {

@@ -1,4 +1,4 @@
-//! What the filesystem should do, said as simply as possible: maps in memory.
+//! The specification of the filesystem, as simple as possible: maps in memory.
 
 use crate::types::{FileType, Ino, ROOT, RenameFlags, XattrMode};
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ pub(super) struct Node {
     pub parent: Ino,
     pub entries: BTreeMap<String, Ino>,
     pub xattrs: BTreeMap<String, Vec<u8>>,
-    /// Of a file its data, of a symlink its target.
+    /// The data of a file, or the target of a symlink.
     pub contents: Vec<u8>,
-    /// It began without a name and may be given one.
+    /// The file was created without a name and may be given one.
     pub linkable: bool,
 }
 
@@ -44,7 +44,7 @@ impl Model {
         Self { nodes: BTreeMap::from([(ROOT, Node { uid: 0, ..root })]), opens: BTreeMap::new() }
     }
 
-    /// Directories, removed ones too that somebody has open.
+    /// All directories, including removed ones that are still open.
     pub(super) fn directories(&self) -> Vec<Ino> {
         let directory = |(_, node): &(&Ino, &Node)| node.file_type == FileType::Directory;
         self.nodes.iter().filter(directory).map(|(ino, _)| *ino).collect()
@@ -62,7 +62,7 @@ impl Model {
         if self.nodes[&dir].nlink == 0 { Err(NOT_FOUND) } else { Ok(()) }
     }
 
-    /// Whether a new name may be made.
+    /// Whether a new name may be created.
     pub(super) fn may_add(&self, dir: Ino, name: &str) -> Outcome {
         self.require_alive(dir)?;
         if self.find(dir, name).is_some() { Err(EXISTS) } else { Ok(()) }
@@ -113,7 +113,7 @@ impl Model {
         self.prune();
     }
 
-    /// Forgets what has neither names nor handles.
+    /// Forgets nodes that have neither names nor handles.
     pub(super) fn prune(&mut self) {
         let opens = &self.opens;
         self.nodes.retain(|ino, node| node.nlink > 0 || opens.contains_key(ino));
@@ -191,14 +191,14 @@ impl Model {
         self.node(ino).xattrs.remove(name).map(drop).ok_or(NO_ATTRIBUTE)
     }
 
-    /// What a mount after the end of this one finds: no handles, no orphans.
+    /// The state that a mount after the end of this one finds: no handles, no orphans.
     pub(super) fn remounted(mut self) -> Self {
         self.opens.clear();
         self.prune();
         self
     }
 
-    /// The same without data of files, which a crash may take.
+    /// The same state without file data, which a crash may lose.
     pub(super) fn without_data(&self) -> Self {
         let mut model = self.clone();
         for node in model.nodes.values_mut().filter(|node| node.file_type == FileType::Regular) {

@@ -29,7 +29,7 @@ fn what_is_created_is_found_and_survives_a_remount() {
 fn a_directory_whose_size_is_exaggerated_stays_readable() {
     let mount = Mount::new();
     let dir = mount.mkdir(ROOT, "dir");
-    // As a damaged image may tell it.
+    // A size that a damaged image may have.
     block_on(mount.fs.inode(dir)).unwrap().state.lock().attr.size = SIZE_MAX;
     mount.create(dir, "first");
     mount.rename((dir, "first"), (dir, "second")).unwrap();
@@ -88,7 +88,7 @@ fn times_and_link_counts_of_parents_follow() {
     block_on(mount.fs.unlink(dir, b"second")).unwrap();
     block_on(mount.fs.rmdir(ROOT, b"dir")).unwrap();
     assert_eq!(mount.getattr(ROOT).nlink, 2);
-    // The directory is gone but still known to the kernel: nothing new goes into it.
+    // The directory is removed but still known to the kernel: nothing can be created in it.
     assert_eq!(errno(mount.try_create(dir, "late")), 2);
 }
 
@@ -146,7 +146,7 @@ fn names_with_one_hash_share_its_slots() {
     assert_eq!(errno(mount.lookup(ROOT, "name0")), 2);
 }
 
-/// Names that a listing in pieces shows while others come and go: every one that was there all along, once.
+/// Lists in pieces while names come and go: every name that exists throughout appears exactly once.
 #[test]
 fn cookies_are_stable_while_the_directory_changes() {
     let mount = Mount::with(Setup { hashes: Some(40), ..Setup::default() });

@@ -9,7 +9,7 @@ use syncline_format::items::inode::InodeItem;
 use syncline_format::{Key, Kind};
 use syncline_store::Transaction;
 
-/// Items that an inode has left, its orphan item included.
+/// Number of items that an inode has left, including its orphan item.
 fn items(mount: &Mount, ino: Ino) -> usize {
     let all = mount.fs.store().scan(
         Key { object: ino, kind: 0, offset: 0 },
@@ -138,7 +138,7 @@ fn a_file_without_a_name_gets_its_first_one_with_its_contents() {
     assert_eq!(block_on(mount.fs.link(ino, dir, b"name")).unwrap().nlink, 1);
     assert!(block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap().is_none());
     assert_eq!(block_on(mount.fs.paths(ino)).unwrap(), [b"/dir/name"]);
-    // Everything that came before is there with the name, though nobody synced the file.
+    // Everything that came before the name survives with it, though the file was never synced.
     mount.sync();
     let mount = mount.crash();
     mount.settle();
@@ -173,7 +173,7 @@ fn only_what_began_without_a_name_can_be_named_again() {
     assert_eq!(mount.names(ROOT), [""; 0]);
 }
 
-/// A submission that is under way has looked at size and contents, and its transaction says what it saw.
+/// A submission in progress has read size and contents, and its transaction names what it read.
 #[test]
 fn a_removal_waits_for_the_lease_before_it_takes_data_away() {
     let mount = Mount::new();
@@ -190,7 +190,7 @@ fn a_removal_waits_for_the_lease_before_it_takes_data_away() {
     assert_eq!(items(&mount, file), 0);
 }
 
-/// Says of an inode that it has no names, as damage might.
+/// Sets the link count of an inode to 0, as damage might.
 fn without_links(mount: Mount, ino: Ino, mark: bool) -> Mount {
     let store = mount.fs.store();
     let value = block_on(store.get(Inode::key(ino))).unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! Parent pointers: kept through every change of names, in the inode item and in items of their own.
+//! Parent pointers: they stay right through every change of names, in the inode item and in items
+//! of their own.
 
 use super::{CALLER, Mount, Setup, errno};
 use crate::types::{Ino, ROOT, RenameFlags};
@@ -12,7 +13,7 @@ fn paths(mount: &Mount, ino: Ino) -> Vec<String> {
     paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
 }
 
-/// Parent pointers with items of their own.
+/// Number of parent pointers with items of their own.
 fn items(mount: &Mount, ino: Ino) -> usize {
     let range = (Key::new(ino, Kind::Parent, 0), Key::new(ino, Kind::Parent, u64::MAX));
     block_on(mount.fs.store().scan(range.0, range.1, 100_000)).unwrap().items.len()
@@ -40,7 +41,7 @@ fn every_change_of_a_name_is_followed() {
         link(&mount, file, two, "again");
         mount.rename((below, "file"), (below, "renamed")).unwrap();
         assert_eq!(paths(&mount, file), ["/one/below/renamed", "/two/again"]);
-        // Whole directories move, and what is in them with them.
+        // Whole directories move, with their contents.
         mount.rename((one, "below"), (two, "moved")).unwrap();
         assert_eq!(paths(&mount, below), ["/two/moved"]);
         assert_eq!(paths(&mount, file), ["/two/again", "/two/moved/renamed"]);
@@ -50,7 +51,7 @@ fn every_change_of_a_name_is_followed() {
             (paths(&mount, below), paths(&mount, one)),
             (vec!["/one".into()], vec!["/two/moved".into()])
         );
-        // A name that is replaced is one name less of what had it.
+        // A replaced inode loses a name.
         let other = mount.create(ROOT, "other");
         mount.rename((ROOT, "other"), (below, "renamed")).unwrap();
         assert_eq!(paths(&mount, other), ["/one/renamed"]);
@@ -78,7 +79,8 @@ fn the_removed_and_the_unknown_have_no_paths() {
     assert_eq!(errno(block_on(mount.fs.paths(4711))), 116);
 }
 
-/// A thousand names in a hundred directories: most need items of their own; as they go, what is left comes back.
+/// A thousand names in a hundred directories: most need items of their own. As names are removed,
+/// the rest moves back.
 #[test]
 fn many_names_move_to_the_long_form_and_back() {
     for (node_bytes, hashes) in [(4096, None), (16384, Some(40))] {
@@ -100,7 +102,7 @@ fn many_names_move_to_the_long_form_and_back() {
         assert_eq!(paths(&mount, file), names.iter().cloned().collect::<Vec<_>>());
         let mount = mount.reopen();
         assert_eq!(paths(&mount, file), names.iter().cloned().collect::<Vec<_>>());
-        // In the order of a third, so that short and long ones go in turn.
+        // Alternates between low and high numbers, so that short and long ones are removed in turn.
         for index in (0..999).map(|index| index * 500 % 999) {
             let (dir, name) = (index % 100, format!("name{index}"));
             unlink(&mount, dirs[dir], &name);
@@ -123,7 +125,8 @@ fn many_names_move_to_the_long_form_and_back() {
     }
 }
 
-/// Names too long for the inode item: created, renamed and removed as items, and gone with the inode.
+/// Names too long for the inode item: they are created, renamed and removed as items, and are gone
+/// with the inode.
 #[test]
 fn a_name_that_never_fits_has_an_item() {
     let mount = Mount::with(Setup { node_bytes: 4096, ..Setup::default() });
@@ -144,7 +147,7 @@ fn a_name_that_never_fits_has_an_item() {
     assert_eq!(items(&mount, file), 0);
 }
 
-/// What was written without the short form is read and changed like everything else, and comes back to it.
+/// Pointers written without the short form are read and changed as usual, and move back to it.
 #[test]
 fn items_of_the_ablation_are_everybodys() {
     let mount = Mount::new().ablated(&[Ablation::ParentShortform]);

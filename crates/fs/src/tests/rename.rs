@@ -1,4 +1,4 @@
-//! Renames of every sort.
+//! Renames of all kinds.
 
 use super::{CALLER, Mount, Setup, errno};
 use crate::types::{FileType, ROOT, RenameFlags};
@@ -43,7 +43,7 @@ fn a_whiteout_takes_the_place_of_what_went() {
     assert_eq!(errno(mount.rename_with((a, "moved"), (b, "old"), exchange)), 22);
     let no_replace = RenameFlags { no_replace: true, ..WHITEOUT };
     assert_eq!(errno(mount.rename_with((a, "moved"), (b, "old"), no_replace)), 17);
-    // Two names of one inode stay what they are.
+    // Two names of the same inode stay unchanged.
     block_on(mount.fs.link(file, a, b"second")).unwrap();
     mount.rename_with((a, "second"), (b, "old"), WHITEOUT).unwrap();
     mount.sync();
@@ -116,7 +116,7 @@ fn no_directory_moves_below_itself() {
     assert_eq!(errno(mount.rename((ROOT, "a"), (a, "a"))), 22);
     assert_eq!(errno(mount.rename_with((ROOT, "file"), (a, "b"), NO_REPLACE)), 17);
     assert_eq!(errno(mount.rename_with((b, "c"), (ROOT, "a"), EXCHANGE)), 22);
-    // A directory above the source is not empty.
+    // A directory that contains the source is not empty.
     assert_eq!(errno(mount.rename((b, "c"), (ROOT, "a"))), 39);
     assert_eq!(mount.getattr(file).nlink, 1);
     mount.rename((b, "c"), (ROOT, "c")).unwrap();
@@ -162,7 +162,7 @@ fn renames_that_cross_end_and_keep_the_tree_a_tree() {
             let (mount, dirs) = (&mount, &dirs);
             scope.spawn(move || {
                 for step in 0..200usize {
-                    // Each directory is pushed below the others, from wherever it is.
+                    // Pushes each directory below another, from wherever it is.
                     let (moved, below) = (step % 4, (step + thread + 1) % 4);
                     let name = format!("d{moved}");
                     for &from in [ROOT].iter().chain(dirs) {
@@ -185,8 +185,9 @@ fn renames_that_cross_end_and_keep_the_tree_a_tree() {
     assert_eq!(found, 4);
 }
 
-/// P1 and P3: whoever holds an inode's `writeback` may have taken data that no transaction names yet, with nothing dirty to be
-/// seen. (A file that was written and then given its old mtime looks clean in every other way.)
+/// P1 and P3: the holder of an inode's `writeback` lock may have taken data that no transaction
+/// names yet, while nothing looks dirty. (A file that was written and then given its old mtime
+/// looks clean in every other way.)
 #[test]
 fn renames_and_fsyncs_wait_for_data_that_is_being_submitted() {
     let mount = Mount::new();

@@ -1,5 +1,6 @@
-//! Several threads at the same few names. Invariants: no operation meets damage or a vanished inode (EIO, ESTALE), and
-//! in the end sizes, link counts and the number of objects are those of the names that are left.
+//! Several threads use the same few names. Invariants: no operation meets damage or a vanished
+//! inode (EIO, ESTALE), and in the end sizes, link counts and the number of objects match the
+//! remaining names.
 
 use super::{Mount, Setup};
 use crate::FsError;
@@ -26,7 +27,7 @@ fn step(mount: &Mount, dirs: &[Ino], random: &mut StdRng) -> Result<(), FsError>
         4 => block_on(fs.rmdir(dir, name.as_bytes())),
         5 => {
             let ino = block_on(fs.lookup(dir, name.as_bytes()))?.ino;
-            // While the look-up's reference lasts, the inode can be used.
+            // The reference of the look-up keeps the inode usable.
             let linked = block_on(fs.link(ino, other, other_name.as_bytes())).map(|_| fs.forget(ino, 1));
             let seen = block_on(fs.getattr(ino)).map(drop);
             fs.forget(ino, 1);
@@ -102,7 +103,8 @@ fn with_collisions_and_hardly_a_cache_too() {
     race(Setup { hashes: Some(1), cached_inodes_max: 1, node_bytes: 4096, ..Setup::default() });
 }
 
-/// Whoever finds a name that is being made gets the inode that its maker made, not another one with the same number.
+/// A look-up of a name that is being created gets the inode of its creator, not another one with
+/// the same number.
 #[test]
 fn an_inode_is_in_memory_once_however_soon_it_is_found() {
     let mount = Mount::new();
@@ -110,7 +112,7 @@ fn an_inode_is_in_memory_once_however_soon_it_is_found() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..20_000 {
-                // There already, unless the other thread was faster.
+                // The name exists already unless the other thread was faster.
                 if let Ok(file) = mount.try_create(ROOT, "name") {
                     mount.fs.forget(file.ino, 1);
                 }

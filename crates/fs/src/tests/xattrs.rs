@@ -1,4 +1,4 @@
-//! Extended attributes in every place they can be.
+//! Extended attributes in every possible place.
 
 use super::{Mount, Setup, errno};
 use crate::FsError;
