@@ -49,7 +49,7 @@ pub(crate) struct LogState {
     pub(crate) unflushed_bytes: u64,
     /// Highest batch known durable.
     pub(crate) durable_seq: u64,
-    /// The newest batch that a marker calls durable; see `mark_durable_when_idle`.
+    /// Number of the marker batch written last; see `mark_durable_when_idle`.
     pub(crate) marked_seq: u64,
     /// Segments in use since the last freeze, the current one last.
     pub(crate) segments: Vec<BlockRun>,
