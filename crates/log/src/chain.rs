@@ -58,7 +58,8 @@ pub struct SegmentSize {
 }
 
 impl Chain {
-    /// A chain that begins at `start`, after transaction `op_seq`, with segments of `segment_blocks`.
+    /// A chain that begins at `start`, after transaction `op_seq`, with segments of
+    /// `segment_blocks`.
     pub fn new(epoch: Epoch, segment_blocks: u64, start: LogStart, op_seq: u64) -> Self {
         debug_assert!(start.addr > lead_copy_addr(start.segment), "no room for the copy of what leads on");
         Self { epoch, segment_blocks, end: start, op_seq, copies: true }

@@ -1,4 +1,5 @@
-//! The pending log: changes already encoded as records, in the order in which transactions committed.
+//! The pending log: changes already encoded as records, in the order in which transactions
+//! committed.
 
 use std::collections::HashMap;
 use std::mem;

@@ -19,7 +19,8 @@ pub struct Books {
     pub named: Vec<BlockRun>,
     /// Blocks that snapshots keep.
     pub kept: Vec<BlockRun>,
-    /// Blocks freed or held, until a superblock is durable and readers have ended. Snapshots may keep some of them.
+    /// Blocks freed or held, until a superblock is durable and readers have ended. Snapshots may
+    /// keep some of them.
     pub waiting: Vec<BlockRun>,
     /// Blocks withheld from everybody because the device refused writes there.
     pub withheld: Vec<BlockRun>,

@@ -33,7 +33,8 @@ impl Bound {
     }
 }
 
-/// The tree: node 1 is the root, nodes `2 * n` and `2 * n + 1` are the halves of node `n`, chunks are the leaves.
+/// The tree: node 1 is the root, nodes `2 * n` and `2 * n + 1` are the halves of node `n`, chunks
+/// are the leaves.
 #[derive(Clone)]
 pub(crate) struct RunBounds {
     nodes: Vec<Bound>,

@@ -44,7 +44,8 @@ impl InFlight {
     }
 }
 
-/// The space map that one checkpoint writes. End it with `Space::superblock_durable` or `Space::checkpoint_failed`.
+/// The space map that one checkpoint writes. End it with `Space::superblock_durable` or
+/// `Space::checkpoint_failed`.
 #[must_use = "a frozen map must be persisted or given to checkpoint_failed"]
 pub struct FrozenMap {
     space: Arc<Space>,

@@ -10,7 +10,8 @@ const CHUNK_BLOCKS: u64 = CHUNK_WORDS as u64 * 64;
 
 type Chunk = [u64; CHUNK_WORDS];
 
-/// One bit for each block, set when the block must not be handed out. Chunks without a set bit take no memory.
+/// One bit for each block, set when the block must not be handed out. Chunks without a set bit take
+/// no memory.
 #[derive(Clone)]
 pub(crate) struct LiveMap {
     chunks: Vec<Option<Box<Chunk>>>,

@@ -93,7 +93,8 @@ impl Space {
         }
     }
 
-    /// Encodes the pages, children before the parents that hold their checksums, and updates the table.
+    /// Encodes the pages, children before the parents that hold their checksums, and updates the
+    /// table.
     fn encode(&self, frozen: &FrozenMap, images: &mut Images) {
         let changed = changed_pages(frozen, &self.lock().table);
         for id in changed {

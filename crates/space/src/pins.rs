@@ -86,7 +86,8 @@ mod tests {
         assert!(pins.drained(slot));
     }
 
-    /// Readers pin, read the published value, and check after a while that it was not retired under them.
+    /// Readers pin, read the published value, and check after a while that it was not retired under
+    /// them.
     #[test]
     fn nothing_a_pinned_reader_found_is_retired_under_it() {
         let pins = Pins::default();

@@ -21,7 +21,8 @@ pub enum Admission {
     /// Changes existing state and takes little or no space (rename, attributes): draws on half of
     /// the floor (the part of the reserve for changes that make room), and is refused beyond that.
     Change,
-    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the reserve.
+    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the
+    /// reserve.
     Shrink,
     /// Like `Shrink`, but for work that must go through: changes that were accepted earlier,
     /// changes that hold what placing data anew may need (leases, a file's write-back), and placing

@@ -46,7 +46,8 @@ impl Failures {
     }
 }
 
-/// True when the newest attempt at a write failed, and not because a flush did: repeating it may never help.
+/// True when the newest attempt at a write failed, and not because a flush did: repeating it may
+/// never help.
 pub(crate) fn failed_for_good(write: &Write) -> bool {
     let lost = |error| !matches!(error, DeviceError::Poisoned { .. });
     write.attempt().outcome().is_some_and(|outcome| outcome.is_err_and(lost))

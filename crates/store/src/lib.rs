@@ -1,4 +1,5 @@
-//! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks beside it.
+//! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks
+//! beside it.
 //!
 //! The path of a change: [`Store::commit`] puts it into the memtable and, in log form, into the
 //! pending log (`commit`); `seal` turns the pending log into a batch and starts writing it; `group`

@@ -170,7 +170,8 @@ impl Store {
         self.space.give_back(run);
     }
 
-    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
+    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated
+    /// blocks.
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         self.give_way();
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());

@@ -262,7 +262,8 @@ impl NewTable {
 }
 
 impl Store {
-    /// Makes a snapshot of everything committed so far. It and all that it contains are durable when this returns.
+    /// Makes a snapshot of everything committed so far. It and all that it contains are durable
+    /// when this returns.
     pub async fn create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         if !Snapshot::is_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());

@@ -24,7 +24,8 @@ use syncline_tree::Tree;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
-/// Locks are taken in the order `log`, `commit`, `layers`, and none of them is held across an await.
+/// Locks are taken in the order `log`, `commit`, `layers`, and none of them is held across an
+/// await.
 pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) spawn: Arc<dyn Spawn>,

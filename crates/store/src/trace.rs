@@ -138,7 +138,8 @@ pub struct DurableMark {
     pub op: u64,
     /// The batch that holds it.
     pub batch: u64,
-    /// The flush that covered the batch, counted from 1; 0 if a superblock or the opening of the image made it durable.
+    /// The flush that covered the batch, counted from 1; 0 if a superblock or the opening of the
+    /// image made it durable.
     pub flush: u64,
     /// The newest completed write that this flush covers.
     pub ticket: u64,

@@ -8,7 +8,8 @@ use syncline_format::{BlockRun, Crc, Key};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OpSeq(pub u64);
 
-/// Data blocks that a transaction makes part of the filesystem, with the checksums their contents must have.
+/// Data blocks that a transaction makes part of the filesystem, with the checksums their contents
+/// must have.
 #[derive(Clone, Debug)]
 pub struct NamedData {
     /// Where the data lies.

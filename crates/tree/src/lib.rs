@@ -1,4 +1,5 @@
-//! The item tree: one immutable copy-on-write B+tree, whose nodes carry the checksums of their children.
+//! The item tree: one immutable copy-on-write B+tree, whose nodes carry the checksums of their
+//! children.
 //!
 //! A [`Tree`] is the machinery (device, node cache); a
 //! [`TreeRoot`](syncline_format::superblock::TreeRoot), a plain value, selects the tree it works

@@ -46,8 +46,8 @@ impl Place {
 }
 
 impl Tree {
-    /// The first items of the tree `root` with keys from `from` to `to`, both included: `max_items` at most, and at
-    /// least one unless there is none.
+    /// The first items of the tree `root` with keys from `from` to `to`, both included: `max_items`
+    /// at most, and at least one unless there is none.
     pub async fn scan(
         &self,
         root: TreeRoot,

@@ -144,7 +144,8 @@ impl Tree {
         }
     }
 
-    /// The last item whose key is not greater than `key`, such as the extent that covers a file block.
+    /// The last item whose key is not greater than `key`, such as the extent that covers a file
+    /// block.
     pub async fn floor(&self, root: TreeRoot, key: Key) -> Result<Option<(Key, Bytes)>, TreeError> {
         // A child's first key is in its parent, so the leaf for `key` holds the answer if there is
         // one.
