@@ -126,7 +126,7 @@ impl Store {
         log.chain.segment_wanted(0).is_none()
     }
 
-    /// The log's current needs.
+    /// Looks at the log's state, which decides when to look again.
     fn look_at_log(&self) -> Look {
         let log = self.log.lock();
         let commit = self.commit.lock();
@@ -135,7 +135,7 @@ impl Store {
     }
 }
 
-/// What the log waits for.
+/// The log's state, as far as it decides when to look again.
 #[derive(Clone, Copy)]
 struct Look {
     newest: u64,
