@@ -1,9 +1,9 @@
-//! The log batch: a header, then records. One batch is written at once, applies wholly or not at all, and chains to
-//! the batch before it.
+//! The log batch: a header, then records. One batch is written in one go, applies wholly or not at
+//! all, and refers to the batch before it.
 
 use crate::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FormatError, Geometry, KEY_BYTES, Key, crc};
 
-/// First bytes of a batch header.
+/// Magic number at the start of a batch header.
 pub const MAGIC: [u8; 8] = *b"SYNCLOG\x01";
 /// Length of a batch header; the records follow it.
 pub const HEADER_BYTES: usize = 144;
@@ -28,19 +28,21 @@ const OBJECTS_DELTA: usize = 120;
 const RESERVED: usize = 128;
 const _: () = assert!(RESERVED + 16 == HEADER_BYTES && HEADER_BYTES <= 512);
 
-/// Where a segment has the second copy of the batch that leads from it to the next segment.
+/// The block in a segment for the second copy of its lead, the batch that leads to the next
+/// segment.
 ///
-/// Far from the first one, which lies behind all other batches of the segment: nothing else tells where the log goes on.
+/// It is far from the first copy, which lies behind all other batches of the segment, because
+/// nothing else tells where the log continues.
 pub fn lead_copy_addr(segment: BlockRun) -> BlockAddr {
     segment.start
 }
 
-/// Where the first batch of a segment lies.
+/// Address of the first batch in a segment.
 pub fn first_batch_addr(segment: BlockRun) -> BlockAddr {
     segment.start + 1
 }
 
-/// What a batch says about itself and its place in the chain.
+/// A batch's header: facts about the batch, and its place in the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchHeader {
     /// The log epoch it belongs to (rule R3).
@@ -53,11 +55,11 @@ pub struct BatchHeader {
     pub durable_seq: u64,
     /// Sequence of the newest transaction up to and including this batch.
     pub op_seq: u64,
-    /// Where it lies.
+    /// The batch's address.
     pub addr: BlockAddr,
     /// The log segment it lies in.
     pub segment: BlockRun,
-    /// Where the next batch will lie.
+    /// Address of the next batch.
     pub next: BlockAddr,
     /// The segment of the next batch.
     pub next_segment: BlockRun,
@@ -87,7 +89,8 @@ impl BatchHeader {
         BlockRun::new(self.addr, Self::blocks_for(self.payload_bytes as usize))
     }
 
-    /// Writes the header to the front of `out` and returns its checksum, which the next batch names.
+    /// Writes the header to the front of `out` and returns its checksum, which the next batch
+    /// refers to.
     pub fn encode(&self, out: &mut [u8]) -> Crc {
         let header = &mut out[..HEADER_BYTES];
         header.fill(0);
@@ -113,7 +116,7 @@ impl BatchHeader {
         checksum
     }
 
-    /// Reads a header from untrusted bytes: itself and its checksum.
+    /// Reads a header from untrusted bytes; returns the header and its checksum.
     pub fn decode(bytes: &[u8], geometry: Geometry) -> Result<(Self, Crc), FormatError> {
         let structure = "log batch";
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(FormatError::Truncated { structure })?;
@@ -146,7 +149,7 @@ impl BatchHeader {
         Ok((decoded, checksum))
     }
 
-    /// Refuses values that a header with a right checksum can't have.
+    /// Refuses values that a valid header can't have even if its checksum is right.
     fn check(&self, geometry: Geometry) -> Result<(), FormatError> {
         let field = |field| Err(FormatError::Field { structure: "log batch", field });
         if self.payload_bytes as usize > PAYLOAD_BYTES_MAX {
@@ -165,7 +168,7 @@ impl BatchHeader {
     }
 }
 
-/// True when `outer` holds all of `inner`; both may come from a device.
+/// True when `outer` contains `inner`; both may come from a device.
 fn within(outer: BlockRun, inner: BlockRun) -> bool {
     inner.start >= outer.start && inner.start.checked_add(inner.blocks).is_some_and(|end| end <= outer.end())
 }
@@ -185,7 +188,8 @@ pub enum Record<'a> {
     Put(Key, &'a [u8]),
     /// An item is gone.
     Delete(Key),
-    /// These data blocks belong to the filesystem and must have these checksums (packed little-endian).
+    /// These data blocks belong to the filesystem and must have these checksums (packed
+    /// little-endian).
     Name(BlockRun, &'a [u8]),
     /// These blocks are free.
     Free(BlockRun),
@@ -201,7 +205,7 @@ const VOID: u8 = 5;
 /// Bytes of a put record before its value.
 pub const PUT_PREFIX_BYTES: usize = 1 + KEY_BYTES + 4;
 
-/// Appends a put record; the value starts `PUT_PREFIX_BYTES` after the record.
+/// Appends a put record; the value starts `PUT_PREFIX_BYTES` into the record.
 pub fn push_put(out: &mut Vec<u8>, key: Key, value: &[u8]) {
     out.push(PUT);
     out.extend_from_slice(&key.to_bytes());
@@ -215,7 +219,7 @@ pub fn push_delete(out: &mut Vec<u8>, key: Key) {
     out.extend_from_slice(&key.to_bytes());
 }
 
-/// Appends a record that names data blocks, one checksum a block.
+/// Appends a record that names data blocks, with one checksum per block.
 pub fn push_name(out: &mut Vec<u8>, start: BlockAddr, checksums: &[Crc]) {
     out.push(NAME);
     out.extend_from_slice(&start.to_le_bytes());

@@ -1,21 +1,21 @@
-//! Why bytes from a device could not be understood.
+//! Errors in bytes read from a device.
 
-/// What is wrong with a structure that was read.
+/// The defect of a structure that was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The structure does not start with its magic number.
     #[error("{structure}: wrong magic number")]
     Magic {
-        /// Which structure.
+        /// The structure.
         structure: &'static str,
     },
-    /// The checksum does not hold.
+    /// The checksum does not match.
     #[error("{structure}: checksum mismatch")]
     Checksum {
-        /// Which structure.
+        /// The structure.
         structure: &'static str,
     },
-    /// The format version is not one this program reads.
+    /// The format version is newer than this program can read.
     #[error(
         "format version {found} is newer than {supported}, the newest this program reads: use a newer syncline"
     )]
@@ -36,15 +36,15 @@ pub enum FormatError {
     /// The structure ends before its contents do.
     #[error("{structure}: truncated")]
     Truncated {
-        /// Which structure.
+        /// The structure.
         structure: &'static str,
     },
     /// A field has a value that it can't have.
     #[error("{structure}: impossible {field}")]
     Field {
-        /// Which structure.
+        /// The structure.
         structure: &'static str,
-        /// Which field.
+        /// The field.
         field: &'static str,
     },
 }

@@ -1,15 +1,16 @@
 //! Keys of the one ordered map that holds the whole filesystem.
 
-/// Names a file, directory or other object for ever; never reused.
+/// Identifies a file, directory or other object for ever; never reused.
 pub type ObjectId = u64;
 
-/// Numbers from here on are no object's: the counter of those handed out ends here.
+/// End of the object numbers: the counter of numbers handed out stops here.
 pub const OBJECTS_END: ObjectId = u64::MAX / 2;
 
-/// Encoded length of a key in bytes: object id, kind, offset, each big-endian so that byte order is key order.
+/// Encoded length of a key in bytes: object id, kind, offset, each big-endian so that byte order is
+/// key order.
 pub const KEY_BYTES: usize = 17;
 
-/// What an item holds; the numbers are on-disk and final.
+/// The kind of an item; the numbers are on-disk and final.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -23,17 +24,21 @@ pub enum Kind {
     Xattr = 4,
     /// Piece of a value too large for one item (long xattr values, long symlink targets).
     Chunk = 5,
-    /// Object with no name left that must be removed; object id 0, offset is the object id.
+    /// Object without a name that must be removed; object id 0, offset is the object id.
     Orphan = 6,
-    /// Name of an inode that does not fit the inode item; offset is the hash of parent and name, and a slot.
+    /// Name of an inode that does not fit the inode item; offset is the hash of parent and name,
+    /// and a slot.
     Parent = 7,
-    /// Reference count of blocks that several extents lie on; object id 0, offset is the first block.
+    /// Reference count of blocks that several extents lie on; object id 0, offset is the first
+    /// block.
     Shared = 8,
-    /// Room set aside for a file's blocks; offset is the first file block, or of object 0 the object id, whose sum it is.
+    /// Room reserved for a file's blocks; offset is the first file block. With object 0, the total
+    /// for the object whose id is the offset.
     Preallocation = 9,
     /// Limits and usage of a directory tree; object id 0, offset is the quota's number.
     Quota = 10,
-    /// A part of a file block's contents that has no place yet; offset is the number of the part, two to a block.
+    /// A part of a file block's contents that has no place yet; offset is the number of the part,
+    /// two to a block.
     Unplaced = 11,
 }
 
@@ -76,7 +81,8 @@ impl Kind {
 
 /// Key of an item: ordered by object, then kind, then offset.
 ///
-/// The kind is a plain number here, so that range bounds and unknown kinds can be expressed; `Kind` names the known.
+/// The kind is a plain number here, so that range bounds and unknown kinds can be expressed; `Kind`
+/// has the known ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
     /// The object the item belongs to.

@@ -1,4 +1,4 @@
-//! Blocks, addresses and where the fixed structures lie.
+//! Blocks, addresses and the places of the fixed structures.
 
 use crate::FormatError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl BlockRun {
     pub fn end(self) -> BlockAddr {
         self.start + self.blocks
     }
-    /// The run in pieces of at most `blocks` blocks.
+    /// The run, divided into pieces of at most `blocks` blocks.
     pub fn pieces(self, blocks: u64) -> impl Iterator<Item = BlockRun> {
         let starts = (self.start..self.end()).step_by(blocks.max(1) as usize);
         starts.map(move |start| BlockRun::new(start, blocks.min(self.end() - start)))
@@ -46,7 +46,7 @@ impl BlockRun {
     }
 }
 
-/// Sizes of one image: that of nodes fixed at mkfs, that of the whole until it is resized.
+/// Sizes of one image: the node size is fixed at mkfs, the total until the image is resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Blocks of the device that belong to the filesystem.
@@ -55,7 +55,7 @@ pub struct Geometry {
     pub node_bytes: u32,
 }
 
-/// Sizes of an image in use, for those who see it become larger.
+/// Sizes of an image in use, for code that must see the image grow.
 #[derive(Debug)]
 pub struct SharedGeometry {
     total_blocks: AtomicU64,
@@ -63,31 +63,32 @@ pub struct SharedGeometry {
 }
 
 impl SharedGeometry {
-    /// Sizes that are these until they are set.
+    /// Shared sizes with these initial values.
     pub fn new(geometry: Geometry) -> Self {
         Self { total_blocks: AtomicU64::new(geometry.total_blocks), node_bytes: geometry.node_bytes }
     }
 
-    /// The sizes now.
+    /// The current sizes.
     pub fn get(&self) -> Geometry {
         Geometry { total_blocks: self.total_blocks.load(Ordering::Acquire), node_bytes: self.node_bytes }
     }
 
-    /// The filesystem has so many blocks from now on.
+    /// Sets the number of blocks of the filesystem.
     pub fn set_total(&self, total_blocks: u64) {
         self.total_blocks.store(total_blocks, Ordering::Release);
     }
 }
 
 impl Geometry {
-    /// Blocks at the start that hold no data: boot area, superblock slots, room for a multi-mount block.
+    /// Blocks at the start that hold no data: boot area, superblock slots, space for a multi-mount
+    /// block.
     pub const HEAD_BLOCKS: u64 = 64;
     /// Blocks at the end that hold the second copies of the superblock slots.
     pub const TAIL_BLOCKS: u64 = 16;
     /// Smallest filesystem, in blocks (16 MiB).
     pub const MIN_BLOCKS: u64 = 4096;
 
-    /// Checks the sizes of untrusted input.
+    /// Checks sizes from untrusted input.
     pub fn check(self) -> Result<Self, FormatError> {
         let structure = "superblock";
         if !self.node_bytes.is_power_of_two() || !(4096..=65536).contains(&self.node_bytes) {
@@ -99,7 +100,7 @@ impl Geometry {
         Ok(self)
     }
 
-    /// Blocks of one tree node.
+    /// Blocks per tree node.
     pub fn node_blocks(self) -> u64 {
         u64::from(self.node_bytes) / BLOCK_BYTES as u64
     }
@@ -117,18 +118,19 @@ impl Geometry {
             && run.start.checked_add(run.blocks).is_some_and(|end| end <= usable.end())
     }
 
-    /// Where the two copies of superblock slot 0 or 1 lie.
+    /// The blocks of the two copies of superblock slot 0 or 1.
     pub fn superblock_copies(self, slot: usize) -> [BlockAddr; 2] {
         Self::superblock_copies_for(self.total_blocks, slot)
     }
 
-    /// The same from the device size alone, for a device whose superblocks are not read yet.
+    /// The blocks of the two copies of a slot, computed from the number of blocks alone, for a
+    /// device whose superblocks are not read yet.
     pub fn superblock_copies_for(total_blocks: u64, slot: usize) -> [BlockAddr; 2] {
         let slot = slot as u64 & 1;
         [16 + 16 * slot, total_blocks - 16 + 8 * slot]
     }
 
-    /// Largest value that an item may have, so that four fit a node of any size.
+    /// Maximum size of an item's value, so that four fit into a node of any size.
     pub fn max_value_bytes(self) -> usize {
         self.node_bytes as usize / 4 - 64
     }

@@ -1,7 +1,8 @@
-//! Everything Syncline puts on a device, byte by byte, and nothing else. `docs/FORMAT.md` tells the same in prose.
+//! Everything Syncline puts on a device, byte by byte, and nothing else. `docs/FORMAT.md` says the
+//! same in prose.
 //!
-//! All integers are little-endian and of fixed width. Every structure is decoded from untrusted bytes: a decoder
-//! checks each value that indexes, sizes or repeats something before it is used.
+//! All integers are little-endian and of fixed width. Every structure is decoded from untrusted
+//! bytes: a decoder checks each value that indexes, sizes or repeats something before it is used.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -22,5 +23,6 @@ pub use layout::{
     BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT, SharedGeometry,
 };
 
-/// Random 128-bit name of one stretch of the log between two recoveries (rule R3).
+/// Random 128-bit name of one life of the log: mkfs, each recovery and each new start of the log
+/// draw one (rule R3).
 pub type Epoch = [u8; 16];

@@ -7,9 +7,10 @@
 //! +--------+------------------+------------------+----------------------+---------+
 //! ```
 //!
-//! Keys and values each lie in one piece, so that a run of items moves to another node with one copy of each, and a
-//! search touches keys only. Value `i` reaches from end `i - 1` (0 for the first) to end `i`, counted from the start
-//! of the values: values can neither overlap nor leave gaps, whatever the bytes are.
+//! Keys and values are each contiguous, so a run of items moves to another node with one copy of
+//! each, and a search touches only keys. Value `i` extends from end `i - 1` (0 for the first) to
+//! end `i`, counted from the start of the values: values can neither overlap nor leave gaps,
+//! whatever the bytes are.
 
 mod builder;
 
@@ -20,7 +21,7 @@ use std::cmp::Ordering;
 
 pub use builder::NodeBuilder;
 
-/// First bytes of a tree node.
+/// Magic number at the start of a tree node.
 pub const MAGIC: [u8; 8] = *b"SYNCNODE";
 /// Greatest level of a root.
 pub const MAX_LEVEL: u8 = 16;
@@ -56,16 +57,17 @@ fn field(field: &'static str) -> FormatError {
     FormatError::Field { structure: STRUCTURE, field }
 }
 
-/// The address and the level that a block gives itself, if it begins as a tree node does. Nothing else of it was looked at.
+/// The address and level that a block claims, if it begins like a tree node. Nothing else in it is
+/// checked.
 pub fn header(block: &[u8]) -> Option<(BlockAddr, u8)> {
     let begins = block.len() >= HEADER_BYTES && block[..ADDR] == MAGIC;
     begins.then(|| (u64_at(block, ADDR), block[LEVEL]))
 }
 
-/// A node whose structure was checked as a whole, so that reading from it can't fail.
+/// A node whose whole structure was checked, so reading from it can't fail.
 ///
-/// It shares the bytes it was decoded from; a clone and a value cost no copy. Methods that take an index panic when it
-/// is not below [`Node::len`], as slices do.
+/// It shares the bytes it was decoded from; clones and values cost no copy. Methods that take an
+/// index panic if it is not below [`Node::len`], as slices do.
 #[derive(Clone, Debug)]
 pub struct Node {
     bytes: Bytes,
@@ -76,8 +78,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the node that should lie at `addr` and have this level, from bytes whose checksum was verified but which
-    /// are not trusted otherwise.
+    /// Reads the node that should lie at `addr` and have this level. The checksum of the bytes was
+    /// verified, but they are not trusted otherwise.
     pub fn decode(bytes: Bytes, geometry: Geometry, addr: BlockAddr, level: u8) -> Result<Self, FormatError> {
         if bytes.len() != geometry.node_bytes as usize {
             return Err(FormatError::Truncated { structure: STRUCTURE });
@@ -152,7 +154,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where the node lies.
+    /// The node's address.
     pub fn addr(&self) -> BlockAddr {
         self.addr
     }
@@ -177,7 +179,7 @@ impl Node {
         self.count == 0
     }
 
-    /// Bytes of the node that hold something.
+    /// Number of bytes in use.
     pub fn used_bytes(&self) -> usize {
         self.values_start() + if self.count == 0 { 0 } else { self.end(self.count - 1) }
     }
@@ -220,12 +222,13 @@ impl Node {
         (self.key(index), pointer_from_bytes(self.value(index)))
     }
 
-    /// Position of a key, or where it would be inserted.
+    /// Position of a key, or the position where it would be inserted.
     pub fn find(&self, key: Key) -> Result<usize, usize> {
         self.search(&key.to_bytes(), 0, self.count)
     }
 
-    /// First position at or after `from` whose key is not less than `key`. Cheap when it is near `from`.
+    /// First position at or after `from` whose key is not less than `key`. Cheap when it is near
+    /// `from`.
     pub fn lower_bound(&self, from: usize, key: Key) -> usize {
         let key = key.to_bytes();
         let mut low = from;
@@ -241,7 +244,8 @@ impl Node {
         }
     }
 
-    /// The child whose range holds `key`: the last one whose first key is not greater, or the first of all.
+    /// The child whose range holds `key`: the last one whose first key is not greater, or the first
+    /// of all.
     pub fn child_for(&self, key: Key) -> usize {
         match self.find(key) {
             Ok(index) => index,
@@ -258,7 +262,7 @@ impl Node {
                 Ordering::Greater => high = middle,
             }
         }
-        // `high` itself was not compared when the caller already knew that it is not less.
+        // `high` itself was not compared if the caller already knew that it is not less.
         if low < self.count && self.key_bytes(low) == key { Ok(low) } else { Err(low) }
     }
 
@@ -301,7 +305,7 @@ fn pointer_to_bytes(pointer: Pointer) -> [u8; POINTER_BYTES] {
     bytes
 }
 
-/// The inverse; `bytes` has the length of a pointer.
+/// The inverse of `pointer_to_bytes`; `bytes` must have the length of a pointer.
 fn pointer_from_bytes(bytes: &[u8]) -> Pointer {
     Pointer { addr: u64_at(bytes, 0), checksum: u32_at(bytes, 8) }
 }

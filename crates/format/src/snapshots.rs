@@ -1,16 +1,17 @@
 //! The table of snapshots: a chain of blocks, each with up to twelve entries.
 //!
-//! A snapshot is what a superblock once said: the roots of a tree and of its space map. The blocks that this map names are not
-//! handed out while the snapshot exists, so both stay readable as they were.
+//! A snapshot records the state that a superblock once gave: the roots of a tree and of its space
+//! map. The blocks that this map names are not handed out while the snapshot exists, so both stay
+//! readable as they were.
 
 use crate::superblock::{Pointer, SpaceRoot, Superblock, TreeRoot};
 use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, crc};
 
-/// First bytes of every block of the table.
+/// Magic number at the start of every block of the table.
 pub const MAGIC: [u8; 8] = *b"SYNCSNAP";
 /// Entries in one block.
 pub const ENTRIES_PER_BLOCK: usize = 12;
-/// Most snapshots of one image; bounds what a hostile table can make a reader do.
+/// Maximum number of snapshots of one image; it limits the work that a hostile table can cause.
 pub const SNAPSHOTS_MAX: usize = 1020;
 /// Longest name.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -36,25 +37,25 @@ pub struct Snapshot {
     pub id: u64,
     /// When it was taken, nanoseconds since 1970.
     pub created_ns: u64,
-    /// Blocks that the filesystem had.
+    /// Number of blocks that the filesystem had.
     pub total_blocks: u64,
-    /// Its item tree.
+    /// The item tree.
     pub tree: TreeRoot,
-    /// Its space map: the blocks that must stay as they are.
+    /// The space map: it names the blocks that must stay as they are.
     pub space: SpaceRoot,
-    /// Nodes of the tree.
+    /// Number of nodes of the tree.
     pub tree_nodes: u64,
-    /// Blocks that the map names.
+    /// Number of blocks that the map names.
     pub used_blocks: u64,
-    /// Objects that existed.
+    /// Number of objects that existed.
     pub objects: u64,
-    /// What people call it; no two snapshots have the same.
+    /// The name given by the user; no two snapshots have the same.
     pub name: String,
 }
 
 impl Snapshot {
-    /// True for a name that a snapshot may have: 1 to 255 bytes of UTF-8 without slashes and control characters, and neither "."
-    /// nor "..".
+    /// True for valid names of snapshots: 1 to 255 bytes of UTF-8 without slashes and control
+    /// characters, and neither "." nor "..".
     pub fn is_name(name: &str) -> bool {
         (1..=NAME_BYTES_MAX).contains(&name.len())
             && !name.chars().any(|char| char == '/' || char.is_control())
@@ -62,12 +63,13 @@ impl Snapshot {
             && name != ".."
     }
 
-    /// Sizes of the filesystem as it was.
+    /// Sizes of the filesystem at the time of the snapshot.
     pub fn geometry(&self, now: Geometry) -> Geometry {
         Geometry { total_blocks: self.total_blocks, ..now }
     }
 
-    /// The superblock that makes this the filesystem: everything that is no part of the snapshot is as in `now`.
+    /// The superblock that makes this the current filesystem: everything that is not part of the
+    /// snapshot is as in `now`.
     pub fn superblock(&self, now: &Superblock) -> Superblock {
         Superblock {
             tree: self.tree,
@@ -122,9 +124,9 @@ impl Snapshot {
         snapshot.check(now)
     }
 
-    /// Refuses what no superblock may say.
+    /// Refuses values that no superblock may have.
     fn check(self, now: Geometry) -> Result<Self, FormatError> {
-        // An image that has shrunk has no snapshots from before.
+        // An image that was shrunk has no snapshots of a larger size.
         if self.total_blocks > now.total_blocks {
             return Err(field("size"));
         }
@@ -163,8 +165,9 @@ pub fn encode_block(block: &mut [u8], addr: BlockAddr, next: Pointer, entries: &
     Pointer { addr, checksum: crc(block) }
 }
 
-/// Reads a block of the table from untrusted bytes that `pointer` led to: its entries, and the pointer to the next block, all
-/// zero in the last one. `geometry` is that of the filesystem now.
+/// Reads a block of the table, to which `pointer` led, from untrusted bytes. Returns its entries
+/// and the pointer to the next block, all zero in the last block. `geometry` is that of the present
+/// filesystem.
 pub fn decode_block(
     block: &[u8],
     geometry: Geometry,
@@ -195,7 +198,7 @@ pub fn decode_block(
     Ok((entries, next))
 }
 
-/// Refuses a whole table whose entries contradict each other: ids ascend and names differ.
+/// Refuses a table whose entries contradict each other: ids must ascend and names must differ.
 pub fn check_table(entries: &[Snapshot]) -> Result<(), FormatError> {
     if entries.len() > SNAPSHOTS_MAX {
         return Err(field("number of entries"));

@@ -1,14 +1,16 @@
-//! Pages of the space map: a radix tree of bitmap pages under index pages, one bit for each block of the image.
+//! Pages of the space map: a radix tree of bitmap pages under index pages, one bit for each block
+//! of the image.
 //!
-//! A page is one block. Its checksum is kept in the pointer to it. Level 0 holds bits; a page of level `l` points to
-//! up to [`CHILDREN`] pages of level `l - 1`. The page with index `i` on level `l` covers the pages
-//! `i * CHILDREN ..` of the level below, and bitmap page `i` the blocks `i * BITS ..`. A null pointer stands for a
-//! subtree in which no block is used. How high the tree is follows from the size of the image alone.
+//! A page is one block. Its checksum is kept in the pointer to it. Level 0 holds bits; a page of
+//! level `l` points to up to [`CHILDREN`] pages of level `l - 1`. The page with index `i` on level
+//! `l` covers the pages `i * CHILDREN ..` of the level below, and bitmap page `i` covers the blocks
+//! `i * BITS ..`. A null pointer represents a subtree in which no block is used. The size of the
+//! image alone determines the height of the tree.
 
 use crate::superblock::Pointer;
 use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, crc};
 
-/// First bytes of every page.
+/// Magic number at the start of every page.
 pub const MAGIC: [u8; 4] = *b"SLSP";
 /// Words of bits in one bitmap page.
 pub const WORDS: usize = 508;
@@ -18,7 +20,8 @@ pub const BITS: u64 = WORDS as u64 * 64;
 pub const CHILDREN: usize = 254;
 /// Greatest level of a root.
 pub const MAX_LEVEL: u8 = 3;
-/// Largest image whose space can be managed, in blocks (256 TiB); bounds the memory that an image can ask for.
+/// Largest image whose space can be managed, in blocks (256 TiB); it limits the memory that an
+/// image can demand.
 pub const MAX_BLOCKS: u64 = 1 << 36;
 
 // Field offsets.
@@ -60,7 +63,7 @@ impl PageId {
     pub fn parent(self) -> Self {
         Self { level: self.level + 1, index: self.index / CHILDREN as u64 }
     }
-    /// Which pointer of its parent points to this page.
+    /// The index of the pointer to this page in its parent.
     pub fn slot(self) -> usize {
         (self.index % CHILDREN as u64) as usize
     }
@@ -73,20 +76,20 @@ impl PageId {
 /// Pointer to a child, with the number of used blocks under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry {
-    /// Where the child is; all zero for a subtree without a used block.
+    /// Pointer to the child; all zero for a subtree without a used block.
     pub page: Pointer,
-    /// Blocks in use under it.
+    /// Number of used blocks in the subtree.
     pub used: u32,
 }
 
 impl Entry {
-    /// True for the pointer that stands for a subtree without a used block.
+    /// True for the pointer that represents a subtree without a used block.
     pub fn is_null(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Level of the root for an image of this geometry.
+/// Level of the root in an image of this geometry.
 pub fn root_level(geometry: Geometry) -> u8 {
     let mut level = 0;
     while level < MAX_LEVEL && pages_at(geometry, level) > 1 {
@@ -95,13 +98,13 @@ pub fn root_level(geometry: Geometry) -> u8 {
     level
 }
 
-/// Number of pages that a level has, counting those for which a null pointer stands.
+/// Number of pages on a level, including those represented by a null pointer.
 pub fn pages_at(geometry: Geometry, level: u8) -> u64 {
     let pages = geometry.total_blocks.div_ceil(BITS);
     (0..level).fold(pages, |pages, _| pages.div_ceil(CHILDREN as u64))
 }
 
-/// The bits of page `index` that may be set: the blocks that the geometry lets be allocated.
+/// The bits of page `index` that may be set: the blocks that the geometry allows to be allocated.
 pub fn usable_in_page(geometry: Geometry, index: u64) -> Option<BlockRun> {
     let usable = geometry.usable();
     let first = index.checked_mul(BITS)?;
@@ -123,8 +126,8 @@ pub fn encode_bitmap(block: &mut [u8], index: u64, addr: BlockAddr, words: &Word
     Entry { page: Pointer { addr, checksum: crc(block) }, used: used as u32 }
 }
 
-/// Writes an index page that will lie at `addr` into `block`, and returns the pointer to it and the number of used
-/// blocks under it, which for a root may be more than a pointer's count holds.
+/// Writes an index page that will lie at `addr` into `block`, and returns the pointer to it and the
+/// number of used blocks under it, which for a root may be more than a pointer's count can hold.
 ///
 /// # Panics
 /// When `block` is not one block long or there are more than [`CHILDREN`] entries.
@@ -150,7 +153,8 @@ fn encode_header(block: &mut [u8], id: PageId, addr: BlockAddr, used: u64) {
     block[USED..BODY].copy_from_slice(&used.to_le_bytes());
 }
 
-/// Reads bitmap page `index` from untrusted bytes that `pointer` led to; its bits and how many are set.
+/// Reads bitmap page `index`, to which `pointer` led, from untrusted bytes; returns its bits and
+/// how many of them are set.
 pub fn decode_bitmap(
     block: &[u8],
     geometry: Geometry,
@@ -176,8 +180,8 @@ pub fn decode_bitmap(
     Ok((words, used))
 }
 
-/// Reads the index page `id` from untrusted bytes that `pointer` led to; its entries, one for each child that the
-/// geometry has, and the number of used blocks under them.
+/// Reads the index page `id`, to which `pointer` led, from untrusted bytes; returns its entries,
+/// one for each child that the geometry has, and the number of used blocks under them.
 pub fn decode_index(
     block: &[u8],
     geometry: Geometry,
@@ -209,14 +213,16 @@ pub fn decode_index(
     Ok((entries, used))
 }
 
-/// Which page this is, and how many blocks are in use under it, going by what it says of itself; `None` if it is none that lies here.
+/// The page that a block claims to be, and the number of used blocks that it claims to have under
+/// it; `None` if it is not a page of this address.
 pub fn claimed_page(block: &[u8], addr: BlockAddr) -> Option<(PageId, u64)> {
     let is_one = block.len() == BLOCK_BYTES && block[..LEVEL] == MAGIC && u64_at(block, ADDRESS) == addr;
     let level = u8::try_from(u32_at(block.get(..BODY)?, LEVEL)).ok()?;
     is_one.then(|| (PageId { level, index: u64_at(block, INDEX) }, u64_at(block, USED)))
 }
 
-/// Checks everything that pages of both kinds have in common; the used blocks that the page claims.
+/// Checks everything that both kinds of pages have in common; returns the number of used blocks
+/// that the page claims.
 fn check_header(block: &[u8], id: PageId, pointer: Pointer) -> Result<u64, FormatError> {
     if block.len() != BLOCK_BYTES {
         return Err(FormatError::Truncated { structure: STRUCTURE });
@@ -239,7 +245,7 @@ fn check_header(block: &[u8], id: PageId, pointer: Pointer) -> Result<u64, Forma
     Ok(u64_at(block, USED))
 }
 
-/// The bits of the word that starts at `start` which lie in `from..to`.
+/// The bits of the word that starts at block `start` that lie in `from..to`.
 fn mask(start: u64, from: u64, to: u64) -> u64 {
     let below = |limit: u64| match limit.saturating_sub(start) {
         count @ 0..64 => (1 << count) - 1,

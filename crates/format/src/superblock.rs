@@ -1,4 +1,5 @@
-//! The superblock: where everything starts. Two slots, written in turn, each kept twice, far apart.
+//! The superblock: the starting point of everything. There are two slots, written in turn, each
+//! with two copies far apart.
 
 use crate::batch::first_batch_addr;
 use crate::{
@@ -12,15 +13,16 @@ pub const FEATURE_PARENT_POINTERS: u32 = 1;
 pub const FEATURE_PREALLOCATION: u32 = 2;
 /// Feature flag: there are snapshots. Set exactly when the superblock points to a table of them.
 pub const FEATURE_SNAPSHOTS: u32 = 4;
-/// Feature flag: there may be compressed extents, and inodes that ask for them. Set before the first asks.
+/// Feature flag: there may be compressed extents, and inodes that ask for compression. Set before
+/// the first does.
 pub const FEATURE_COMPRESSION: u32 = 8;
 /// Feature flag: there may be quotas of directory trees. Set when the first is made.
 pub const FEATURE_QUOTAS: u32 = 16;
-/// Feature flag: there may be contents of file blocks that are logged and have no place yet.
+/// Feature flag: there may be contents of file blocks that are logged but not placed yet.
 pub const FEATURE_UNPLACED: u32 = 32;
 /// Feature flag: extended attributes with items of their own count in the units of their inodes.
 pub const FEATURE_COUNTED_XATTRS: u32 = 64;
-/// The feature flags that this program knows. An image with others is refused.
+/// The feature flags that this program knows. An image with any other is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
     | FEATURE_SNAPSHOTS
@@ -29,13 +31,13 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_UNPLACED
     | FEATURE_COUNTED_XATTRS;
 
-/// First bytes of a superblock.
+/// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
 
 /// Pointer to a tree node or a space page: address and the checksum its bytes must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pointer {
-    /// First block.
+    /// Address of the first block.
     pub addr: BlockAddr,
     /// CRC32C of the whole structure.
     pub checksum: Crc,
@@ -50,10 +52,10 @@ pub struct TreeRoot {
     pub level: u8,
 }
 
-/// Room for the label.
+/// Length of the label field.
 pub const LABEL_BYTES: usize = 64;
 
-/// A label as the superblock has it; `None` if it is too long or has a NUL in it.
+/// A label as stored in the superblock; `None` if it is too long or contains a NUL.
 pub fn encode_label(text: &str) -> Option<[u8; LABEL_BYTES]> {
     let mut label = [0; LABEL_BYTES];
     label.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
@@ -69,21 +71,22 @@ pub struct SpaceRoot {
     pub level: u8,
 }
 
-/// Where the log goes on after this superblock's checkpoint.
+/// Where the log continues after this superblock's checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogStart {
-    /// Address at which the next batch will be written.
+    /// Address of the next batch.
     pub addr: BlockAddr,
-    /// Sequence number it will have.
+    /// Sequence number of the next batch.
     pub seq: u64,
-    /// Header checksum of the batch before it, which it must name.
+    /// Header checksum of the batch before it, which the next batch must refer to.
     pub prev: Crc,
     /// The segment that holds `addr`.
     pub segment: BlockRun,
 }
 
 impl LogStart {
-    /// The start of a log in a segment of its own, behind the block that is kept for the copy of its last batch.
+    /// The start of a log in a segment of its own, behind the block that is kept for the copy of
+    /// the segment's lead.
     pub fn first_in(segment: BlockRun, seq: u64, prev: Crc) -> Self {
         Self { addr: first_batch_addr(segment), seq, prev, segment }
     }
@@ -92,11 +95,11 @@ impl LogStart {
 /// A decoded superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Name of the filesystem.
+    /// UUID of the filesystem.
     pub uuid: [u8; 16],
     /// Human-readable name, UTF-8, zero-padded.
     pub label: [u8; LABEL_BYTES],
-    /// Sizes fixed at mkfs.
+    /// Sizes of the filesystem.
     pub geometry: Geometry,
     /// Number of the checkpoint this superblock ends; grows by one each time and jumps at recovery.
     pub generation: u64,
@@ -106,27 +109,27 @@ pub struct Superblock {
     pub tree: TreeRoot,
     /// The space map.
     pub space: SpaceRoot,
-    /// Where replay starts.
+    /// The position where replay starts.
     pub log: LogStart,
-    /// `FEATURE_*`: what the image has that not every image has.
+    /// `FEATURE_*`: optional features that the image uses.
     pub features: u32,
-    /// Least object id never handed out.
+    /// The smallest object id that was never handed out.
     pub next_object: ObjectId,
-    /// Sequence of the newest transaction included.
+    /// Sequence number of the newest transaction included.
     pub op_seq: u64,
-    /// Nodes of the item tree.
+    /// Number of nodes of the item tree.
     pub tree_nodes: u64,
-    /// Blocks in use according to the space map.
+    /// Number of blocks in use according to the space map.
     pub used_blocks: u64,
-    /// Objects that exist.
+    /// Number of objects that exist.
     pub objects: u64,
     /// Seed of the directory name hash.
     pub hash_seed: [u8; 16],
-    /// Creation time, nanoseconds since the epoch.
+    /// Creation time, nanoseconds since 1970.
     pub created_ns: u64,
     /// The first block of the table of snapshots; all zero when there are none.
     pub snapshots: Pointer,
-    /// 1 when the log was empty and no orphan existed as this was written by an unmount.
+    /// True if this was written by an unmount, when the log was empty and no orphan existed.
     pub clean: bool,
 }
 
@@ -230,7 +233,7 @@ impl Superblock {
         superblock.check()
     }
 
-    /// The label without its padding. It comes from the image: what is not UTF-8 is replaced.
+    /// The label without its padding. It comes from the image, so invalid UTF-8 is replaced.
     pub fn label_text(&self) -> String {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         String::from_utf8_lossy(&self.label[..end]).into_owned()
@@ -241,12 +244,12 @@ impl Superblock {
         self.features & FEATURE_PARENT_POINTERS != 0
     }
 
-    /// The same without snapshots.
+    /// This superblock without snapshots.
     pub fn without_snapshots(self) -> Self {
         Self { snapshots: Pointer::default(), features: self.features & !FEATURE_SNAPSHOTS, ..self }
     }
 
-    /// Refuses values that a superblock with a right checksum can't have.
+    /// Refuses values that a valid superblock can't have even if its checksum is right.
     fn check(self) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: "superblock", field };
         let geometry = self.geometry;
@@ -271,7 +274,7 @@ impl Superblock {
         {
             return Err(field("table of snapshots"));
         }
-        // Batches count from 1: the one before the next has a number too.
+        // Batches are numbered from 1, since the batch before the next one has a number too.
         if self.log.seq == 0 {
             return Err(field("log sequence"));
         }

@@ -1,4 +1,5 @@
-//! Items of names: what is encoded decodes to itself, and no bytes whatever make a decoder panic, loop or allocate.
+//! Items of names: every encoded item decodes to itself, and no bytes make a decoder panic, loop or
+//! allocate too much.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -31,7 +32,7 @@ fn time() -> impl Strategy<Value = Time> {
     (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanoseconds)| Time { seconds, nanoseconds })
 }
 
-/// What an inode item owns, so that items can borrow it.
+/// The owned contents of an inode item, so that items can borrow them.
 #[derive(Clone, Debug)]
 struct Parts {
     file_type: u8,
@@ -136,18 +137,19 @@ proptest! {
         let value = item.encode();
         prop_assert_eq!(InodeItem::decode(&value), Ok(item));
         for end in 0..value.len().min(FIXED_BYTES + 8) {
-            // Every section ends where its length says, so a shorter item lacks something or has fewer sections.
+            // Every section ends where its length says, so a shorter item is incomplete or has
+            // fewer sections.
             if let Ok(shorter) = InodeItem::decode(&value[..end]) {
                 prop_assert!(end >= FIXED_BYTES && shorter.encode() == value[..end]);
             }
         }
     }
 
-    /// What decodes encodes to the same bytes: there is one way to say each thing.
+    /// Anything that decodes encodes to the same bytes: each value has a single encoding.
     #[test]
     fn random_bytes_are_refused_or_mean_one_thing(mut bytes in vec(any::<u8>(), 0..400), file_type in file_type()) {
         if let Some(byte) = bytes.get_mut(1) {
-            // Past the first check at least.
+            // Get past the first check at least.
             *byte = (*byte & 0o17) | (file_type << 4);
         }
         if let Ok(item) = InodeItem::decode(&bytes) {
@@ -174,7 +176,7 @@ proptest! {
             let index = index.index(value.len());
             value[index] = byte;
         }
-        // Sections may come in any order; encoding puts them in one.
+        // Sections may come in any order; encoding puts them in a fixed order.
         if let Ok(item) = InodeItem::decode(&value) {
             let again = item.encode();
             prop_assert_eq!(again.len(), value.len());
@@ -209,7 +211,7 @@ fn contradictions_are_refused() {
     }
 }
 
-/// An inode item fits a leaf even if everything in it is as long as it may be.
+/// An inode item fits into a leaf even if everything in it is as long as possible.
 #[test]
 fn the_longest_inode_item_fits() {
     for node_bytes in [4096, 8192, 16384, 32768, 65536] {
@@ -238,7 +240,7 @@ fn offsets_of_one_hash_are_its_own_and_cookies_fit_63_bits() {
     assert_eq!(hash_offsets(u64::MAX), hash_offsets(HASH_MAX));
 }
 
-/// The bytes of one item of each kind, so that a change of the format can't pass unseen.
+/// The bytes of one item of each kind, so that a change of the format can't go unnoticed.
 #[test]
 fn layouts_are_what_the_format_says() {
     let dirent = Dirent { ino: 0x0102, file_type: 0o10, name: b"name" }.encode();

@@ -1,4 +1,4 @@
-//! Sealing: turning the pending log into a batch with its place in the chain.
+//! Sealing: turning the pending log into a batch with its position in the chain.
 
 use crate::Pending;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use syncline_format::batch::{
 use syncline_format::superblock::LogStart;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Epoch, crc};
 
-/// What a batch says of the moment it was sealed at.
+/// The circumstances of sealing, as recorded in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Generation of the memtable the transactions went into.
@@ -26,50 +26,54 @@ pub struct Stamp {
 pub struct SealedBatch {
     /// The batch's number.
     pub seq: u64,
-    /// Where it goes.
+    /// The blocks it is written to.
     pub run: BlockRun,
-    /// What goes there.
+    /// The bytes to write.
     pub bytes: Bytes,
-    /// Where the same goes a second time, of one block that leads to another segment.
+    /// The block for a second copy of the same bytes, if this is a lead: a batch of one block that
+    /// leads to another segment.
     pub copy: Option<BlockAddr>,
-    /// Newest transaction up to here: what the batch itself says.
+    /// Newest transaction up to this batch, as recorded in it.
     pub op_seq: u64,
 }
 
-/// The end of the log: where the next batch goes and what it must name.
+/// The end of the log: the position of the next batch, and what it must refer to.
 pub struct Chain {
     epoch: Epoch,
     segment_blocks: u64,
     end: LogStart,
     /// Newest transaction in the batches so far.
     op_seq: u64,
-    /// What leads to another segment is written twice, and what calls a batch durable always finds room.
+    /// Leads are written twice, and a segment always has room for a batch that calls others
+    /// durable.
     copies: bool,
 }
 
-/// What a new segment has to be like, in blocks.
+/// The required size of a new segment, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentSize {
-    /// Less does not hold what is to go there.
+    /// The smallest size that holds the batch.
     pub least: u64,
-    /// More is not wanted.
+    /// The largest size that is wanted.
     pub most: u64,
 }
 
 impl Chain {
-    /// A chain that begins at `start`, after transaction `op_seq`, with segments of `segment_blocks`.
+    /// A chain that begins at `start`, after transaction `op_seq`, with segments of
+    /// `segment_blocks`.
     pub fn new(epoch: Epoch, segment_blocks: u64, start: LogStart, op_seq: u64) -> Self {
         debug_assert!(start.addr > lead_copy_addr(start.segment), "no room for the copy of what leads on");
         Self { epoch, segment_blocks, end: start, op_seq, copies: true }
     }
 
-    /// The same, for tests: only one block tells where the next segment is, and the one before may stay the last.
+    /// For tests: leads are written only once, and no room is kept for a marker, so the last batch
+    /// of a segment may stay the last.
     #[doc(hidden)]
     pub fn bare(self) -> Self {
         Self { copies: false, ..self }
     }
 
-    /// Where the next batch goes.
+    /// The position of the next batch.
     pub fn end(&self) -> LogStart {
         self.end
     }
@@ -79,11 +83,12 @@ impl Chain {
         self.end.seq - 1
     }
 
-    /// The new segment that sealing this much would need, if it does not fit the current one.
+    /// The size of a new segment needed to seal this much, or `None` if it fits the current one.
     ///
-    /// Behind a batch a segment keeps one block for an empty one that calls it durable, and one for the empty batch that leads to the
-    /// next segment, because batch n announces where n + 1 will be before anyone knows how long that one is. Its first block is for
-    /// the copy of the latter.
+    /// Behind a batch with records a segment keeps two blocks: one for an empty batch that calls it
+    /// durable, and one for the lead, the empty batch that leads to the next segment. The lead is
+    /// needed because batch n announces where n + 1 will be before anyone knows how long that one
+    /// is. The segment's first block is for the copy of the lead.
     pub fn segment_wanted(&self, payload_bytes: usize) -> Option<SegmentSize> {
         let blocks = BatchHeader::blocks_for(payload_bytes);
         let behind = if payload_bytes == 0 || !self.copies { 1 } else { 2 };
@@ -92,7 +97,8 @@ impl Chain {
         (!fits).then(|| SegmentSize { least, most: self.segment_blocks.max(least) })
     }
 
-    /// Seals `pending`. With a new `segment` (see [`Chain::segment_wanted`]) an empty batch that leads there goes first.
+    /// Seals `pending`. With a new `segment` (see [`Chain::segment_wanted`]), an empty batch that
+    /// leads there goes first.
     pub fn seal(
         &mut self,
         pending: &Pending,
@@ -102,7 +108,7 @@ impl Chain {
         debug_assert!(pending.payload_bytes() <= PAYLOAD_BYTES_MAX);
         let mut sealed = SmallVec::new();
         if let Some(segment) = segment {
-            // It holds nothing yet: a crash may leave it without the one after it.
+            // It holds no transaction yet: a crash may leave it without the batch after it.
             let before = Stamp { op_seq: self.op_seq, ..stamp };
             let copy = self.copies.then(|| lead_copy_addr(self.end.segment));
             let lead = self.batch(&Pending::default(), before, first_batch_addr(segment), segment);
@@ -161,7 +167,8 @@ mod tests {
         LogStart::first_in(BlockRun::new(100, 6), 1, 0)
     }
 
-    /// Seals batches with one item of each length; segments follow one another from block 200.
+    /// Seals one batch for each length, with items of that total length; segments follow one
+    /// another from block 200.
     fn sealed(lengths: &[usize]) -> Vec<SealedBatch> {
         let mut chain = Chain::new(EPOCH, 4, start(), 0);
         let mut free = 200;

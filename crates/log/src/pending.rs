@@ -1,4 +1,5 @@
-//! The pending log: changes already encoded as records, in the order in which transactions committed.
+//! The pending log: changes already encoded as records, in the order in which transactions
+//! committed.
 
 use std::collections::HashMap;
 use std::mem;
@@ -7,20 +8,21 @@ use syncline_format::batch::{
 };
 use syncline_format::{BlockAddr, BlockRun, Crc, Geometry, Key};
 
-/// Kinds of items that are counted apart, by their on-disk number; unknown ones of larger numbers are counted as 0.
+/// Number of item kinds counted separately, by their on-disk number; kinds with larger numbers are
+/// counted as 0.
 pub const ITEM_KINDS: usize = 16;
 
-/// Memory of a sealed log, for the next one.
+/// The memory of a sealed log, for the next one.
 #[derive(Default)]
 pub struct Spare(Vec<u8>);
 
-/// Most keys that an empty log has room for.
+/// Most keys that an empty log keeps room for.
 const PUTS_MAX: usize = 1024;
 
-/// Most room that an empty log has.
+/// Largest capacity given to an empty log.
 const ROOM_BYTES_MAX: usize = 64 << 10;
 
-/// How many records of each sort were gathered.
+/// Numbers of records of each sort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PendingCounts {
     /// Items set.
@@ -31,9 +33,9 @@ pub struct PendingCounts {
     pub names: u64,
     /// Runs of blocks freed.
     pub frees: u64,
-    /// Puts that replaced an earlier one of the same unsealed batch instead of being added to it.
+    /// Puts that replaced an earlier put in the same unsealed batch instead of being added to it.
     pub coalesced: u64,
-    /// Items that the batch sets, by the number of their kind: those put, less what was replaced or removed again.
+    /// Items that the batch sets, by kind number: those put, minus those replaced or removed again.
     pub items: [u32; ITEM_KINDS],
 }
 
@@ -57,7 +59,7 @@ fn kind_of(key: Key) -> usize {
     if kind < ITEM_KINDS { kind } else { 0 }
 }
 
-/// Where the newest put of a key lies in the buffer.
+/// The newest put of a key in the buffer.
 struct Put {
     at: usize,
     value_len: usize,
@@ -65,11 +67,13 @@ struct Put {
 
 /// Records gathered since the last seal.
 ///
-/// A put of a key that already has one here replaces it: in place when the length is the same, else the old record
-/// is voided. A delete ends that: what follows it in the batch is a new record. Within a batch only the order of
+/// A put of a key that already has one here replaces it: in place if the length is the same,
+/// otherwise by voiding the old record. A delete ends that: the next put of the key is a new
+/// record. Within a batch only the order of changes of one key matters, because a batch applies
+/// wholly or not at all.
 /// changes of one key matters, because a batch applies wholly or not at all.
 pub struct Pending {
-    /// Room for the batch header, then the records.
+    /// Space for the batch header, then the records.
     buffer: Vec<u8>,
     puts: HashMap<Key, Put, foldhash::fast::RandomState>,
     counts: PendingCounts,
@@ -90,7 +94,7 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// Gathers a changed item.
+    /// Adds a changed item.
     pub fn put(&mut self, key: Key, value: &[u8]) {
         self.counts.puts += 1;
         let at = self.buffer.len();
@@ -110,7 +114,7 @@ impl Pending {
         push_put(&mut self.buffer, key, value);
     }
 
-    /// Gathers the removal of an item.
+    /// Adds the removal of an item.
     pub fn delete(&mut self, key: Key) {
         self.counts.deletes += 1;
         if let Some(put) = self.puts.remove(&key) {
@@ -120,20 +124,20 @@ impl Pending {
         push_delete(&mut self.buffer, key);
     }
 
-    /// Gathers the naming of data blocks.
+    /// Adds the naming of data blocks.
     pub fn name(&mut self, start: BlockAddr, checksums: &[Crc]) {
         self.counts.names += 1;
         self.named_blocks += checksums.len() as u64;
         push_name(&mut self.buffer, start, checksums);
     }
 
-    /// Gathers the freeing of blocks.
+    /// Adds the freeing of blocks.
     pub fn free(&mut self, run: BlockRun) {
         self.counts.frees += 1;
         push_free(&mut self.buffer, run);
     }
 
-    /// Gathers a change of the number of objects.
+    /// Adds a change of the number of objects.
     pub fn count_objects(&mut self, delta: i64) {
         self.objects_delta += delta;
     }
@@ -148,7 +152,7 @@ impl Pending {
         self.buffer.len() - HEADER_BYTES
     }
 
-    /// Data blocks named.
+    /// Number of data blocks named.
     pub fn named_blocks(&self) -> u64 {
         self.named_blocks
     }
@@ -158,21 +162,22 @@ impl Pending {
         self.objects_delta
     }
 
-    /// What was gathered.
+    /// Counts of the gathered records.
     pub fn counts(&self) -> PendingCounts {
         self.counts
     }
 
-    /// The header's room and the records, as one run of bytes.
+    /// The space for the header and the records, as one slice.
     pub(crate) fn buffer(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Puts what was gathered later behind this, as when a seal had to be taken back.
+    /// Appends changes that were gathered later, as when a seal had to be undone.
     pub fn append(&mut self, later: Pending) {
         let shift = self.buffer.len() - HEADER_BYTES;
         self.buffer.extend_from_slice(&later.buffer[HEADER_BYTES..]);
-        // Only what is the newest of its key may be replaced in place, and what was put here may have been removed later.
+        // Only the newest put of a key may be replaced in place, and a put in this log may have
+        // been removed in the later one.
         self.puts =
             later.puts.into_iter().map(|(key, put)| (key, Put { at: put.at + shift, ..put })).collect();
         self.objects_delta += later.objects_delta;
@@ -180,8 +185,8 @@ impl Pending {
         self.counts = self.counts.plus(later.counts);
     }
 
-    /// The same changes, copied one record at a time, and how many there were: what sealing costs where items are not
-    /// gathered as they will be logged. For measurements.
+    /// Copies the same changes one record at a time and returns the number of copies: the cost of
+    /// sealing if items were not gathered in the form in which they are logged. For measurements.
     pub fn copied_item_by_item(&self, geometry: Geometry) -> (Self, u64) {
         let mut buffer = vec![0; HEADER_BYTES];
         let mut records = Records::new(&self.buffer[HEADER_BYTES..], geometry);
@@ -196,7 +201,7 @@ impl Pending {
         (Self { buffer, puts: HashMap::default(), counts, objects_delta, named_blocks }, copies)
     }
 
-    /// Takes everything gathered, leaving an empty log behind that gathers in the memory of `spare`.
+    /// Takes everything gathered and leaves an empty log, which gathers in the memory of `spare`.
     pub fn take(&mut self, spare: Spare) -> Pending {
         let mut buffer = spare.0;
         buffer.clear();

@@ -1,4 +1,5 @@
-//! Reading the log back: the longest chain of whole batches, and how far it is known to be durable.
+//! Reading the log back: finds the longest chain of whole batches, and how far it is known to be
+//! durable.
 
 use crate::Window;
 use crate::search::Search;
@@ -10,10 +11,11 @@ use syncline_format::{
     BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FormatError, Geometry, block_checksums, crc,
 };
 
-/// Why the log could not be read. A batch that is torn or absent is the log's end and no error.
+/// Why the log could not be read. A batch that is torn or absent is the end of the log, not an
+/// error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The device failed. Treating this as the end of the log would lose what was acknowledged.
+    /// The device failed. Treating this as the end of the log would lose acknowledged changes.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A batch that had been accepted no longer reads the same.
@@ -21,48 +23,50 @@ pub enum ReplayError {
     Corrupt {
         /// The batch's number.
         seq: u64,
-        /// Where it lies.
+        /// The batch's address.
         addr: u64,
         /// What is wrong.
         detail: FormatError,
     },
 }
 
-/// What a first pass over the log found.
+/// The result of a first pass over the log.
 #[derive(Debug)]
 pub struct Scan {
     /// The whole batches, in order; their named data is not verified yet.
     pub batches: Vec<BatchHeader>,
     /// Highest batch that any batch calls durable.
     pub durable_seq: u64,
-    /// Those of them, each leading to another segment, that are not whole where they should be: their copies counted.
+    /// The leads among them that are not whole in their place: their copies were used.
     pub copies_used: Vec<BatchHeader>,
     /// Where the chain ends.
     pub end: LogStart,
-    /// A whole batch of this epoch beyond the end that calls a batch durable which is missing: damage, not a torn tail.
+    /// A whole batch of this epoch beyond the end that calls a missing batch durable: damage, not a
+    /// torn tail.
     pub contradiction: Option<BatchHeader>,
-    /// Why the first block could not be read that there was no need to read ([`Reading::lenient`]).
+    /// The error of the first unreadable block that the scan can do without ([`Reading::lenient`]).
     pub unreadable: Option<DeviceError>,
 }
 
-/// How much of the log is read, and what becomes of what can't be.
+/// How much of the log is read, and how unreadable blocks are treated.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Reading {
-    /// The superblock says that the log is empty. It may have got batches while that was written; what can't be read behind them is
-    /// passed over.
+    /// The superblock says that the log is empty. Batches may have been added while that superblock
+    /// was being written; unreadable blocks behind them are passed over.
     pub clean: bool,
-    /// What can't be read ends the chain and is passed over in the search. Else it is an error: an end of the log that is none would
-    /// lose what was acknowledged.
+    /// An unreadable block ends the chain, and is passed over in the search. Otherwise it is an
+    /// error: ending the log too early would lose acknowledged changes.
     pub lenient: bool,
 }
 
-/// What of a batch is taken on trust: nothing, but for tests that must see that each of these matters.
+/// Properties of a batch that are not checked: none, except in tests that show that each check
+/// matters.
 #[derive(Clone, Copy, Default, Debug)]
 #[doc(hidden)]
 pub struct Believed {
     /// The number and the chain value.
     pub number: bool,
-    /// The epoch, and with it what can't agree then.
+    /// The epoch, and with it everything that can't match then.
     pub epoch: bool,
     /// The checksum of the records.
     pub records: bool,
@@ -71,8 +75,9 @@ pub struct Believed {
 }
 
 impl Scan {
-    /// Batches that are damaged although the log could be followed past them, and what to say of each. A copy that counted because
-    /// the power failed while both were written is no damage.
+    /// The batches that are damaged although the log could be followed past them, each with a
+    /// message. A copy that was used because the power failed while both were being written is not
+    /// damage.
     pub fn healed(&self) -> impl Iterator<Item = (&BatchHeader, String)> {
         self.copies_used.iter().filter(|lead| lead.seq <= self.durable_seq).map(|lead| {
             let copy = lead_copy_addr(lead.segment);
@@ -82,8 +87,8 @@ impl Scan {
     }
 }
 
-/// Follows the chain from `start` as far as headers, payload checksums and links hold. `clean` is what the superblock says of the log
-/// ([`Reading::clean`]).
+/// Follows the chain from `start` as far as headers, payload checksums and links are valid. `clean`
+/// is what the superblock says of the log ([`Reading::clean`]).
 pub async fn scan(
     device: &Arc<dyn Device>,
     geometry: Geometry,
@@ -95,7 +100,7 @@ pub async fn scan(
     scan_believing(device, geometry, epoch, start, reading, Believed::default()).await
 }
 
-/// The same, for tests: with some checks left out.
+/// Like `scan`, but can leave out checks, for tests.
 #[doc(hidden)]
 pub async fn scan_believing(
     device: &Arc<dyn Device>,
@@ -129,7 +134,8 @@ pub async fn scan_believing(
         scan.end =
             LogStart { addr: header.next, seq: header.seq + 1, prev: checksum, segment: header.next_segment };
         scan.batches.push(header);
-        // There are no more batches than blocks. Only a test that believes too much comes here, by following a circle.
+        // There are no more batches than blocks. Only a test that believes too much gets here, by
+        // following a circle.
         if scan.batches.len() as u64 >= geometry.total_blocks {
             break;
         }
@@ -140,7 +146,7 @@ pub async fn scan_believing(
     Ok(scan)
 }
 
-/// What the next batch of the chain must be.
+/// The properties that the next batch of the chain must have.
 struct Next {
     geometry: Geometry,
     epoch: Epoch,
@@ -149,7 +155,8 @@ struct Next {
 }
 
 impl Next {
-    /// The batch that continues the chain, or its copy, which is noted.
+    /// The batch that continues the chain, or else its copy, which is then recorded in
+    /// `copies_used`.
     async fn batch_or_copy(
         &self,
         window: &mut Window,
@@ -160,7 +167,7 @@ impl Next {
         if let Ok(Some(found)) = batch {
             return Ok(Some(found));
         }
-        // Also in place of one that can't be read.
+        // The copy may also stand in for a batch that can't be read.
         match self.copy(device).await? {
             None => batch,
             copy => {
@@ -170,20 +177,20 @@ impl Next {
         }
     }
 
-    /// The batch that continues the chain, if a whole one is there.
+    /// The batch that continues the chain, if it is there and whole.
     async fn batch(&self, window: &mut Window) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
         self.settled(window, self.end.addr, self.end.segment.end()).await
     }
 
-    /// The copy of the batch that continues the chain, if that is one that leads to another segment.
+    /// The copy of the batch that continues the chain, if that batch is a lead.
     async fn copy(&self, device: &Arc<dyn Device>) -> Result<Option<(BatchHeader, Crc)>, DeviceError> {
         let at = lead_copy_addr(self.end.segment);
         let found = self.settled(&mut Window::new(device.clone()), at, at + 1).await?;
         Ok(found.filter(|(header, _)| header.leads_on() && header.payload_bytes == 0))
     }
 
-    /// The batch that lies at `at`. That there is none is believed only when the device says so twice: what lies beyond
-    /// the end is going to be overwritten.
+    /// The batch at `at`. Its absence is believed only if the device gives the same bytes twice,
+    /// because everything beyond the end will be overwritten.
     async fn settled(
         &self,
         window: &mut Window,
@@ -199,7 +206,7 @@ impl Next {
         Err(window.unsettled())
     }
 
-    /// The batch that lies at `at`, as far as this reading tells.
+    /// The batch at `at`, according to a single read.
     async fn look(
         &self,
         window: &mut Window,
@@ -221,7 +228,7 @@ impl Next {
     }
 }
 
-/// The records of a batch's bytes if their checksum holds.
+/// The records in a batch's bytes, if their checksum is right.
 fn payload<'a>(bytes: &'a [u8], header: &BatchHeader) -> Option<&'a [u8]> {
     let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_bytes as usize)?;
     (crc(payload) == header.payload_checksum).then_some(payload)
@@ -230,7 +237,7 @@ fn payload<'a>(bytes: &'a [u8], header: &BatchHeader) -> Option<&'a [u8]> {
 /// The records of an accepted batch, read again.
 pub async fn payload_of(window: &mut Window, header: &BatchHeader) -> Result<Vec<u8>, ReplayError> {
     if header.payload_bytes == 0 {
-        // Its block may be the one that can't be read, and its copy what counted.
+        // The batch's block may be unreadable, if its copy was used.
         return Ok(Vec::new());
     }
     let bytes = window.read(header.run(), header.segment.end()).await?;
@@ -242,7 +249,7 @@ pub async fn payload_of(window: &mut Window, header: &BatchHeader) -> Result<Vec
     })
 }
 
-/// True when every data block that the batch names has the checksum it says.
+/// True when every data block that the batch names matches its checksum.
 pub async fn verify_named(
     device: &Arc<dyn Device>,
     geometry: Geometry,

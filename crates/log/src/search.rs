@@ -1,7 +1,8 @@
-//! Behind the end of the chain: whether something there proves that it was longer.
+//! Searches behind the end of the chain for proof that the chain was longer.
 //!
-//! A batch that could not be accepted, and all after it, is as good as never written, unless a later one calls it durable. That
-//! may lie in the same segment, or in one that a batch beyond the end leads to.
+//! A batch that could not be accepted, and all after it, counts as never written, unless a later
+//! batch calls it durable. That later batch may lie in the same segment, or in one that a batch
+//! beyond the end leads to.
 
 use crate::Window;
 use syncline_device::DeviceError;
@@ -9,19 +10,19 @@ use syncline_format::batch::{BatchHeader, lead_copy_addr};
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Geometry};
 
-/// What is sought, and where there may be more.
+/// The target of the search, and the segments still to be searched.
 pub(crate) struct Search<'a> {
     geometry: Geometry,
     epoch: Epoch,
     end: LogStart,
     /// Segments that batches beyond the end lead to.
     ahead: Vec<BlockRun>,
-    /// Where the first error goes, if what can't be read is passed over.
+    /// Receives the first error if unreadable blocks are passed over.
     unreadable: Option<&'a mut Option<DeviceError>>,
 }
 
 impl<'a> Search<'a> {
-    /// For what lies behind `end`.
+    /// A search behind `end`.
     pub(crate) fn new(
         geometry: Geometry,
         epoch: Epoch,
@@ -31,8 +32,8 @@ impl<'a> Search<'a> {
         Self { geometry, epoch, end, ahead: Vec::new(), unreadable }
     }
 
-    /// A batch that proves the chain to have been longer, and durable. It is sought in the rest of the segment and, if `beyond`, in
-    /// every segment to which what is found there leads.
+    /// Finds a batch that proves that the chain was longer, and durable. Searches the rest of the
+    /// segment and, if `beyond`, every segment that batches found there lead to.
     pub(crate) async fn find_contradiction(
         &mut self,
         window: &mut Window,
@@ -50,7 +51,8 @@ impl<'a> Search<'a> {
         }
         let mut searched = vec![end.segment];
         while let Some(segment) = self.ahead.pop() {
-            // Segments of one log do not overlap. A damaged image could lead round for ever.
+            // Segments of one log do not overlap; a damaged image could otherwise lead in circles
+            // for ever.
             if searched.iter().any(|other| segment.start < other.end() && other.start < segment.end()) {
                 continue;
             }
@@ -62,7 +64,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Looks through `run`, a part of `segment`.
+    /// Searches `run`, a part of `segment`.
     async fn look_through(
         &mut self,
         window: &mut Window,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceError, DeviceExt, unsettled};
 use syncline_format::{BLOCK_BYTES, BlockRun};
 
-/// Blocks read ahead at first (64 KiB: most logs are short), and at most (1 MiB).
+/// Blocks read ahead at first (64 KiB, since most logs are short), and at most (1 MiB).
 const AHEAD_BLOCKS_FIRST: u64 = 16;
 const AHEAD_BLOCKS_MAX: u64 = 256;
 
-/// A device seen through the piece of it that was read last; the pieces grow as the log turns out to be long.
+/// A view of a device through the piece read last; the pieces grow as the log turns out to be long.
 pub struct Window {
     device: Arc<dyn Device>,
     run: BlockRun,
@@ -17,12 +17,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Nothing read yet.
+    /// A window that has read nothing yet.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self { device, run: BlockRun::new(0, 0), ahead_blocks: AHEAD_BLOCKS_FIRST, bytes: None }
     }
 
-    /// The bytes of `run`, reading on to `limit` (exclusive) if they are not at hand.
+    /// The bytes of `run`. If they are not in memory, reads on from there up to `limit`
+    /// (exclusive).
     pub async fn read(&mut self, run: BlockRun, limit: u64) -> Result<&[u8], DeviceError> {
         if self.bytes.is_none() || run.start < self.run.start || run.end() > self.run.end() {
             let ahead = limit.saturating_sub(run.start).min(self.ahead_blocks);
@@ -31,7 +32,7 @@ impl Window {
             self.bytes = None;
             let mut bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await;
             if bytes.is_err() && self.run.blocks > run.blocks {
-                // It may be a block that nobody wants.
+                // The failing block may be one that nobody needs.
                 (self.run, self.ahead_blocks) = (run, 1);
                 bytes = self.device.read_at(run.offset_bytes(), run.len_bytes() as usize).await;
             }
@@ -42,7 +43,7 @@ impl Window {
         Ok(&bytes[from..from + run.len_bytes() as usize])
     }
 
-    /// Reads again what is at hand; true when the device gives the same bytes.
+    /// Reads the current piece again; true if the device gives the same bytes.
     pub async fn read_again(&mut self) -> Result<bool, DeviceError> {
         let before = self.bytes.take();
         let bytes = self.device.read_at(self.run.offset_bytes(), self.run.len_bytes() as usize).await?;
@@ -51,7 +52,7 @@ impl Window {
         Ok(same)
     }
 
-    /// The error of a device that never gives the same bytes.
+    /// The error for a device that never gives the same bytes twice.
     pub fn unsettled(&self) -> DeviceError {
         unsettled(self.run.offset_bytes(), self.run.len_bytes())
     }

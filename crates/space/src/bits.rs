@@ -1,8 +1,8 @@
-//! Runs of blocks as words of bits.
+//! Converting between runs of blocks and words of bits.
 
 use syncline_format::{BlockAddr, BlockRun};
 
-/// The words that a run touches, as word number and the run's bits in it.
+/// The words that a run touches, each as its number and the run's bits in it.
 pub(crate) fn words_of(run: BlockRun) -> impl Iterator<Item = (u64, u64)> {
     let (start, end) = (run.start, run.end());
     (start / 64..end.div_ceil(64)).map(move |word| {
@@ -18,7 +18,7 @@ fn ones(count: u64) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Appends the set bits of `mask` in word `word` to `runs`, joining what is adjacent.
+/// Appends the set bits of `mask` in word `word` to `runs`, joining adjacent runs.
 pub(crate) fn push_bits(runs: &mut Vec<BlockRun>, word: u64, mut mask: u64) {
     while mask != 0 {
         let low = mask.trailing_zeros();
@@ -28,7 +28,7 @@ pub(crate) fn push_bits(runs: &mut Vec<BlockRun>, word: u64, mut mask: u64) {
     }
 }
 
-/// Appends a run, joining it to the last one when it follows it.
+/// Appends a run, joining it to the last one if they are adjacent.
 pub(crate) fn push_run(runs: &mut Vec<BlockRun>, run: BlockRun) {
     match runs.last_mut() {
         Some(last) if last.end() == run.start => last.blocks += run.blocks,
@@ -44,7 +44,8 @@ pub(crate) fn sorted_and_joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     joined
 }
 
-/// The parts of `runs` that `others` leave, and those that both have. Both are in order of address and disjoint.
+/// The parts of `runs` outside `others`, and the parts that both have. Both lists are ordered by
+/// address and disjoint.
 pub(crate) fn split_by(runs: &[BlockRun], others: &[BlockRun]) -> (Vec<BlockRun>, Vec<BlockRun>) {
     let (mut rest, mut both) = (Vec::new(), Vec::new());
     for run in runs {
@@ -64,7 +65,7 @@ pub(crate) fn split_by(runs: &[BlockRun], others: &[BlockRun]) -> (Vec<BlockRun>
     (rest, both)
 }
 
-/// Blocks of all runs together.
+/// Total number of blocks in the runs.
 pub(crate) fn blocks_of(runs: &[BlockRun]) -> u64 {
     runs.iter().map(|run| run.blocks).sum()
 }

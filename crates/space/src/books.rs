@@ -1,32 +1,35 @@
-//! The books of the allocator, for tests that compare them with what the store says of the same blocks.
+//! The books of the allocator, for tests that compare them with the store's view of the same
+//! blocks.
 
 use crate::bits::split_by;
 use crate::frozen::InFlight;
 use crate::space::Space;
 use syncline_format::BlockRun;
 
-/// Which blocks are not free, and why as far as the allocator knows; each list in order of address, but `waiting`.
+/// The blocks that are not free, and why, as far as the allocator knows. Each list except `waiting`
+/// is ordered by address.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Books {
-    /// What may be allocated at all.
+    /// The blocks that may be allocated at all.
     pub usable: BlockRun,
-    /// Blocks that can't be had now.
+    /// Blocks that can't be allocated now.
     pub live: Vec<BlockRun>,
     /// Blocks that something committed names.
     pub named: Vec<BlockRun>,
     /// Blocks that snapshots keep.
     pub kept: Vec<BlockRun>,
-    /// Blocks freed or held, until a superblock is durable and readers have ended. Snapshots may keep some of them.
+    /// Blocks freed or held, until a superblock is durable and readers have ended. Snapshots may
+    /// keep some of them.
     pub waiting: Vec<BlockRun>,
-    /// Blocks that nobody uses and nobody gets, because the device did not take them.
+    /// Blocks withheld from everybody because the device refused writes there.
     pub withheld: Vec<BlockRun>,
-    /// How many of those that wait will be reusable, as it is counted.
+    /// How many of the waiting blocks will be reusable, according to the counter.
     pub pending_free: u64,
 }
 
 impl Space {
-    /// All of them at one moment.
+    /// The books as of one moment.
     #[doc(hidden)]
     pub fn books(&self) -> Books {
         let named = self.named_runs();

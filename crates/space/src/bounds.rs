@@ -1,18 +1,19 @@
-//! Where a run of free blocks of a given length may start, found without reading the whole map.
+//! Finds where a run of free blocks of a given length may start, without reading the whole map.
 //!
-//! A segment tree over the chunks of the live map. Each node holds *upper bounds* on the free run at the start, at
-//! the end and anywhere in what it covers. Taking blocks leaves bounds that are too high, which is harmless; the
-//! search that is led astray by one makes it exact. Freeing blocks makes the chunk's bounds exact at once. So taking
-//! blocks costs nothing here, and a search that finds nothing pays once for each chunk that changed.
+//! It is a segment tree over the chunks of the live map. Each node holds *upper bounds* on the free
+//! run at the start, at the end and anywhere in the stretch it covers. Taking blocks leaves bounds
+//! that are too high, which is harmless; a search that such a bound misleads makes it exact.
+//! Freeing blocks makes the chunk's bounds exact at once. So taking blocks costs nothing here, and
+//! a search that finds nothing pays once for each chunk that changed.
 
 /// Upper bounds on the free runs of a stretch of blocks, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Bound {
-    /// Of the run at the start.
+    /// Bound on the run at the start.
     pub(crate) prefix: u64,
-    /// Of the run at the end.
+    /// Bound on the run at the end.
     pub(crate) suffix: u64,
-    /// Of any run.
+    /// Bound on any run.
     pub(crate) longest: u64,
 }
 
@@ -32,7 +33,8 @@ impl Bound {
     }
 }
 
-/// The tree: node 1 is the root, nodes `2 * n` and `2 * n + 1` are the halves of node `n`, chunks are the leaves.
+/// The tree: node 1 is the root, nodes `2 * n` and `2 * n + 1` are the halves of node `n`, chunks
+/// are the leaves.
 #[derive(Clone)]
 pub(crate) struct RunBounds {
     nodes: Vec<Bound>,
@@ -40,7 +42,7 @@ pub(crate) struct RunBounds {
     chunk_blocks: u64,
 }
 
-/// A free run that reaches the end of what the search has passed.
+/// A free run that reaches the end of the part already searched.
 struct Carry {
     blocks: u64,
     chunk: usize,
@@ -88,13 +90,15 @@ impl RunBounds {
     }
 
     fn join_halves(&mut self, node: usize) {
-        // Nodes of a level number from a power of two, so the depth gives the chunks under one.
+        // Nodes on a level are numbered from a power of two, so the depth gives the number of
+        // chunks under one.
         let chunks = self.leaves >> node.ilog2();
         let half_blocks = chunks as u64 / 2 * self.chunk_blocks;
         self.nodes[node] = Bound::join(self.nodes[2 * node], self.nodes[2 * node + 1], half_blocks);
     }
 
-    /// Searches the part from `from` on of the `chunks` chunks from `first` that `node` covers.
+    /// Searches the chunks under `node` from chunk `from` on; `node` covers `chunks` chunks
+    /// beginning at `first`.
     fn search(
         &self,
         node: usize,
@@ -131,7 +135,7 @@ impl RunBounds {
         None
     }
 
-    /// The first chunk under `node`, which has a bound of at least `want`, where such a run may start.
+    /// The first chunk under `node`, whose bound is at least `want`, where such a run may start.
     fn descend(&self, mut node: usize, mut first: usize, mut chunks: usize, want: u64) -> usize {
         while chunks > 1 {
             chunks /= 2;
@@ -149,7 +153,7 @@ impl RunBounds {
         first
     }
 
-    /// The chunk in which a run of `blocks` starts that ends where chunk `end` begins.
+    /// The chunk where a run of `blocks` starts that ends where chunk `end` begins.
     fn start_of_suffix(&self, end: usize, blocks: u64) -> usize {
         end - blocks.div_ceil(self.chunk_blocks) as usize
     }

@@ -1,44 +1,46 @@
-//! Which free blocks the device may be told to forget.
+//! Which free blocks the device may be told to discard.
 //!
-//! A block that may be allocated is named by nothing that a recovery would read (rule R2). One that the newest superblock's
-//! generation freed may still be named by the tree of the superblock before it, which lies in the other slot and is what there
-//! is to turn to if both copies of the newest are lost. Writers may overwrite that; on purpose it is not destroyed: such a block
-//! waits for one more superblock.
+//! Nothing that a recovery would read names a block that may be allocated (rule R2). But a block
+//! freed by the newest superblock's generation may still be named by the tree of the previous
+//! superblock, which lies in the other slot and is the fallback if both copies of the newest are
+//! lost. Writers may overwrite such a block, but it is not destroyed on purpose: it waits for one
+//! more superblock.
 
 use crate::bits::{blocks_of, sorted_and_joined, split_by};
 use crate::space::Space;
 use syncline_format::BlockRun;
 
-/// Runs remembered before they are joined.
+/// Number of runs remembered before they are joined.
 const RUNS_UNJOINED: usize = 64 << 10;
 
-/// What is to be discarded, and what not yet.
+/// Blocks to be discarded now or later.
 #[derive(Default)]
 pub(crate) struct Discards {
-    /// What the generation of the newest superblock freed, in order of address.
+    /// Blocks freed by the generation of the newest superblock, in order of address.
     fresh: Vec<BlockRun>,
-    /// Blocks that became free and were not discarded since, perhaps allocated again; `None` where nobody wants to know.
+    /// Blocks that became free and were not discarded since, perhaps allocated again; `None` if
+    /// nobody asks for them.
     waiting: Option<Vec<BlockRun>>,
 }
 
 impl Discards {
-    /// A superblock is durable whose generation freed these.
+    /// Records the blocks freed by the generation of the superblock that has just become durable.
     pub(crate) fn released(&mut self, runs: Vec<BlockRun>) {
         self.fresh = sorted_and_joined(runs);
     }
 
-    /// These may be allocated from now on.
+    /// Records blocks that may be allocated from now on.
     pub(crate) fn reusable(&mut self, runs: &[BlockRun]) {
         let Some(waiting) = &mut self.waiting else { return };
         waiting.extend(runs);
         if waiting.len() > RUNS_UNJOINED {
-            // At most one run for two blocks is left.
+            // That leaves at most one run for every two blocks.
             *waiting = merged(std::mem::take(waiting));
         }
     }
 }
 
-/// The blocks of all runs, which may overlap, as few runs in order of address.
+/// Merges runs, which may overlap, into as few as possible, in order of address.
 fn merged(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     runs.sort_unstable();
     let mut merged: Vec<BlockRun> = Vec::with_capacity(runs.len());
@@ -52,28 +54,29 @@ fn merged(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
 }
 
 impl Space {
-    /// Remembers from now on what becomes free, for [`take_freed`](Self::take_freed).
+    /// From now on, remembers blocks that become free, for [`take_freed`](Self::take_freed).
     pub fn remember_freed(&self) {
         self.lock().discards.waiting.get_or_insert_default();
     }
 
-    /// Nobody wants to know any more what becomes free.
+    /// Stops remembering blocks that become free.
     pub fn forget_freed(&self) {
         self.lock().discards.waiting = None;
     }
 
-    /// How many blocks the generation of the newest superblock freed: they wait for one more.
+    /// Number of blocks freed by the generation of the newest superblock: they wait for one more.
     pub fn discards_waiting(&self) -> u64 {
         blocks_of(&self.lock().discards.fresh)
     }
 
-    /// What became free since this was called last, in order of address. Some of it may be in use again, or have to wait.
+    /// Blocks that became free since the last call, in order of address. Some may be in use again,
+    /// or have to wait.
     pub fn take_freed(&self) -> Vec<BlockRun> {
         let waiting = self.lock().discards.waiting.as_mut().map(std::mem::take).unwrap_or_default();
         merged(waiting)
     }
 
-    /// The free parts of a run that have at least `min` blocks, as of now.
+    /// The parts of a run that are free now and have at least `min` blocks.
     pub fn free_runs(&self, run: BlockRun, min: u64) -> Vec<BlockRun> {
         let Some(run) = self.clip(run) else { return Vec::new() };
         let mut parts = self.lock().live.free_parts(run);
@@ -81,8 +84,9 @@ impl Space {
         parts
     }
 
-    /// Takes the parts of a run that are free and that neither superblock slot's tree names: nobody else gets them until
-    /// `give_back`. What is free and has to wait for the next superblock is remembered.
+    /// Takes the parts of a run that are free and that neither superblock slot's tree names: nobody
+    /// else gets them until `give_back`. Free blocks that have to wait for the next superblock are
+    /// remembered.
     pub fn claim_discardable(&self, run: BlockRun) -> Vec<BlockRun> {
         let Some(run) = self.clip(run) else { return Vec::new() };
         let state = &mut *self.lock();
@@ -92,7 +96,8 @@ impl Space {
         parts
     }
 
-    /// For a canary: takes what was freed in a generation that is not durable yet, without waiting for its superblock.
+    /// For a canary: takes blocks freed in a generation that is not durable yet, without waiting
+    /// for its superblock.
     #[doc(hidden)]
     pub fn freed_too_early(&self) -> Vec<BlockRun> {
         self.lock().pending.unreleased().collect()

@@ -10,17 +10,17 @@ pub enum SpaceError {
     /// A page could not be read.
     #[error("reading the space map: {0}")]
     Device(#[from] DeviceError),
-    /// A page is not what the pointer to it says.
+    /// A page does not match the pointer to it.
     #[error("page {} on level {} of the space map, block {addr}: {source}", page.index, page.level)]
     Corrupt {
-        /// Which page.
+        /// The page.
         page: PageId,
-        /// Where it was read.
+        /// The block it was read from.
         addr: BlockAddr,
         /// What is wrong.
         source: FormatError,
     },
-    /// The root in the superblock does not fit the size of the image.
+    /// The level of the root in the superblock does not match the size of the image.
     #[error("the space map's root is on level {found}, an image of this size has it on level {expected}")]
     RootLevel {
         /// Level in the superblock.
@@ -28,12 +28,12 @@ pub enum SpaceError {
         /// Level that follows from the size.
         expected: u8,
     },
-    /// The map does not name one of its own pages, or two of them name the same block.
+    /// A map does not name a block that one of its own pages lies in.
     #[error("page {} on level {} of the space map lies in block {addr}, which the map calls free", page.index, page.level)]
     OwnPageFree {
-        /// Which page.
+        /// The page.
         page: PageId,
-        /// Where it lies.
+        /// Its block.
         addr: BlockAddr,
     },
     /// The image is larger than this program can manage.
@@ -45,13 +45,13 @@ pub enum SpaceError {
         /// Its size in blocks.
         total_blocks: u64,
     },
-    /// No block is left for the pages of the map. The checkpoint may be tried again when there are some.
+    /// No block is left for the pages of the map. The checkpoint may be retried when some are free.
     #[error("no space left for {pages} pages of the space map")]
     NoSpace {
         /// Pages that still need a block.
         pages: u64,
     },
-    /// A frozen map was persisted a second time.
+    /// A frozen map was persisted twice.
     #[error("the space map of generation {generation} was persisted already")]
     AlreadyPersisted {
         /// Its generation.

@@ -1,31 +1,34 @@
 //! Frames: aligned groups of blocks, each with room for one tree node.
 //!
-//! Free blocks are worth little to a checkpoint if they lie apart: a node takes several side by side. So the free space that is set
-//! aside for nodes is counted in frames of which no block is in use, and what can do with less is kept out of the last of these.
+//! Scattered free blocks are of little use to a checkpoint, since a node takes several contiguous
+//! ones. So the free space reserved for nodes is counted in frames of which no block is in use, and
+//! allocations that can do with less are kept out of the last of these.
 
 use syncline_format::Geometry;
 
-/// A log begins with a segment of so many blocks at least, even where nodes are smaller.
+/// The first segment of a log has at least this many blocks, even where nodes are smaller.
 const LEAST_BLOCKS: u64 = 4;
 
-/// The size of a frame: a power of two of at most 16 blocks, so that a word of the map has whole ones only.
+/// The size of a frame: a power of two of at most 16 blocks, so that a word of the map holds only
+/// whole frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frames {
     blocks: u64,
 }
 
 impl Frames {
-    /// Those of an image with nodes of this size.
+    /// The frames of an image with nodes of this size.
     pub(crate) fn of(geometry: Geometry) -> Self {
         Self { blocks: geometry.node_blocks().max(LEAST_BLOCKS) }
     }
 
-    /// Blocks of one.
+    /// Blocks per frame.
     pub(crate) fn blocks(self) -> u64 {
         self.blocks
     }
 
-    /// Of a word in which blocks in use have their bit set, the bits of those frames of which none has.
+    /// The bits of those frames in a word of which no block is in use; in `used`, blocks in use
+    /// have their bit set.
     pub(crate) fn whole(self, used: u64) -> u64 {
         let mut first = !used;
         let mut width = 1;
@@ -33,9 +36,10 @@ impl Frames {
             first &= first >> width;
             width *= 2;
         }
-        // Bit n now says that no block of n and the next ones is in use; those that begin a frame count.
+        // Bit n now says that none of block n and the following ones is in use; only bits at the
+        // start of a frame count.
         first &= u64::MAX / ((1 << self.blocks) - 1);
-        // Each first bit, borrowed from the bit behind the frame, becomes all bits of the frame.
+        // Subtracting each first bit from the bit behind its frame sets all bits of the frame.
         (first << self.blocks).wrapping_sub(first)
     }
 }

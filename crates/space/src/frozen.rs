@@ -8,13 +8,13 @@ use std::sync::Arc;
 use syncline_format::space::{Entry, PageId};
 use syncline_format::{BlockAddr, BlockRun};
 
-/// What a checkpoint in flight changed, to be completed or undone.
+/// The changes by a checkpoint in flight, to be completed or undone.
 pub(crate) struct InFlight {
     pub(crate) generation: u64,
-    /// Blocks it named, and blocks it freed, in the order in which it did.
+    /// Blocks it named and blocks it freed, in order.
     changes: Vec<(Change, BlockRun)>,
     freed_blocks: u64,
-    /// Pointers as they were before it changed them.
+    /// Pointers it changed, with their previous values.
     pub(crate) replaced: Vec<(PageId, Entry)>,
 }
 
@@ -23,7 +23,7 @@ impl InFlight {
         Self { generation, changes: Vec::new(), freed_blocks: 0, replaced: Vec::new() }
     }
 
-    /// Blocks it freed.
+    /// Number of blocks it freed.
     pub(crate) fn freed_blocks(&self) -> u64 {
         self.freed_blocks
     }
@@ -38,13 +38,14 @@ impl InFlight {
         self.changes.iter().filter(|(change, _)| *change == Change::Unname).map(|(_, run)| *run)
     }
 
-    /// What it changed, newest first, for an undo.
+    /// Its changes, newest first, for an undo.
     pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = (Change, BlockRun)> + use<> {
         std::mem::take(&mut self.changes).into_iter().rev()
     }
 }
 
-/// The space map that one checkpoint writes. End it with `Space::superblock_durable` or `Space::checkpoint_failed`.
+/// The space map that one checkpoint writes. End it with `Space::superblock_durable` or
+/// `Space::checkpoint_failed`.
 #[must_use = "a frozen map must be persisted or given to checkpoint_failed"]
 pub struct FrozenMap {
     space: Arc<Space>,
@@ -52,7 +53,8 @@ pub struct FrozenMap {
     /// Pages that differ from the device, by index.
     pages: BTreeMap<u64, SharedPage>,
     used: u64,
-    /// Blocks found for pages so far. Kept when there are not enough, so that another try goes on from there.
+    /// Blocks assigned to pages so far. Kept if there are too few, so that another attempt
+    /// continues from there.
     pub(crate) assigned: BTreeMap<PageId, BlockAddr>,
     /// Pages whose old block has been freed.
     pub(crate) retired: BTreeSet<PageId>,
@@ -75,7 +77,7 @@ impl FrozenMap {
         self.generation
     }
 
-    /// Number of named blocks, the checkpoint's own included so far.
+    /// Number of named blocks, including those that the checkpoint itself has named so far.
     pub fn used_blocks(&self) -> u64 {
         self.used
     }
@@ -91,7 +93,7 @@ impl FrozenMap {
         })
     }
 
-    /// A node run that this checkpoint wrote.
+    /// Names a run of nodes that this checkpoint wrote.
     ///
     /// # Panics
     /// When the map was persisted already, so that the run would be missing from it.
@@ -99,7 +101,7 @@ impl FrozenMap {
         self.change_unless_persisted(run, Change::Name);
     }
 
-    /// A node run that this checkpoint replaced: reusable when its superblock is durable.
+    /// Frees a run of nodes that this checkpoint replaced: reusable when its superblock is durable.
     ///
     /// # Panics
     /// When the map was persisted already, so that the run would still be in it.
@@ -115,7 +117,7 @@ impl FrozenMap {
         }
     }
 
-    /// Changes the frozen bits and the present ones alike, and remembers how to undo it.
+    /// Changes both the frozen and the current bits, and remembers how to undo that.
     pub(crate) fn change(&mut self, state: &mut State, run: BlockRun, change: Change) {
         let mut changed = Vec::new();
         for index in pages_of(run) {

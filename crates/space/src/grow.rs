@@ -1,7 +1,8 @@
-//! The free space of an image that becomes larger while it is in use.
+//! The free space of an image that grows while it is in use.
 //!
-//! The map comes first: a checkpoint writes it for the new size while nothing behind the old end is handed out, since no log that
-//! the old superblock leads to may name a block that its size forbids. When the new superblock is durable the rest follows.
+//! The map comes first: a checkpoint writes it for the new size while nothing behind the old end is
+//! handed out, since no log that the old superblock leads to may name a block beyond that
+//! superblock's size. The rest follows when the new superblock is durable.
 
 use crate::SpaceError;
 use crate::kept::KeptMap;
@@ -10,16 +11,16 @@ use syncline_format::space::{BITS, MAX_BLOCKS};
 use syncline_format::{BlockRun, Geometry};
 
 impl Space {
-    /// The size that the map is for which the next checkpoint writes.
+    /// The size of the image for which the next checkpoint writes the map.
     pub fn map_geometry(&self) -> Geometry {
         self.lock().map_geometry
     }
 
-    /// Makes the map one for another size, from the next checkpoint on; nothing more is handed out yet. If that checkpoint
-    /// fails, this takes it back with the size that was.
+    /// Resizes the map, effective with the next checkpoint; no more blocks are handed out yet. If
+    /// that checkpoint fails, call this again with the old size.
     ///
     /// # Panics
-    /// When a checkpoint is in flight: whoever calls this is the only one to take any.
+    /// If a checkpoint is in flight: the caller must be the only one to take checkpoints.
     pub fn resize_map(&self, geometry: Geometry) -> Result<(), SpaceError> {
         if geometry.total_blocks > MAX_BLOCKS {
             return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
@@ -30,7 +31,7 @@ impl Space {
         state.table = state.table.resized(geometry);
         state.named.resize(geometry.total_blocks.div_ceil(BITS) as usize);
         if state.table.root() != root {
-            // Its page, and so all that lead there, are written anew: with them the levels that are new.
+            // This rewrites its page and all pages above it, including the new levels.
             state.named.mark_dirty([0]);
         }
         let mut kept = KeptMap::empty(geometry);
@@ -40,8 +41,9 @@ impl Space {
         Ok(())
     }
 
-    /// Hands out from now on what the map has behind the old end: a superblock of its size is durable. Returns the old tail, where
-    /// copies of older superblocks lie; it is to be given back when none is needed.
+    /// From now on, hands out the blocks that the map has behind the old end: a superblock of that
+    /// size is durable. Returns the old tail, which holds copies of older superblocks; give it back
+    /// when none of them is needed.
     pub fn widen(&self) -> BlockRun {
         let state = &mut *self.lock();
         let old_tail = BlockRun::new(self.geometry().usable().end(), Geometry::TAIL_BLOCKS);
@@ -58,7 +60,7 @@ mod tests {
     use crate::Class;
     use syncline_device::{FlushTracker, MemoryDevice, block_on};
 
-    /// Sizes around those at which the map gets higher.
+    /// Sizes around those at which the map gets another level.
     #[test]
     fn what_was_in_use_stays_so_and_the_rest_is_free_and_comes_back_from_the_device() {
         for (before, after) in
@@ -77,7 +79,7 @@ mod tests {
             space.name(kept);
             let held = space.allocate(Class::Log, 10, 10, None).unwrap();
             checkpoint(1);
-            // A checkpoint that fails, and the map as it was.
+            // A checkpoint that fails, after which the map goes back to its old size.
             space.resize_map(geometry(after)).unwrap();
             let mut frozen = space.freeze(2);
             block_on(space.persist(&tracker, &mut frozen)).unwrap();
@@ -91,7 +93,8 @@ mod tests {
             space.unname(freed, 5);
             space.resize_map(geometry(after)).unwrap();
             let written = checkpoint(4);
-            // Nothing behind the old end is to be had before somebody says that a superblock tells of it.
+            // Nothing behind the old end can be allocated before `widen` is told that a superblock
+            // has the new size.
             assert_eq!((space.geometry(), space.map_geometry()), (geometry(before), geometry(after)));
             let used = space.counters();
             assert!(space.allocate(Class::Data, used.total, used.total, None).is_none());
@@ -103,14 +106,14 @@ mod tests {
             assert!(space.claim_discardable(held).is_empty() && space.claim_discardable(freed).is_empty());
             space.superblock_durable(5);
             space.give_back(old_tail);
-            // Nothing waits: what is not named is free, but for what was allocated and is not named.
+            // Nothing waits: every block that is not named is free, except the allocated ones.
             let now = space.counters();
             assert_eq!((now.pending_free, now.free), (0, now.total - now.named - held.blocks));
 
             let loaded = block_on(Space::load(&tracker, geometry(after), written.root)).unwrap();
             assert_eq!(loaded.named_runs(), space.named_runs());
             assert!(loaded.is_named(kept.end() - 1) && !loaded.is_named(kept.start));
-            // All of it can be had.
+            // All of it can be allocated.
             let rest = loaded.free_blocks();
             let mut had = 0;
             while let Some(run) = loaded.allocate(Class::Data, u64::MAX, 1, None) {

@@ -1,8 +1,9 @@
-//! Blocks that snapshots keep: those that the space map of a snapshot names are not handed out while it exists.
+//! Blocks that snapshots keep: blocks that a snapshot's space map names are not handed out while
+//! the snapshot exists.
 //!
-//! One bitmap is the union over all snapshots, so that the allocator asks one question however many there are. (WAFL keeps one
-//! bit for each snapshot in its block map; here each snapshot's own map is on the device already, and the union is made of
-//! them.)
+//! One bitmap is the union over all snapshots, so the allocator does one lookup however many there
+//! are. (WAFL keeps one bit for each snapshot in its block map; here each snapshot's own map is
+//! already on the device, and the union is computed from them.)
 
 use crate::SpaceError;
 use crate::bits::{blocks_of, push_bits, words_of};
@@ -16,22 +17,23 @@ use syncline_format::space::{BITS, PageId, WORDS, Words, pages_at};
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
-/// The page with all bits set: of a full image nearly all are like it.
+/// The page with all bits set: nearly all pages of a full image are equal to it.
 static FULL: LazyLock<Arc<BitPage>> = LazyLock::new(|| Arc::new(BitPage::new([u64::MAX; WORDS])));
 
-/// The bits of a map or of several together. Where there is none it takes no memory, nor where there are all; and a page that somebody else has, too, is
-/// shared with him. So it takes 4 KiB at most for each 127 MiB of the image in which something is kept.
+/// The bits of one map, or the union of several. Pages without bits take no memory, and neither do
+/// full ones; a page that is also held elsewhere is shared. So it takes at most 4 KiB for each 127
+/// MiB of the image in which something is kept.
 #[derive(Clone)]
 pub struct KeptMap {
-    /// Those with a bit set, by index.
+    /// The pages with a bit set, by index.
     pages: BTreeMap<u64, Arc<BitPage>>,
     blocks: u64,
-    /// Pages that the image has.
+    /// Number of pages that the image has.
     pages_max: u64,
 }
 
 impl KeptMap {
-    /// Nothing is kept.
+    /// A map that keeps nothing.
     pub fn empty(geometry: Geometry) -> Self {
         Self::with_pages(pages_at(geometry, 0))
     }
@@ -40,7 +42,8 @@ impl KeptMap {
         Self { pages: BTreeMap::new(), blocks: 0, pages_max }
     }
 
-    /// What any of these maps has, of which each has the sizes that the image had then, in an image of this size.
+    /// The union of these maps for an image of size `geometry`. Each map comes with the geometry
+    /// that the image had at its time.
     pub async fn union(
         tracker: &Arc<FlushTracker>,
         geometry: Geometry,
@@ -53,7 +56,7 @@ impl KeptMap {
         Ok(union.kept)
     }
 
-    /// The blocks of these runs, in as many pages as the image has.
+    /// The blocks of these runs, in a map with this many pages.
     pub(crate) fn of_runs(pages: usize, runs: impl Iterator<Item = BlockRun>) -> Self {
         let mut map = Self::with_pages(pages as u64);
         runs.for_each(|run| map.add_run(run));
@@ -70,14 +73,14 @@ impl KeptMap {
         self.blocks += blocks_of(&changed);
     }
 
-    /// Keeps what `other` keeps too.
+    /// Adds everything that `other` keeps.
     pub fn add(&mut self, other: &Self) {
         other.pages.iter().for_each(|(index, page)| self.add_page(*index, page));
     }
 
-    /// Keeps the bits of a page, which stays shared where it is all there is.
+    /// Adds the bits of a page, which stays shared if no other bits are there.
     fn add_page(&mut self, index: u64, page: &Arc<BitPage>) {
-        // The image may have grown since, or become smaller.
+        // The image may have grown or shrunk since.
         if index >= self.pages_max || page.used() == 0 {
             return;
         }
@@ -111,7 +114,8 @@ impl KeptMap {
         self.word(block / 64) >> (block % 64) & 1 == 1
     }
 
-    /// For each map, how many of its blocks no other of them and not `live` has. Each has the sizes that the image had then.
+    /// For each map, the number of blocks that neither another map nor `live` has. Each map comes
+    /// with the geometry that the image had at its time.
     pub async fn exclusive(
         tracker: &Arc<FlushTracker>,
         maps: &[(Geometry, SpaceRoot)],
@@ -122,13 +126,13 @@ impl KeptMap {
         Ok(exclusive.counts)
     }
 
-    /// The bits of one word.
+    /// One word of the bitmap.
     pub(crate) fn word(&self, word: u64) -> u64 {
         let page = self.pages.get(&(word / WORDS as u64));
         page.map_or(0, |page| page.words()[word as usize % WORDS])
     }
 
-    /// The blocks, in order of address.
+    /// The kept blocks, in order of address.
     pub fn runs(&self) -> Vec<BlockRun> {
         let mut runs = Vec::new();
         self.words().for_each(|(word, bits)| push_bits(&mut runs, word, bits));
@@ -143,7 +147,7 @@ impl KeptMap {
         })
     }
 
-    /// The parts of the runs that are not kept, in their order.
+    /// The parts of the runs that are not kept, in the same order.
     pub(crate) fn others(&self, runs: Vec<BlockRun>) -> Vec<BlockRun> {
         if runs.iter().all(|run| self.is_clear_of(*run)) {
             return runs;
@@ -162,12 +166,12 @@ impl KeptMap {
     }
 }
 
-/// Makes the union of maps.
+/// Builds the union of maps.
 struct Union {
     kept: KeptMap,
-    /// Where the pages of the maps lie themselves.
+    /// The blocks of the maps' own pages.
     own: KeptMap,
-    /// One page of each stretch of these, to be named in an error.
+    /// For each stretch of `BITS` blocks with such pages, one of these pages, for error messages.
     first: BTreeMap<u64, PageId>,
 }
 
@@ -192,7 +196,8 @@ impl Visitor for Union {
 }
 
 impl Union {
-    /// Checks that the pages of the maps are kept themselves: they would be handed out, and a map overwritten while it is in use (rule R2).
+    /// Checks that the maps' own pages are kept too: otherwise they would be handed out, and a map
+    /// overwritten while in use (rule R2).
     fn check(&self) -> Result<(), SpaceError> {
         let lacks = |(word, bits): (u64, u64)| (word, bits & !self.kept.word(word));
         match self.own.words().map(lacks).find(|(_, bits)| *bits != 0) {
@@ -205,20 +210,20 @@ impl Union {
     }
 }
 
-/// Counts what only one map has.
+/// Counts the blocks that only one map has.
 struct Exclusive<'a> {
     counts: Vec<u64>,
     live: &'a KeptMap,
 }
 
 impl Visitor for Exclusive<'_> {
-    /// Where no map has a page of its own none has a block of its own.
+    /// If no map has a page of its own here, no map has a block of its own.
     fn wants(&self, _: usize, fewest_maps: usize) -> bool {
         fewest_maps == 1
     }
 
     fn visit(&mut self, index: u64, sides: &[Side<'_>]) {
-        // Bits seen in one map at least, and in two.
+        // Bits seen in at least one map, and in at least two.
         let mut once: Box<Words> = Box::new([0; WORDS]);
         let mut twice = once.clone();
         for side in sides {
@@ -241,8 +246,8 @@ impl Visitor for Exclusive<'_> {
 }
 
 impl Space {
-    /// Keeps blocks from now on that no one may be using for anything else: at the opening of an image, before anything is
-    /// allocated.
+    /// Keeps these blocks from now on. Call when an image is opened, before anything is allocated:
+    /// nothing else may be using them.
     pub fn keep(&self, kept: KeptMap) {
         let state = &mut *self.lock();
         kept.words().for_each(|(word, bits)| state.live.set_word(word, bits));
@@ -250,10 +255,12 @@ impl Space {
         state.count_pending();
     }
 
-    /// Keeps besides what the frozen map names: what the checkpoint in flight made a snapshot of.
+    /// Also keeps the blocks that the frozen map names, of which the checkpoint in flight made a
+    /// snapshot.
     pub fn keep_frozen(&self, frozen: &crate::FrozenMap) {
         let state = &mut *self.lock();
-        // They are all in use, or wait to become free: none of them has to be taken from the allocator.
+        // All of them are in use or waiting to become free, so none has to be taken from the
+        // allocator.
         for index in 0..state.kept.pages_max {
             let page = match frozen.pages().get(&index) {
                 Some(page) => page.clone(),
@@ -264,11 +271,12 @@ impl Space {
         state.count_pending();
     }
 
-    /// Keeps only `rest` from now on. What nothing else uses becomes reusable when a superblock of `generation` is durable.
+    /// Keeps only `rest` from now on. Blocks that nothing else uses become reusable when a
+    /// superblock of `generation` is durable.
     pub fn keep_only(&self, rest: KeptMap, generation: u64) {
         let state = &mut *self.lock();
         let before = std::mem::replace(&mut state.kept, rest);
-        // What was freed meanwhile waits for a superblock of its own.
+        // Blocks freed meanwhile wait for a superblock of their own.
         let waiting = state.waiting();
         let mut free = Vec::new();
         for (word, bits) in before.words() {
@@ -280,17 +288,17 @@ impl Space {
         state.count_pending();
     }
 
-    /// What the snapshots keep.
+    /// The blocks that snapshots keep.
     pub fn kept(&self) -> KeptMap {
         self.lock().kept.clone()
     }
 
-    /// True when there is a snapshot that keeps something.
+    /// True when some snapshot keeps something.
     pub fn keeps_any(&self) -> bool {
         !self.lock().kept.is_empty()
     }
 
-    /// What is named now, in the same form.
+    /// The blocks that are named now, as a map of the same form.
     pub fn named_map(&self) -> KeptMap {
         let state = self.lock();
         let mut map = KeptMap::with_pages(state.named.pages().len() as u64);

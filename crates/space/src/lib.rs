@@ -1,12 +1,14 @@
-//! The free space of one image: allocation, frees that wait until they are safe, and the map on the device.
+//! The free space of an image: allocation, frees that wait until reuse is safe, and the map on the
+//! device.
 //!
-//! Two bitmaps lie in memory. *Named* is the persistent truth: a bit is set when a committed transaction or a
-//! checkpoint's own structure names the block. *Live* are the blocks that must not be handed out now: the named
-//! ones, those allocated but not named yet, the log, and those freed but not reusable yet. A block freed in
-//! generation g becomes reusable when a superblock of at least g is durable and every pin taken before that has
-//! ended (rule R2).
+//! Memory holds two bitmaps. *Named* is the persistent truth: a bit is set if a committed
+//! transaction or a checkpoint's own structure names the block. *Live* are the blocks that must not
+//! be handed out now: the named ones, those allocated but not named yet, the log, and those freed
+//! but not reusable yet. A block freed in generation g becomes reusable when a superblock of at
+//! least g is durable and every pin taken before that has ended (rule R2).
 //!
-//! What the space map of a snapshot names is *kept*: it stays live, whoever frees it, until the snapshot goes.
+//! Blocks named by the space map of a snapshot are *kept*: they stay live, whoever frees them,
+//! until the snapshot is deleted.
 //!
 //! A checkpoint takes a [`FrozenMap`], applies its own node runs to it, persists it, and ends with
 //! [`Space::superblock_durable`] or [`Space::checkpoint_failed`].

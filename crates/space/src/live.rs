@@ -1,4 +1,4 @@
-//! Which blocks must not be handed out now, and the search for a run of those that may.
+//! Which blocks must not be handed out now, and the search for runs of blocks that may be.
 
 use crate::bits::words_of;
 use crate::bounds::{Bound, RunBounds};
@@ -10,7 +10,8 @@ const CHUNK_BLOCKS: u64 = CHUNK_WORDS as u64 * 64;
 
 type Chunk = [u64; CHUNK_WORDS];
 
-/// One bit for each block, set when the block must not be handed out. Chunks without a set bit take no memory.
+/// One bit for each block, set when the block must not be handed out. Chunks without a set bit take
+/// no memory.
 #[derive(Clone)]
 pub(crate) struct LiveMap {
     chunks: Vec<Option<Box<Chunk>>>,
@@ -18,17 +19,18 @@ pub(crate) struct LiveMap {
     usable: BlockRun,
     free: u64,
     frames: Frames,
-    /// Blocks in frames that are free as a whole.
+    /// Blocks in wholly free frames.
     whole: u64,
-    /// The same figures of each chunk, so that a search passes those by in which there is nothing.
+    /// The same figures for each chunk, so that a search can skip chunks that have nothing to
+    /// offer.
     counts: Vec<Counts>,
 }
 
-/// Free blocks of a chunk.
+/// Numbers of free blocks in a chunk.
 #[derive(Clone, Copy)]
 struct Counts {
     free: u16,
-    /// Of them, those in frames that are free as a whole.
+    /// The free blocks that lie in wholly free frames.
     whole: u16,
 }
 
@@ -47,7 +49,8 @@ impl LiveMap {
         let (free, frames) = (count * CHUNK_BLOCKS, Frames::of(geometry));
         let counts = vec![Counts::ALL; count as usize];
         let mut map = Self { chunks, bounds, usable, free, frames, whole: free, counts };
-        // The areas at both ends and what the last chunk has beyond the image are never handed out.
+        // The areas at both ends, and the part of the last chunk beyond the image, are never handed
+        // out.
         map.set(BlockRun::new(0, usable.start));
         map.set(BlockRun::new(usable.end(), count * CHUNK_BLOCKS - usable.end()));
         map.refresh(0..=0);
@@ -56,12 +59,13 @@ impl LiveMap {
         map
     }
 
-    /// The map of the same image at a larger size. The old tail is in use; what lies behind it may be handed out.
+    /// The map of the same image at a larger size. The old tail counts as in use; blocks behind it
+    /// may be handed out.
     pub(crate) fn widened(&self, geometry: Geometry) -> Self {
         let mut wide = Self::new(geometry);
         let end = self.usable.end();
         for word in 0..end.div_ceil(64) {
-            // What is set behind the old end says nothing.
+            // Bits set behind the old end mean nothing.
             let below = if (word + 1) * 64 <= end { u64::MAX } else { (1 << (end % 64)) - 1 };
             let bits = self.word(word) & below & !wide.word(word);
             if bits != 0 {
@@ -77,7 +81,7 @@ impl LiveMap {
         self.free
     }
 
-    /// How many of these lie in frames that are free as a whole.
+    /// The number of free blocks in wholly free frames.
     pub(crate) fn whole(&self) -> u64 {
         self.whole
     }
@@ -87,12 +91,13 @@ impl LiveMap {
         self.frames
     }
 
-    /// Upper bound on the longest run that may be handed out; exact after a search for it has failed.
+    /// Upper bound on the longest free run; exact after a search for a run of that length has
+    /// failed.
     pub(crate) fn longest_bound(&self) -> u64 {
         self.bounds.longest()
     }
 
-    /// Sets the bits of a run inside the usable blocks, of which some may be set already.
+    /// Sets the bits of a run of usable blocks; some may be set already.
     pub(crate) fn set(&mut self, run: BlockRun) {
         words_of(run).for_each(|(word, mask)| self.set_word(word, mask));
     }
@@ -109,10 +114,10 @@ impl LiveMap {
         (counts.free, counts.whole) = (counts.free - taken as u16, counts.whole - broken as u16);
     }
 
-    /// Clears the bits of usable blocks, and makes them findable; the number of those that were set.
+    /// Clears the bits of usable blocks, and makes them findable; returns how many were set.
     pub(crate) fn clear(&mut self, runs: &[BlockRun]) -> u64 {
         let before = self.free;
-        // Runs mostly come in order of address, so that one refresh serves neighbours.
+        // Runs mostly come in order of address, so one refresh serves neighbours.
         let mut stale: Option<std::ops::RangeInclusive<u64>> = None;
         for run in runs {
             for (word, mask) in words_of(*run) {
@@ -156,14 +161,16 @@ impl LiveMap {
             if let Some(found) = self.scan(start, end, want) {
                 return Some(found);
             }
-            // A bound too high anywhere in the run's reach may have led here; none does a second time.
+            // A bound that is too high somewhere within the run's reach may have led here; the
+            // refresh prevents a second time.
             let last = chunk + want / CHUNK_BLOCKS + 1;
             self.refresh(chunk..=last.min(self.chunks.len() as u64 - 1));
             chunk += 1;
         }
     }
 
-    /// The first run in `from..to` of at least `min` free blocks in frames that are not free as a whole, cut to `want` blocks.
+    /// The first run in `from..to` of at least `min` free blocks in frames that are not wholly
+    /// free, cut to `want` blocks.
     pub(crate) fn find_broken(
         &self,
         from: BlockAddr,
@@ -176,8 +183,8 @@ impl LiveMap {
         self.find_picked(from, to, (want, min), any, |bits| !bits & !frames.whole(bits))
     }
 
-    /// The first run in `from..to` of at least `min` blocks in frames that are free as a whole, cut to `want` blocks. It begins with
-    /// a frame.
+    /// The first run in `from..to` of at least `min` blocks in wholly free frames, cut to `want`
+    /// blocks. It starts at the start of a frame.
     pub(crate) fn find_whole(&self, from: BlockAddr, to: BlockAddr, want: u64, min: u64) -> Option<BlockRun> {
         let frames = self.frames;
         let from = from.next_multiple_of(frames.blocks());
@@ -213,7 +220,7 @@ impl LiveMap {
         None
     }
 
-    /// The clear runs within `run`.
+    /// The free runs within `run`.
     pub(crate) fn free_parts(&self, run: BlockRun) -> Vec<BlockRun> {
         let mut parts = Vec::new();
         let mut at = self.next_clear(run.start, run.end());
@@ -225,7 +232,7 @@ impl LiveMap {
         parts
     }
 
-    /// The first run of `want` free blocks that starts in `start..end`, by reading the map.
+    /// The first run of `want` free blocks that starts in `start..end`, found by reading the map.
     fn scan(&self, start: BlockAddr, end: BlockAddr, want: u64) -> Option<BlockAddr> {
         let mut at = self.next_clear(start, end);
         while at < end && at + want <= self.usable.end() {
@@ -400,7 +407,7 @@ mod tests {
                     prop_assert_eq!(map.find_whole(from, to, want, min), expected);
                 }
             }
-            // For each block, how many free ones follow from it on.
+            // For each block, the length of the free run that starts there.
             let mut reach = vec![0_u64; BLOCKS as usize + 1];
             for block in (0..BLOCKS as usize).rev() {
                 reach[block] = if used[block] { 0 } else { reach[block + 1] + 1 };

@@ -16,8 +16,8 @@ const PAGES_PER_READ: usize = 64;
 const READS_IN_FLIGHT: usize = 16;
 
 impl Space {
-    /// Reads the map that a superblock points to. Everything it does not name may be handed out; the log is
-    /// reserved by whoever walks it.
+    /// Reads the map that a superblock points to. Every block that it does not name may be handed
+    /// out; the code that reads the log reserves the log's blocks.
     pub async fn load(
         tracker: &Arc<FlushTracker>,
         geometry: Geometry,
@@ -28,7 +28,7 @@ impl Space {
     }
 }
 
-/// A page of a level, and the pointer that leads to it.
+/// A page on a level, and the pointer that leads to it.
 type Wanted = (PageId, Entry);
 
 struct Loader {
@@ -47,7 +47,8 @@ impl Loader {
         require_root(geometry, root)?;
         let mut loader = Self::new(geometry);
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
-        // Level by level downward: the indexes found are all different, so this ends however the pages are linked.
+        // Level by level, downwards: all indexes found are different, so this ends however the
+        // pages are linked.
         while !wanted.is_empty() {
             wanted = loader.read_level(tracker, wanted).await?;
         }
@@ -60,7 +61,7 @@ impl Loader {
         Self { geometry, pages, table: PageTable::empty(geometry), below: Vec::new() }
     }
 
-    /// Reads the pages of one level; those of the next.
+    /// Reads the pages of one level; returns those of the next.
     async fn read_level(
         &mut self,
         tracker: &Arc<FlushTracker>,
@@ -86,7 +87,7 @@ impl Loader {
             self.below.extend(children.map(|(slot, entry)| (id.child(slot), entry)));
             used
         };
-        // The superblock's pointer carries no count; its own field is compared by the store.
+        // The superblock's pointer carries no count; the store checks the superblock's own field.
         if id != self.table.root() && used != u64::from(entry.used) {
             return Err(FormatError::Field { structure: "space page", field: "count of used blocks" });
         }
@@ -94,13 +95,13 @@ impl Loader {
         Ok(())
     }
 
-    /// Checks what concerns all pages together.
+    /// Checks that involve all pages.
     fn check(&self) -> Result<(), SpaceError> {
         let named = NamedMap::new(self.pages.clone());
         for (page, entry) in self.table.iter() {
             let addr = entry.page.addr;
             if !named.is_named(addr) {
-                // It would be handed out, and the map overwritten while it is in use (rule R2).
+                // It would be handed out, and the map overwritten while in use (rule R2).
                 return Err(SpaceError::OwnPageFree { page, addr });
             }
         }
@@ -108,7 +109,7 @@ impl Loader {
     }
 }
 
-/// Refuses a root that no image of this size has.
+/// Refuses a root that does not fit an image of this size.
 pub(crate) fn require_root(geometry: Geometry, root: SpaceRoot) -> Result<(), SpaceError> {
     if geometry.total_blocks > MAX_BLOCKS {
         return Err(SpaceError::TooLarge { total_blocks: geometry.total_blocks });
@@ -117,7 +118,8 @@ pub(crate) fn require_root(geometry: Geometry, root: SpaceRoot) -> Result<(), Sp
     if root.level == expected { Ok(()) } else { Err(SpaceError::RootLevel { found: root.level, expected }) }
 }
 
-/// Reads pages by address, neighbours together, and hands each over with what came with its address.
+/// Reads pages by address, neighbours together, and passes each to `each` with the value given for
+/// its address.
 pub(crate) async fn read_pages<T>(
     tracker: &Arc<FlushTracker>,
     mut wanted: Vec<(BlockAddr, T)>,
@@ -127,7 +129,8 @@ pub(crate) async fn read_pages<T>(
     let together = |a: &(BlockAddr, T), b: &(BlockAddr, T)| a.0.checked_add(1) == Some(b.0);
     let runs: Vec<_> = wanted.chunk_by(together).flat_map(|run| run.chunks(PAGES_PER_READ)).collect();
     for batch in runs.chunks(READS_IN_FLIGHT) {
-        // A read starts when it is asked for, so the whole batch is on its way before the first is waited for.
+        // A read starts when it is created, so the whole batch is in flight before the first is
+        // awaited.
         let reads = batch.iter().map(|run| {
             let offset = run[0].0.saturating_mul(BLOCK_BYTES as u64);
             tracker.read(offset, run.len() * BLOCK_BYTES)

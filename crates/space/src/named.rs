@@ -1,7 +1,8 @@
-//! The persistent truth: which blocks a committed transaction or a checkpoint's own structures name.
+//! The persistent truth: which blocks a committed transaction or a checkpoint's own structures
+//! name.
 //!
-//! Pages are shared with frozen maps and copied when they are changed after a freeze, so that to freeze is to clone
-//! one pointer for each page that changed since the freeze before.
+//! Pages are shared with frozen maps and copied when they change after a freeze, so a freeze only
+//! clones one pointer for each page that changed since the previous freeze.
 
 use crate::bits::{blocks_of, clip, push_bits, words_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,12 +26,12 @@ impl BitPage {
     pub(crate) fn words(&self) -> &Words {
         &self.words
     }
-    /// How many are set.
+    /// The number of bits set.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
 
-    /// Sets bits of a word; those that were not set before.
+    /// Sets bits of a word; returns those that were not set before.
     fn set(&mut self, slot: usize, mask: u64) -> u64 {
         let added = mask & !self.words[slot];
         self.words[slot] |= mask;
@@ -38,7 +39,7 @@ impl BitPage {
         added
     }
 
-    /// Clears bits of a word; those that were set before.
+    /// Clears bits of a word; returns those that were set before.
     fn clear(&mut self, slot: usize, mask: u64) -> u64 {
         let removed = mask & self.words[slot];
         self.words[slot] &= !mask;
@@ -47,7 +48,7 @@ impl BitPage {
     }
 }
 
-/// Pages by index; one that is missing has no bit set.
+/// A page; `None` if no bit of it is set.
 pub(crate) type SharedPage = Option<Arc<BitPage>>;
 
 /// Whether a bit is set or cleared.
@@ -55,11 +56,12 @@ pub(crate) type SharedPage = Option<Arc<BitPage>>;
 pub(crate) enum Change {
     /// The blocks are named.
     Name,
-    /// They are no longer.
+    /// The blocks are no longer named.
     Unname,
 }
 
-/// Changes the bits of `run` that lie in bitmap page `index`; appends the parts that did change to `changed`.
+/// Changes the bits of `run` that lie in bitmap page `index`; appends the parts that actually
+/// changed to `changed`.
 pub(crate) fn change_page(
     shared: &mut SharedPage,
     index: u64,
@@ -90,14 +92,15 @@ pub(crate) fn pages_of(run: BlockRun) -> std::ops::RangeInclusive<u64> {
     run.start / BITS..=(run.end() - 1) / BITS
 }
 
-/// The named bits as of now, and what a checkpoint in flight needs to know of how they were when it froze them.
+/// The named bits as of now, plus their state at the freeze as far as a checkpoint in flight needs
+/// it.
 #[derive(Default)]
 pub(crate) struct NamedMap {
     pages: Vec<SharedPage>,
     used: u64,
     /// Pages that may differ from the device by more than a checkpoint in flight writes.
     dirty: BTreeSet<u64>,
-    /// How pages that were clean at the freeze, and changed since, were then.
+    /// Pages that were clean at the freeze and have changed since, as they were at the freeze.
     preserved: HashMap<u64, SharedPage>,
     frozen: bool,
 }
@@ -114,7 +117,7 @@ impl NamedMap {
         Self::new(vec![None; geometry.total_blocks.div_ceil(BITS) as usize])
     }
 
-    /// Has so many pages from now on: what is added has no bit set, and neither has what goes.
+    /// Sets the number of pages: added pages have no bit set, and removed pages must have none.
     pub(crate) fn resize(&mut self, pages: usize) {
         debug_assert!(self.pages.iter().skip(pages).flatten().all(|page| page.used == 0));
         self.pages.resize(pages, None);
@@ -148,7 +151,8 @@ impl NamedMap {
         })
     }
 
-    /// Changes the bits of a run on behalf of a transaction; the parts that did change.
+    /// Changes the bits of a run on behalf of a transaction; returns the parts that actually
+    /// changed.
     pub(crate) fn change(&mut self, run: BlockRun, change: Change) -> Vec<BlockRun> {
         for index in pages_of(run) {
             if self.dirty.insert(index) && self.frozen {
@@ -159,8 +163,8 @@ impl NamedMap {
         self.change_quietly(run, change)
     }
 
-    /// Changes bits that a checkpoint in flight changes as well, so that the device will have them: the pages do not
-    /// become dirty.
+    /// Changes bits that a checkpoint in flight changes as well. The pages do not become dirty,
+    /// since the checkpoint writes the changes.
     pub(crate) fn change_quietly(&mut self, run: BlockRun, change: Change) -> Vec<BlockRun> {
         let mut changed = Vec::new();
         for index in pages_of(run) {
@@ -174,7 +178,7 @@ impl NamedMap {
         changed
     }
 
-    /// Takes the pages that changed since the last freeze as they are now.
+    /// Takes the pages that changed since the last freeze, in their present state.
     pub(crate) fn freeze(&mut self) -> BTreeMap<u64, SharedPage> {
         self.frozen = true;
         self.preserved.clear();
@@ -184,18 +188,18 @@ impl NamedMap {
             .collect()
     }
 
-    /// How a page that was clean at the freeze was then.
+    /// The state at the freeze of a page that was clean then.
     pub(crate) fn at_freeze(&self, index: u64) -> SharedPage {
         self.preserved.get(&index).unwrap_or(&self.pages[index as usize]).clone()
     }
 
-    /// Nobody asks any more how pages were at the last freeze.
+    /// Drops the states at the last freeze, which nobody needs any more.
     pub(crate) fn thaw(&mut self) {
         self.frozen = false;
         self.preserved.clear();
     }
 
-    /// Marks pages that a failed checkpoint was to write.
+    /// Marks pages that a failed checkpoint should have written.
     pub(crate) fn mark_dirty(&mut self, pages: impl IntoIterator<Item = u64>) {
         self.dirty.extend(pages);
     }

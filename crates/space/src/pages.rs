@@ -1,4 +1,4 @@
-//! Where the pages of the map lie on the device.
+//! The places of the map's pages on the device.
 
 use syncline_format::Geometry;
 use syncline_format::space::{CHILDREN, Entry, PageId, pages_at, root_level};
@@ -9,7 +9,7 @@ pub(crate) struct PageTable {
 }
 
 impl PageTable {
-    /// A table without a page.
+    /// A table without pages.
     pub(crate) fn empty(geometry: Geometry) -> Self {
         let count = |level| pages_at(geometry, level) as usize;
         Self {
@@ -17,7 +17,7 @@ impl PageTable {
         }
     }
 
-    /// The same pages in an image of another size, as far as it has them.
+    /// The same pages in an image of another size, as far as that has them.
     pub(crate) fn resized(&self, geometry: Geometry) -> Self {
         let mut resized = Self::empty(geometry);
         for (mine, theirs) in resized.levels.iter_mut().zip(&self.levels) {
@@ -31,7 +31,7 @@ impl PageTable {
         self.levels.get(usize::from(id.level)).is_some_and(|level| (id.index as usize) < level.len())
     }
 
-    /// The root's place.
+    /// The id of the root page.
     pub(crate) fn root(&self) -> PageId {
         PageId { level: self.levels.len() as u8 - 1, index: 0 }
     }
@@ -41,7 +41,7 @@ impl PageTable {
         self.levels[usize::from(id.level)][id.index as usize]
     }
 
-    /// Replaces the pointer to a page; the one before.
+    /// Replaces the pointer to a page; returns the previous one.
     pub(crate) fn set(&mut self, id: PageId, entry: Entry) -> Entry {
         std::mem::replace(&mut self.levels[usize::from(id.level)][id.index as usize], entry)
     }

@@ -15,15 +15,16 @@ use syncline_format::space::{Entry, PageId, encode_bitmap, encode_index};
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
 
-/// Pages written by one device operation, at most (1 MiB).
+/// Maximum number of pages written by one device operation (1 MiB).
 const PAGES_PER_WRITE: u64 = 256;
 
-/// A run of the device that is being written. The bytes are kept until a flush covers them (rule R6).
+/// A run of the device that is being written. The bytes are kept until a flush covers them (rule
+/// R6).
 #[derive(Clone)]
 pub struct WrittenRun {
-    /// Where.
+    /// The blocks.
     pub run: BlockRun,
-    /// What.
+    /// The contents.
     pub bufs: Vec<Bytes>,
     /// The write.
     pub handle: WriteHandle,
@@ -35,13 +36,14 @@ pub struct Persisted {
     pub root: SpaceRoot,
     /// Blocks that the map names.
     pub used_blocks: u64,
-    /// The writes, started and not waited for.
+    /// The writes, started but not waited for.
     pub written: Vec<WrittenRun>,
 }
 
 impl Space {
-    /// Writes the pages of `frozen` that changed and those above them to new blocks, which the map names itself,
-    /// and frees the blocks they replace. The superblock may be written when all of `written` is durable (rule R1).
+    /// Writes the changed pages of `frozen` and the pages above them to new blocks, which the map
+    /// itself names, and frees the blocks they replace. The superblock may be written when all of
+    /// `written` is durable (rule R1).
     ///
     /// After [`SpaceError::NoSpace`] it may be called again.
     pub async fn persist(
@@ -65,8 +67,8 @@ impl Space {
         Ok(Persisted { root, used_blocks: frozen.used_blocks(), written })
     }
 
-    /// Finds a block for every page that has to be written. Each block found or freed changes a bit, which may make
-    /// one more page change, until no further one does.
+    /// Finds a block for every page that has to be written. Each block found or freed changes a
+    /// bit, which may make one more page change, so this repeats until no further page changes.
     fn place_pages(&self, frozen: &mut FrozenMap) -> Result<(), SpaceError> {
         loop {
             let mut state = self.lock();
@@ -91,12 +93,13 @@ impl Space {
         }
     }
 
-    /// Encodes the pages, children before the parents that hold their checksums, and updates the table.
+    /// Encodes the pages, children before the parents that hold their checksums, and updates the
+    /// table.
     fn encode(&self, frozen: &FrozenMap, images: &mut Images) {
         let changed = changed_pages(frozen, &self.lock().table);
         for id in changed {
             let Some(addr) = frozen.assigned.get(&id).copied() else {
-                // The subtree is all free: a null pointer stands for it.
+                // The whole subtree is free: a null pointer represents it.
                 self.set_pointer(id, Entry::default());
                 continue;
             };
@@ -109,7 +112,8 @@ impl Space {
             } else {
                 let children = self.lock().table.children(id).to_vec();
                 let (page, used) = encode_index(block, id, addr, &children);
-                // Only a root may name more than a pointer counts, and no page points to it.
+                // Only a root may name more blocks than a pointer can count, and no page points to
+                // the root.
                 Entry { page, used: used.min(u64::from(u32::MAX)) as u32 }
             };
             self.set_pointer(id, entry);
@@ -125,8 +129,8 @@ impl Space {
     }
 }
 
-/// The pages that differ from the device and those above them, lower levels first. A map that was never written
-/// consists of a root at least.
+/// The pages that differ from the device and those above them, lower levels first. A map that was
+/// never written has at least a root.
 fn changed_pages(frozen: &FrozenMap, table: &PageTable) -> BTreeSet<PageId> {
     let root = table.root();
     let mut changed: BTreeSet<PageId> =
@@ -142,12 +146,12 @@ fn changed_pages(frozen: &FrozenMap, table: &PageTable) -> BTreeSet<PageId> {
     changed
 }
 
-/// False for a bitmap page without a bit, for which a null pointer stands.
+/// False for a bitmap page without set bits, which a null pointer represents.
 fn needs_block(frozen: &FrozenMap, id: PageId) -> bool {
     id.level > 0 || frozen.pages()[&id.index].as_ref().is_some_and(|page| page.used() > 0)
 }
 
-/// Allocates and names a block for each of these pages, in as few runs as there are.
+/// Allocates and names a block for each of these pages, in as few runs as possible.
 fn assign_blocks(state: &mut State, frozen: &mut FrozenMap, pages: &[PageId]) -> Result<(), SpaceError> {
     let mut rest = pages;
     while !rest.is_empty() {
@@ -164,7 +168,7 @@ fn assign_blocks(state: &mut State, frozen: &mut FrozenMap, pages: &[PageId]) ->
     Ok(())
 }
 
-/// The bytes of the pages, in the runs in which they are written, by first block.
+/// The bytes of the pages, grouped into the runs to be written, by first block.
 struct Images {
     runs: BTreeMap<BlockAddr, AlignedBuf>,
 }
@@ -184,7 +188,7 @@ impl Images {
         Self { runs: runs.into_iter().map(buf).collect() }
     }
 
-    /// Where the page at `addr` is encoded.
+    /// The buffer for the page at `addr`.
     fn block_mut(&mut self, addr: BlockAddr) -> &mut [u8] {
         let (start, buf) = self.runs.range_mut(..=addr).next_back().expect("every page placed lies in a run");
         let at = (addr - start) as usize * BLOCK_BYTES;

@@ -1,8 +1,9 @@
 //! Epoch pins: cheap proof that no reader that could hold an address is left (rule R2).
 //!
-//! Pins count in one of two slots. When frees are released, the slot for new pins is switched; the frees become
-//! reusable when the slot left behind has run empty. Frees released meanwhile wait for the next switch. To take a
-//! pin is two atomic operations on a cache line that few threads share.
+//! Pins are counted in one of two slots. When freed blocks are released, new pins switch to the
+//! other slot; the blocks become reusable when the slot left behind is empty. Blocks released
+//! meanwhile wait for the next switch. Taking a pin costs two atomic operations on a cache line
+//! that few threads share.
 
 use std::sync::Arc;
 use syncline_sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +11,14 @@ use syncline_sync::thread_number;
 
 const SHARDS: usize = 16;
 
-/// Pins of some of the threads, by slot. Alone on its cache lines.
+/// Pins of some of the threads, by slot. Aligned to have its cache lines for itself.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard {
     slots: [AtomicUsize; 2],
 }
 
-/// Keeps blocks that are released while it lives from being reused.
+/// While it exists, blocks that are released are not reused.
 pub struct Pin {
     shard: Arc<Shard>,
     slot: usize,
@@ -37,14 +38,14 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// A pin in the current slot.
+    /// Takes a pin in the current slot.
     pub(crate) fn pin(&self) -> Pin {
         let shard = &self.shards[thread_number() % SHARDS];
         loop {
             let slot = self.current.load(Ordering::SeqCst);
             shard.slots[slot].fetch_add(1, Ordering::SeqCst);
-            // A switch that came in between may already have found the slot empty; only a pin that was counted while
-            // its slot was the current one is sure to be waited for by every later switch.
+            // A switch in between may already have found the slot empty. Only a pin that was
+            // counted while its slot was current is sure to be waited for by every later switch.
             if self.current.load(Ordering::SeqCst) == slot {
                 return Pin { shard: Arc::clone(shard), slot };
             }
@@ -52,12 +53,12 @@ impl Pins {
         }
     }
 
-    /// Sends new pins to the other slot, which must be drained; the slot left behind.
+    /// Switches new pins to the other slot, which must be drained; returns the slot left behind.
     pub(crate) fn switch(&self) -> usize {
         self.current.fetch_xor(1, Ordering::SeqCst)
     }
 
-    /// True when a slot that was left behind holds no pin any more.
+    /// True when a slot that was left behind has no pin any more.
     pub(crate) fn drained(&self, slot: usize) -> bool {
         // No pin enters a slot left behind, so each shard stays empty once it is.
         self.shards.iter().all(|shard| shard.slots[slot].load(Ordering::SeqCst) == 0)
@@ -85,7 +86,8 @@ mod tests {
         assert!(pins.drained(slot));
     }
 
-    /// Readers pin, read the published value, and check after a while that it was not retired under them.
+    /// Readers pin, read the published value, and check after a while that it was not retired under
+    /// them.
     #[test]
     fn nothing_a_pinned_reader_found_is_retired_under_it() {
         let pins = Pins::default();

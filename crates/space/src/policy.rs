@@ -1,9 +1,9 @@
-//! Where blocks of each kind are placed.
+//! Where blocks of each class are placed.
 
 use crate::live::LiveMap;
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
-/// What blocks are for; each kind is placed apart from the others while there is room.
+/// The use of blocks; each class is placed apart from the others while there is room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// File data.
@@ -17,26 +17,29 @@ pub enum Class {
 /// How far behind a hint a run of the full size still counts as near it, in blocks (16 MiB).
 const NEAR_BLOCKS: u64 = 4096;
 
-/// One part of the image in sixteen is preferred for nodes, one for the log.
+/// One sixteenth of the image is preferred for nodes, and another for the log.
 const PARTS: u64 = 16;
 
-/// Of the free space, one part in so many is left to nodes beside what is set aside for them: what fills the rest has metadata too.
+/// One part in this many of the free space is left to nodes beyond what is reserved for them:
+/// whatever fills the rest needs metadata too.
 const PARTS_FOR_NODES: u64 = 4;
 
-/// A next-fit cursor for each class, in a region that the class prefers and the others enter last.
+/// A next-fit cursor for each class, in a region that the class prefers and the other classes enter
+/// last.
 pub(crate) struct Placement {
     usable: BlockRun,
     nodes: Region,
     log: Region,
     data: Region,
-    /// What goes where no node fits begins to look here.
+    /// Where the next search for blocks in broken frames begins, in which no node fits.
     broken: BlockAddr,
-    /// Blocks in whole frames that are set aside for nodes and log; `None` where nobody has said.
+    /// Blocks in whole frames reserved for nodes and log; `None` if never set.
     spare: Option<u64>,
     refusals: Refusals,
 }
 
-/// Allocations that find nothing although there is room: a test's way to every place that can run out of it.
+/// Allocations that fail although there is room: lets a test reach every place that can run out of
+/// room.
 #[derive(Default)]
 struct Refusals {
     after: u64,
@@ -87,24 +90,26 @@ impl Placement {
         }
     }
 
-    /// The same for an image that has become larger.
+    /// The placement for an image that has grown.
     pub(crate) fn widened(&mut self, geometry: Geometry) -> Self {
         Self { refusals: std::mem::take(&mut self.refusals), spare: self.spare, ..Self::new(geometry) }
     }
 
-    /// Sets aside so many blocks in frames that are free as a whole, for what needs whole ones.
+    /// Reserves this many blocks in wholly free frames, for uses that need whole frames.
     pub(crate) fn keep_whole(&mut self, blocks: u64) {
         self.spare = Some(blocks);
     }
 
-    /// Refuses the `times` allocations that follow the next `after`; how many were refused before.
+    /// Lets `after` allocations pass and refuses the next `times`; returns how many were refused
+    /// before.
     pub(crate) fn refuse(&mut self, after: u64, times: u64) -> u64 {
         self.refusals.after = after;
         self.refusals.times = times;
         std::mem::take(&mut self.refusals.refused)
     }
 
-    /// Takes one run of `want` blocks, or the longest there is when none is as long but one has `min`.
+    /// Takes one run of `want` blocks; if none is that long, the longest one, provided it has at
+    /// least `min`.
     pub(crate) fn allocate(
         &mut self,
         live: &mut LiveMap,
@@ -134,13 +139,14 @@ impl Placement {
         Some(run)
     }
 
-    /// Blocks in whole frames that anything may take while there are others; `None` where it does not matter who takes which.
+    /// Blocks in whole frames that any class may still take; `None` if it does not matter which
+    /// frames are taken.
     fn left_beside_spare(&self, live: &LiveMap) -> Option<u64> {
         let keep = self.spare? + live.free() / PARTS_FOR_NODES;
         (live.whole() < live.free()).then(|| live.whole().saturating_sub(keep))
     }
 
-    /// A run where no node fits, behind the hint first.
+    /// A run in frames where no node fits, looking behind the hint first.
     fn in_broken_frames(
         &mut self,
         live: &LiveMap,
@@ -160,7 +166,8 @@ impl Placement {
         Some(run)
     }
 
-    /// A run of whole frames, in the class's region first: it breaks no more of them than it must.
+    /// A run of whole frames, looking in the class's region first: it breaks no more frames than it
+    /// must.
     fn in_whole_frames(&self, live: &LiveMap, class: Class, want: u64, min: u64) -> Option<BlockRun> {
         let (usable, region) = (self.usable, self.region(class));
         let find = |from, to| live.find_whole(from, to, want, min);
@@ -177,7 +184,7 @@ impl Placement {
         }
     }
 
-    /// A run of the full size right at the hint or a little behind it. The cursor stays: others come after it.
+    /// A run of the full size at the hint or shortly behind it. The cursor does not move.
     fn near(&self, live: &mut LiveMap, want: u64, near: Option<BlockAddr>) -> Option<BlockRun> {
         let near = near.filter(|near| (self.usable.start..self.usable.end()).contains(near))?;
         let end = (near + NEAR_BLOCKS).min(self.usable.end());
@@ -200,16 +207,16 @@ impl Placement {
             region.cursor = if run.end() < region.run.end() { run.end() } else { region.run.start };
             return Some(run);
         }
-        // What is left elsewhere: behind the region first, so that data enters the regions before it last.
+        // Look elsewhere: behind the region first, so that data enters the regions before it last.
         live.find(region.run.end(), usable.end(), want)
             .or_else(|| live.find(usable.start, region.run.start, want))
             .map(|start| BlockRun::new(start, want))
     }
 
-    /// The longest run there is, when it has at least `min` blocks but fewer than `want`.
+    /// The longest run, if it has at least `min` blocks but fewer than `want`.
     fn longest(&self, live: &mut LiveMap, want: u64, min: u64) -> Option<BlockRun> {
         loop {
-            // Each search that fails lowers the bound to below what it looked for.
+            // Each search that fails lowers the bound below the length it looked for.
             let blocks = live.longest_bound().min(want);
             if blocks < min {
                 return None;

@@ -1,13 +1,14 @@
-//! Blocks that the device did not take: they are not handed out again while the image is open.
+//! Blocks that the device refused: they are not handed out again while the image is open.
 //!
-//! Only so many, and only while there are others: a path that is away for a while fails every write, and blames blocks that are sound.
-//! The oldest are tried again then.
+//! Only a limited number is kept, and only while there are other blocks: a device path that is away
+//! for a while fails every write, and puts the blame on sound blocks. Beyond the limit, the oldest
+//! blocks are tried again.
 
 use crate::bits::{blocks_of, clip};
 use std::collections::VecDeque;
 use syncline_format::BlockRun;
 
-/// The blocks, the oldest first.
+/// The quarantined blocks, oldest first.
 #[derive(Default)]
 pub(crate) struct Quarantine {
     runs: VecDeque<Kept>,
@@ -16,12 +17,13 @@ pub(crate) struct Quarantine {
 
 struct Kept {
     run: BlockRun,
-    /// What of it would be free.
+    /// The parts that would be free otherwise.
     withheld: Vec<BlockRun>,
 }
 
 impl Quarantine {
-    /// Keeps `run` from now on, and at most `max` blocks in all; what the oldest gave up for that may be handed out.
+    /// Quarantines `run`, and at most `max` blocks in all; returns the blocks of the oldest runs
+    /// that had to leave and may be handed out.
     pub(crate) fn add(&mut self, run: BlockRun, max: u64) -> Vec<BlockRun> {
         let known = self.runs.iter().any(|kept| kept.run.start <= run.start && run.end() <= kept.run.end());
         if known || run.blocks > max {
@@ -35,17 +37,18 @@ impl Quarantine {
             self.blocks -= oldest.run.blocks;
             freed.extend(oldest.withheld);
         }
-        // Another one may have the same blocks.
+        // Another quarantined run may cover the same blocks.
         self.withhold(freed)
     }
 
-    /// Keeps nothing any more; what may be handed out by that.
+    /// Ends the quarantine; returns the blocks that may be handed out now.
     pub(crate) fn end(&mut self) -> Vec<BlockRun> {
         let Self { runs, .. } = std::mem::take(self);
         runs.into_iter().flat_map(|kept| kept.withheld).collect()
     }
 
-    /// What of these free runs may be handed out.
+    /// Withholds the quarantined parts of these free runs; returns the rest, which may be handed
+    /// out.
     pub(crate) fn withhold(&mut self, free: Vec<BlockRun>) -> Vec<BlockRun> {
         if self.runs.is_empty() {
             return free;
@@ -68,12 +71,12 @@ impl Quarantine {
         open
     }
 
-    /// The runs that nobody uses, and nobody gets.
+    /// The runs that are withheld: nobody uses them, and they are not handed out.
     pub(crate) fn withheld(&self) -> impl Iterator<Item = BlockRun> + '_ {
         self.runs.iter().flat_map(|kept| kept.withheld.iter().copied())
     }
 
-    /// Blocks that nobody uses, and nobody gets.
+    /// Number of blocks withheld.
     pub(crate) fn withheld_blocks(&self) -> u64 {
         self.runs.iter().map(|kept| blocks_of(&kept.withheld)).sum()
     }

@@ -1,8 +1,9 @@
-//! Pages of a space map that are lost, made again from what is in use.
+//! Restores lost pages of a space map from what is in use.
 //!
-//! The bits of a page follow from the tree that the map belongs to and from where the map's pages lie, an index page from the pages
-//! below it, which are found by what they say of themselves. Whatever points to a lost page has the checksum of all its bytes: what is
-//! made is what was there, or it is not used.
+//! The bits of a bitmap page follow from the tree that the map belongs to and from the places of
+//! the map's own pages. An index page follows from the pages below it, which are found because each
+//! page states its own place. The pointer to a lost page has the checksum of all its bytes, so a
+//! restored page is either exactly what was there or not used.
 
 use crate::SpaceError;
 use crate::bits::push_bits;
@@ -23,46 +24,47 @@ use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Geometry, crc};
 
 /// Blocks read at a time.
 const BLOCKS_EACH: u64 = 256;
-/// Choices of pages below index pages that are tried, for all maps together, so that an image made for it can't keep a repair busy for
-/// ever. So are the others.
+/// Maximum number of choices of pages below index pages that are tried, for all maps together. Like
+/// the other limits here, this keeps a crafted image from occupying a repair for ever.
 const TRIES_MAX: usize = 100_000;
-/// Pages read while it is looked which of them belong below an index page.
+/// Maximum number of pages read to find out which belong below an index page.
 const READS_MAX: usize = 1_000_000;
-/// Pages that are tried at one place. Of a map that was not made to mislead there is hardly ever more than one.
+/// Maximum number of candidates tried for one place. A map that was not made to mislead hardly ever
+/// has more than one.
 const CHOICES_MAX: usize = 64;
-/// Blocks told by a choice that cost as much as a try.
+/// A choice that reports this many blocks costs as much as one more try.
 const BLOCKS_A_TRY: usize = 1024;
-/// Blocks that look like pages.
+/// Maximum number of blocks that look like pages.
 const STRAYS_MAX: usize = 1 << 20;
-/// Blocks that are looked through for them: 16 TiB.
+/// Maximum number of blocks searched for pages: 16 TiB.
 const SEARCHED_MAX: u64 = 1 << 32;
 
-/// A page that is what its pointer says again.
+/// A restored page, which matches its pointer again.
 #[derive(Clone, Debug)]
 pub struct RegrownPage {
-    /// Where it belongs.
+    /// The page's block.
     pub addr: BlockAddr,
-    /// How far it is from the bitmap pages.
+    /// The page's distance from the bitmap pages.
     pub level: u8,
-    /// What it holds.
+    /// The page's contents.
     pub bytes: Bytes,
 }
 
-/// A map of which pages are lost.
+/// A map that has lost pages.
 pub struct TornMap {
     tracker: Arc<FlushTracker>,
     geometry: Geometry,
-    /// What is known to be in use.
+    /// The blocks known to be in use.
     used: NamedMap,
     lost: Vec<(PageId, Entry)>,
-    /// What the bitmap pages say that can be read.
+    /// The contents of the readable bitmap pages.
     read: Vec<(u64, Box<Words>)>,
 }
 
-/// A search for pages of all maps of an image, each of which is looked for once.
+/// The search for pages of all maps of an image. Each lost page is searched for only once.
 pub struct PageSearch {
     tracker: Arc<FlushTracker>,
-    /// Of the image as it is.
+    /// Geometry of the present image.
     geometry: Geometry,
     strays: Option<Strays>,
     tries_left: usize,
@@ -70,31 +72,33 @@ pub struct PageSearch {
     failed: HashSet<(BlockAddr, u32)>,
 }
 
-/// Pages of any map, present or earlier.
+/// Pages found anywhere, of present or earlier maps.
 #[derive(Default)]
 struct Strays {
     by_place: HashMap<PageId, Vec<Entry>>,
     addrs: BTreeSet<BlockAddr>,
 }
 
-/// A page that may lie below a lost one, or none.
+/// A candidate for one place below a lost page: a page, or no page.
 #[derive(Clone, Default)]
 struct Choice {
     entry: Entry,
-    /// It, and the pages below it.
+    /// The blocks of the page and of the pages below it.
     pages: Vec<BlockAddr>,
-    /// What these say is in use and nothing else knows of: pages of their map.
+    /// Blocks that these pages call used although nothing else is known to use them: pages of their
+    /// map.
     more: Vec<BlockAddr>,
 }
 
 impl PageSearch {
-    /// One that has found nothing yet. `geometry` is that of the image as it is.
+    /// A search that has found nothing yet. `geometry` is that of the present image.
     pub fn new(tracker: Arc<FlushTracker>, geometry: Geometry) -> Self {
         let (reads_left, failed) = (READS_MAX.into(), HashSet::new());
         Self { tracker, geometry, strays: None, tries_left: TRIES_MAX, reads_left, failed }
     }
 
-    /// Looks through all blocks, once; too many, or too much that looks like pages, and nothing is found.
+    /// Reads through all blocks, once. If there are too many blocks, or too many look like pages,
+    /// nothing is found.
     async fn look(&mut self) -> Result<(), SpaceError> {
         if self.strays.is_some() {
             return Ok(());
@@ -124,7 +128,7 @@ impl PageSearch {
 }
 
 impl TornMap {
-    /// Reads what can be read of a map; `None` if that is all of it.
+    /// Reads as much of a map as possible; `None` if all of it can be read.
     pub async fn read(
         tracker: &Arc<FlushTracker>,
         geometry: Geometry,
@@ -152,17 +156,18 @@ impl TornMap {
         Ok((!torn.lost.is_empty()).then_some(torn))
     }
 
-    /// Says that this is in use.
+    /// Records that this run is in use.
     pub fn name(&mut self, run: BlockRun) {
         if self.geometry.contains(run) {
             self.used.change_quietly(run, Change::Name);
         }
     }
 
-    /// Makes the pages that are lost, as far as they follow from what was named: everything that the tree uses.
+    /// Restores the lost pages, as far as they follow from the named runs, which must cover
+    /// everything that the tree uses.
     pub async fn regrow(mut self, search: &mut PageSearch) -> Result<Vec<RegrownPage>, SpaceError> {
         let mut lost = std::mem::take(&mut self.lost);
-        // Where the pages below an index page lie is part of what bitmap pages say.
+        // Index pages first: the bitmap pages also record where the pages below an index page lie.
         lost.sort_by_key(|(id, _)| std::cmp::Reverse(id.level));
         let mut regrown = Vec::new();
         for (id, entry) in lost {
@@ -209,7 +214,8 @@ impl TornMap {
         Ok(Some(block.into_bytes()))
     }
 
-    /// What the bitmap pages that can be read say is in use and nothing else knows of: pages of this map.
+    /// Blocks that readable bitmap pages call used although nothing else is known to use them:
+    /// pages of this map.
     fn told_of_pages(&self) -> HashSet<BlockAddr> {
         let mut told = Vec::new();
         for (index, words) in &self.read {
@@ -221,7 +227,7 @@ impl TornMap {
         told.into_iter().flat_map(|run| run.start..run.end()).collect()
     }
 
-    /// The pages that may be this one, as many of them as are tried.
+    /// The candidates for this page, up to the number that is tried.
     async fn choices(&self, id: PageId, search: &PageSearch) -> Result<Vec<Choice>, SpaceError> {
         let mut choices = Vec::new();
         if !self.uses_any(id) {
@@ -240,7 +246,8 @@ impl TornMap {
         Ok(choices)
     }
 
-    /// True if the pages from this one downwards are whole and say what is in use, and of the rest only that pages lie there.
+    /// True if the pages from this one downwards are whole, name all blocks known to be in use, and
+    /// beyond these name only blocks where pages lie.
     fn fits<'a>(
         &'a self,
         id: PageId,
@@ -293,12 +300,12 @@ impl TornMap {
         })
     }
 
-    /// No map has more pages.
+    /// An upper bound on the number of pages of a map.
     fn pages_max(&self) -> u64 {
         (0..=root_level(self.geometry)).map(|level| pages_at(self.geometry, level)).sum()
     }
 
-    /// What a page says, if it is what is pointed to.
+    /// The contents of a page, if it matches its pointer.
     fn contents(&self, block: &[u8], id: PageId, entry: Entry) -> Option<Contents> {
         let (contents, used) = match id.level {
             0 => {
@@ -332,7 +339,7 @@ impl TornMap {
 }
 
 impl PageSearch {
-    /// True if pages lie in what this page covers.
+    /// True if pages lie in the blocks that this page covers.
     fn has_any_in(&self, id: PageId) -> bool {
         let blocks = bitmaps_below(id.level) * BITS;
         let covered = id.index * blocks..(id.index + 1) * blocks;
@@ -340,7 +347,7 @@ impl PageSearch {
     }
 }
 
-/// Bitmap pages that a page of this level covers.
+/// Number of bitmap pages that a page of this level covers.
 fn bitmaps_below(level: u8) -> u64 {
     (0..level).fold(1, |width, _| width * CHILDREN as u64)
 }
@@ -355,8 +362,9 @@ fn children(id: PageId, entries: Vec<Entry>) -> impl Iterator<Item = (PageId, En
     children.map(move |(slot, entry)| (id.child(slot), entry))
 }
 
-/// The pages of the first choice of one of each that is right. Those that cover pages tell which of all pages are of this map, and so
-/// there is mostly no choice for the others.
+/// Tries combinations of one candidate per place, and returns the pages of the first combination
+/// that is right. Candidates for places that cover pages determine which of all pages belong to
+/// this map, so the other places mostly have only one candidate left.
 fn choose(
     choices: &[Vec<Choice>],
     tells: &[bool],
@@ -400,20 +408,20 @@ fn choose(
     }
 }
 
-/// All ways to take one of each.
+/// Enumerates all ways to take one of each.
 struct Odometer {
     at: Vec<usize>,
     sizes: Vec<usize>,
 }
 
 impl Odometer {
-    /// The first way; `None` if there is nothing to take of one of them.
+    /// Starts with the first way; `None` if one of them has nothing to take.
     fn new(sizes: impl Iterator<Item = usize>) -> Option<Self> {
         let sizes: Vec<usize> = sizes.collect();
         (!sizes.contains(&0)).then(|| Self { at: vec![0; sizes.len()], sizes })
     }
 
-    /// The next one; false after the last.
+    /// Moves to the next way; false after the last one.
     fn turn(&mut self) -> bool {
         let next = self.at.iter().zip(&self.sizes).position(|(at, size)| at + 1 < *size);
         let Some(next) = next else { return false };
@@ -427,7 +435,7 @@ impl Odometer {
 mod tests {
     use super::*;
 
-    /// Two pages at each place, which tell of so much that each way to choose takes long.
+    /// Two pages at each place, which report so many blocks that each combination takes long.
     #[test]
     fn what_a_try_costs_counts() {
         let choices: Vec<Vec<Choice>> = (0..12)

@@ -1,5 +1,5 @@
-//! The free space of an image that becomes smaller: first nothing behind the new end is handed out any more, then all that lies there
-//! moves, and at last the map is one for the smaller size.
+//! The free space of an image that shrinks: first, nothing behind the new end is handed out any
+//! more; then everything there moves; finally the map gets the smaller size.
 
 use crate::SpaceError;
 use crate::bits::{clip, push_bits, words_of};
@@ -10,7 +10,7 @@ use syncline_format::space::{BITS, CHILDREN};
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 impl Space {
-    /// Hands out nothing from block `end` on any more, not even what is freed there.
+    /// From now on, hands out nothing from block `end` on, not even blocks freed there.
     pub fn fence(&self, end: BlockAddr) {
         let state = &mut *self.lock();
         state.fence = end;
@@ -20,7 +20,7 @@ impl Space {
         }
     }
 
-    /// What is named from block `end` on.
+    /// The named blocks from block `end` on.
     pub fn named_behind(&self, end: BlockAddr) -> Vec<BlockRun> {
         let all = self.geometry().usable();
         let mut runs = Vec::new();
@@ -30,8 +30,8 @@ impl Space {
         runs
     }
 
-    /// Has the next checkpoint write those pages of the map anew that lie from block `end` on, or stand for nothing that an image of
-    /// this geometry has; false when there are none.
+    /// Makes the next checkpoint rewrite the map's pages that lie at block `end` or behind it, and
+    /// bitmap pages that an image of this geometry does not have; false if there are none.
     pub fn move_pages(&self, end: BlockAddr, geometry: Geometry) -> bool {
         let state = &mut *self.lock();
         let smaller = PageTable::empty(geometry);
@@ -39,7 +39,8 @@ impl Space {
         let mut pages = Vec::new();
         for (id, entry) in state.table.iter() {
             if entry.page.addr >= end || (id.level == 0 && !smaller.has(id)) {
-                // Any page below an index page: what is above it is written too.
+                // Any bitmap page below an index page will do: the pages above it are rewritten
+                // too.
                 let first = id.index.saturating_mul((CHILDREN as u64).saturating_pow(u32::from(id.level)));
                 pages.push(first.min(leaves - 1));
             }
@@ -48,14 +49,15 @@ impl Space {
         !pages.is_empty()
     }
 
-    /// Makes the map one for a smaller size, from the next checkpoint on, whose generation this is. Nothing is named behind the new
-    /// end, and [`move_pages`](Self::move_pages) found nothing.
+    /// Makes the map one for a smaller size, effective with the next checkpoint, which has this
+    /// generation. Nothing may be named behind the new end, and [`move_pages`](Self::move_pages)
+    /// must have found nothing.
     pub fn narrow_map(&self, geometry: Geometry, generation: u64) -> Result<(), SpaceError> {
         {
             let state = &mut *self.lock();
             debug_assert!(geometry.total_blocks.div_ceil(BITS) <= state.named.pages().len() as u64);
             let smaller = PageTable::empty(geometry);
-            // Index pages of levels, and at places, that there will not be.
+            // Index pages on levels and at places that will not exist any more.
             let gone: Vec<BlockRun> = state
                 .table
                 .iter()

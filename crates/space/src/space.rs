@@ -1,4 +1,4 @@
-//! The free space of one image: what may be handed out, what is named, what waits.
+//! The free space of an image: blocks that may be handed out, named blocks, and waiting blocks.
 
 use crate::bits::{blocks_of, clip, push_bits, sorted_and_joined};
 use crate::discard::Discards;
@@ -17,39 +17,40 @@ use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
 use syncline_format::{BlockAddr, BlockRun, Geometry, SharedGeometry};
 use syncline_sync::{Mutex, MutexGuard};
 
-/// Runs made reusable under one lock, so that others get in between.
+/// Maximum number of runs made reusable under one lock, so that other threads get in between.
 const RUNS_PER_LOCK: usize = 1024;
 
-/// Of so many blocks one may be kept because the device did not take it.
+/// The share of blocks that may be in quarantine because the device refused them: one in this many.
 const QUARANTINE_SHARE: u64 = 64;
-/// And so many in any case: those of the largest single write.
+/// The least limit of the quarantine: as many blocks as the largest single write has.
 const QUARANTINE_LEAST: u64 = 256;
 
-/// How much space there is, in blocks.
+/// Amounts of space, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceCounters {
     /// Blocks that can be allocated at all.
     pub total: u64,
     /// Blocks that can be allocated now.
     pub free: u64,
-    /// Blocks freed or held, not reusable yet.
+    /// Blocks freed or held that are not reusable yet.
     pub pending_free: u64,
     /// Blocks that something committed names.
     pub named: u64,
 }
 
-/// The free space of one image. All of it is plain code under one short lock, but for `load` and `persist`.
+/// The free space of an image. Everything except `load` and `persist` is plain code under one short
+/// lock.
 ///
-/// Runs are cut to the blocks that the geometry lets be allocated: a caller who passes one read from a device can
-/// corrupt nothing outside them.
+/// Runs are cut to the blocks that the geometry allows to be allocated, so a caller that passes a
+/// run read from a device can't corrupt anything outside them.
 pub struct Space {
-    /// What may be allocated of. While the image grows, the map is larger already.
+    /// The blocks that may be allocated. While the image grows, the map is already larger.
     geometry: SharedGeometry,
     state: Mutex<State>,
     pins: Pins,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct State {
     pub(crate) live: LiveMap,
     pub(crate) named: NamedMap,
@@ -59,67 +60,67 @@ pub(crate) struct State {
     pub(crate) table: PageTable,
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) discards: Discards,
-    /// The size that the map is for, in memory and on the device from the next checkpoint on.
+    /// The size that the map is for: in memory now, on the device from the next checkpoint on.
     pub(crate) map_geometry: Geometry,
-    /// Blocks from here on are not handed out, whatever becomes of them.
+    /// Blocks from here on are not handed out, whatever happens to them.
     pub(crate) fence: BlockAddr,
     pub(crate) quarantine: Quarantine,
 }
 
 impl State {
-    /// Blocks that are handed out if they are asked for.
+    /// Blocks that can be handed out on request.
     fn free_blocks(&self) -> u64 {
         self.live.free() + self.quarantine.withheld_blocks()
     }
 
-    /// Lets runs wait that were freed in `generation`.
+    /// Makes runs freed in `generation` wait.
     pub(crate) fn wait(&mut self, generation: u64, runs: Vec<BlockRun>) {
         let blocks =
             if self.kept.is_empty() { blocks_of(&runs) } else { blocks_of(&self.kept.others(runs.clone())) };
         self.pending.add(generation, runs, blocks);
     }
 
-    /// What of these runs may be handed out, now that nobody uses it.
+    /// The parts of these unused runs that may be handed out.
     fn in_front(&mut self, runs: &[BlockRun]) -> Vec<BlockRun> {
         let front = BlockRun::new(0, self.fence);
         let open = runs.iter().filter_map(|run| clip(*run, front)).collect();
         self.quarantine.withhold(open)
     }
 
-    /// Lets blocks go that are kept because a device did not take them; false when there are none. What is promised comes first.
+    /// Releases quarantined blocks, since promised room comes first; false if there are none.
     fn end_quarantine(&mut self) -> bool {
         let freed = self.quarantine.end();
         self.live.clear(&freed);
         !freed.is_empty()
     }
 
-    /// Counts what waits to be reusable, after the snapshots have changed.
+    /// Recounts the waiting blocks that will be reusable, after the snapshots have changed.
     pub(crate) fn count_pending(&mut self) {
         let blocks = blocks_of(&self.kept.others(self.pending.runs().collect()));
         self.pending.recount(blocks);
     }
 
-    /// Everything that was freed and waits, what the checkpoint in flight freed included.
+    /// All freed blocks that wait, including those freed by the checkpoint in flight.
     pub(crate) fn waiting(&self) -> KeptMap {
         let freed = self.in_flight.iter().flat_map(InFlight::freed);
         KeptMap::of_runs(self.named.pages().len(), self.pending.runs().chain(freed))
     }
 }
 
-/// Sees blocks before anybody can get them, to drop them from caches.
+/// Called with blocks before anybody can get them, to drop them from caches.
 type Forget<'a> = &'a dyn Fn(&[BlockRun]);
 
-/// What may be handed out now.
+/// Amounts of space that may be handed out now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Free {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Those of them that lie in frames (as many blocks as a node takes, aligned) of which none is in use.
+    /// The blocks among them in wholly free frames (a frame has the size of a node and is aligned).
     pub whole: u64,
 }
 
 impl Space {
-    /// The space of a new image: all free.
+    /// The space of a new image: everything is free.
     ///
     /// # Panics
     /// When the image has more than [`MAX_BLOCKS`] blocks.
@@ -128,7 +129,7 @@ impl Space {
         Self::with_map(geometry, NamedMap::empty(geometry), PageTable::empty(geometry))
     }
 
-    /// The space of an image with this map, of which everything unnamed may be handed out.
+    /// The space of an image with this map; everything unnamed may be handed out.
     pub(crate) fn with_map(geometry: Geometry, named: NamedMap, table: PageTable) -> Arc<Self> {
         let mut live = LiveMap::new(geometry);
         named.words().for_each(|(word, bits)| live.set_word(word, bits));
@@ -149,7 +150,7 @@ impl Space {
         Arc::new(Self { geometry, state: Mutex::new(state), pins: Pins::default() })
     }
 
-    /// The sizes of the image, as far as blocks of it are handed out.
+    /// The sizes of the image, as far as its blocks are handed out.
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
     }
@@ -158,8 +159,9 @@ impl Space {
         self.geometry.set_total(total_blocks);
     }
 
-    /// Allocates up to `want` blocks as one run, near `near` or else where blocks of `class` are placed. A run
-    /// shorter than asked is the longest there is, and has at least `min` blocks; `None` when there is none.
+    /// Allocates up to `want` blocks as one run, near `near` or else where blocks of `class` are
+    /// placed. A run shorter than `want` is the longest there is, and has at least `min` blocks;
+    /// `None` if there is no such run.
     pub fn allocate(&self, class: Class, want: u64, min: u64, near: Option<BlockAddr>) -> Option<BlockRun> {
         let state = &mut *self.lock();
         let run = state.placement.allocate(&mut state.live, class, want, min, near);
@@ -169,15 +171,15 @@ impl Space {
         state.placement.allocate(&mut state.live, class, want, min, near)
     }
 
-    /// For tests: of the allocations to come, `after` pass and the next `times` find no room. Returns how many were refused
-    /// since this was called last.
+    /// For tests: lets the next `after` allocations pass and fails the `times` allocations that
+    /// follow for lack of room. Returns how many were refused since the last call.
     #[doc(hidden)]
     pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
         self.lock().placement.refuse(after, times)
     }
 
-    /// Gives back blocks that were allocated, claimed or reserved, and never named: they are reusable at once. No
-    /// write to them may be in flight (rule R2).
+    /// Gives back blocks that were allocated, claimed or reserved but never named: they are
+    /// reusable at once. No write to them may be in flight (rule R2).
     pub fn give_back(&self, run: BlockRun) {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
@@ -193,7 +195,7 @@ impl Space {
         self.lock().live.set(run);
     }
 
-    /// Keeps a segment of a log that is replayed from being handed out; false when some of it was not free before.
+    /// Keeps a segment of a replayed log from being handed out; false if part of it was not free.
     pub fn reserve_segment(&self, run: BlockRun) -> bool {
         let Some(run) = self.clip(run) else { return false };
         let live = &mut self.lock().live;
@@ -202,15 +204,16 @@ impl Space {
         free
     }
 
-    /// A replayed batch names the run; false when some of it was not free. Whoever wrote the batch had allocated the run,
-    /// and what is freed is not allocated again before a superblock ends its generation: such a batch is damaged.
+    /// Names a run for a replayed batch; false if part of it was not free. The writer of the batch
+    /// had allocated the run, and freed blocks are not allocated again before a superblock ends
+    /// their generation, so such a batch is damaged.
     pub fn name_replayed(&self, run: BlockRun) -> bool {
         let free = self.clip(run).is_some_and(|run| self.lock().live.free_parts(run) == [run]);
         self.name(run);
         free
     }
 
-    /// A committed transaction names the run.
+    /// Names a run for a committed transaction.
     pub fn name(&self, run: BlockRun) {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
@@ -218,7 +221,8 @@ impl Space {
         state.named.change(run, Change::Name);
     }
 
-    /// A transaction committed in `generation` frees the run. Blocks of it that are not named stay as they are.
+    /// Frees a run for a transaction committed in `generation`. Blocks of the run that are not
+    /// named stay as they are.
     pub fn unname(&self, run: BlockRun, generation: u64) {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
@@ -226,8 +230,8 @@ impl Space {
         state.wait(generation, freed);
     }
 
-    /// Lets a run that is live but not named go as soon as a superblock of `generation` is durable: a log segment
-    /// that will not be needed then.
+    /// Releases a run that is live but not named as soon as a superblock of `generation` is
+    /// durable: a log segment that will not be needed then.
     pub fn hold(&self, run: BlockRun, generation: u64) {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
@@ -236,7 +240,8 @@ impl Space {
         state.wait(generation, parts);
     }
 
-    /// Keeps blocks that the device did not take from being handed out while the image is open, unless far too many are.
+    /// Keeps blocks that the device refused from being handed out while the image is open, within a
+    /// limit.
     pub fn quarantine(&self, run: BlockRun) {
         let Some(run) = self.clip(run) else { return };
         let max = (self.geometry().total_blocks / QUARANTINE_SHARE).max(QUARANTINE_LEAST);
@@ -245,7 +250,7 @@ impl Space {
         state.live.clear(&freed);
     }
 
-    /// Blocks that are kept so and that nobody uses.
+    /// Number of quarantined blocks that nobody uses.
     pub fn quarantined_blocks(&self) -> u64 {
         self.lock().quarantine.withheld_blocks()
     }
@@ -256,8 +261,8 @@ impl Space {
         blocks_of(&self.lock().named.unnamed_parts(run)) < run.blocks
     }
 
-    /// Freezes the named blocks for the checkpoint of `generation`. Called under the store's commit lock; costs one
-    /// pointer for each page that changed since the last freeze.
+    /// Freezes the named blocks for the checkpoint of `generation`. Called under the store's commit
+    /// lock; costs one pointer for each page that changed since the last freeze.
     ///
     /// # Panics
     /// When the checkpoint before is still in flight, which the rules forbid.
@@ -268,17 +273,18 @@ impl Space {
         FrozenMap::new(Arc::clone(self), generation, state.named.freeze(), state.named.used())
     }
 
-    /// The checkpoint failed: everything done through `frozen` is undone, the node runs it named and unnamed
-    /// included, and what it was to write is left to the next one.
+    /// Undoes a failed checkpoint: everything done through `frozen` is undone, including the node
+    /// runs it named and unnamed, and its pages are left to the next checkpoint to write.
     ///
-    /// What it named is not reusable before a later superblock is durable: its writes, its superblock even, may still
-    /// reach the device.
+    /// The blocks it named are not reusable before a later superblock is durable: its writes, even
+    /// its superblock, may still reach the device.
     pub fn checkpoint_failed(&self, frozen: FrozenMap) {
         self.undo(frozen, None);
     }
 
-    /// The same where all that was written has ended, and no superblock was: what it named is reusable at once. `forget` sees it before
-    /// anybody can get it.
+    /// Like `checkpoint_failed`, if all its writes have ended and no superblock was written: the
+    /// blocks it named are reusable at once. `forget` is called with them before anybody can get
+    /// them.
     pub fn checkpoint_given_up(&self, frozen: FrozenMap, forget: impl Fn(&[BlockRun])) {
         self.undo(frozen, Some(&forget));
     }
@@ -311,12 +317,14 @@ impl Space {
         state.named.thaw();
     }
 
-    /// A superblock of `generation` is durable: releases what was freed up to it. Returns what became reusable.
+    /// Releases everything freed up to `generation`, whose superblock is durable. Returns the runs
+    /// that became reusable.
     pub fn superblock_durable(&self, generation: u64) -> Vec<BlockRun> {
         self.superblock_durable_with(generation, |_| {})
     }
 
-    /// The same; `forget` sees the blocks before anybody can get them, to drop them from caches.
+    /// Like `superblock_durable`; `forget` is called with the blocks before anybody can get them,
+    /// to drop them from caches.
     pub fn superblock_durable_with(
         &self,
         generation: u64,
@@ -333,17 +341,18 @@ impl Space {
         self.collect_with(forget)
     }
 
-    /// Keeps blocks released from now on from being reused while the pin lives. For readers that hold addresses.
+    /// While the pin exists, blocks released from now on are not reused. For readers that hold
+    /// addresses.
     pub fn pin(&self) -> Pin {
         self.pins.pin()
     }
 
-    /// Makes reusable what only pins kept, where they ended; returns it.
+    /// Makes blocks reusable that only pins kept which have ended; returns them.
     pub fn collect(&self) -> Vec<BlockRun> {
         self.collect_with(|_| {})
     }
 
-    /// The same; `forget` sees the blocks before anybody can get them.
+    /// Like `collect`; `forget` is called with the blocks before anybody can get them.
     pub fn collect_with(&self, forget: impl FnOnce(&[BlockRun])) -> Vec<BlockRun> {
         let ready = {
             let state = &mut *self.lock();
@@ -351,7 +360,8 @@ impl Space {
             if ready.is_empty() {
                 return ready;
             }
-            // What a snapshot keeps stays as it is; it comes back when the snapshot goes.
+            // Blocks that a snapshot keeps stay as they are; they come back when the snapshot is
+            // deleted.
             let ready = state.kept.others(sorted_and_joined(ready));
             state.pending.take(blocks_of(&ready));
             ready
@@ -368,8 +378,9 @@ impl Space {
         ready
     }
 
-    /// True when so much will be free as soon as the superblock of the checkpoint in flight is durable and readers have ended. What is freed
-    /// meanwhile does not count: a crash after that superblock finds it in use.
+    /// True when at least this much will be free once the superblock of the checkpoint in flight is
+    /// durable and readers have ended. Blocks freed meanwhile do not count: a crash after that
+    /// superblock finds them in use.
     pub fn checkpoint_leaves(&self, least: Free) -> bool {
         let state = self.lock();
         let is_enough = |live: &LiveMap| live.free() >= least.blocks && live.whole() >= least.whole;
@@ -385,7 +396,7 @@ impl Space {
         is_enough(&live)
     }
 
-    /// True when the checkpoint in flight takes no more than it gives back.
+    /// True when the checkpoint in flight takes no more blocks than it gives back.
     pub fn checkpoint_gives_what_it_takes(&self) -> bool {
         let state = self.lock();
         state.in_flight.as_ref().is_none_or(|flight| {
@@ -394,7 +405,7 @@ impl Space {
         })
     }
 
-    /// Blocks that were freed for good and that only pins keep from being reused.
+    /// Number of released blocks that only pins keep from being reused.
     pub fn kept_by_readers(&self) -> u64 {
         let state = self.lock();
         blocks_of(&state.kept.others(sorted_and_joined(state.pending.released().collect())))
@@ -405,7 +416,7 @@ impl Space {
         self.clip(BlockRun::new(block, 1)).is_some() && self.lock().named.is_named(block)
     }
 
-    /// Everything that is named, in order of address: for checks of the whole image, not for every day.
+    /// All named blocks, in order of address: for checks of the whole image, not for everyday use.
     pub fn named_runs(&self) -> Vec<BlockRun> {
         let state = self.lock();
         let mut runs = Vec::new();
@@ -413,7 +424,7 @@ impl Space {
         runs
     }
 
-    /// The blocks in which the pages of the map itself lie, in order of address.
+    /// The blocks of the map's own pages, in order of address.
     pub fn map_runs(&self) -> Vec<BlockRun> {
         let pages = self.lock().table.iter().map(|(_, entry)| BlockRun::new(entry.page.addr, 1)).collect();
         sorted_and_joined(pages)
@@ -424,14 +435,15 @@ impl Space {
         self.lock().free_blocks()
     }
 
-    /// Blocks that the map's pages can take at most in one checkpoint. Admission keeps as many free for `persist`.
+    /// The most blocks that the map's pages can take in one checkpoint. Admission keeps this many
+    /// free for `persist`.
     pub fn map_reserve_blocks(&self) -> u64 {
         let geometry = self.geometry();
         (0..=root_level(geometry)).map(|level| pages_at(geometry, level)).sum()
     }
 
-    /// Sets aside `blocks` for what needs several side by side (nodes, the log): while there are others, what can be in pieces goes
-    /// elsewhere. Returns what is free.
+    /// Reserves `blocks` for uses that need contiguous blocks (nodes, the log): as long as there
+    /// are others, allocations that may be scattered go elsewhere. Returns how much is free.
     pub fn keep_whole(&self, blocks: u64) -> Free {
         let state = &mut *self.lock();
         state.placement.keep_whole(blocks);
@@ -441,12 +453,12 @@ impl Space {
         Free { blocks: state.free_blocks(), whole: state.live.whole() }
     }
 
-    /// Blocks of a frame.
+    /// Blocks per frame.
     pub fn frame_blocks(&self) -> u64 {
         Frames::of(self.geometry()).blocks()
     }
 
-    /// How much space there is.
+    /// The current amounts of space.
     pub fn counters(&self) -> SpaceCounters {
         let state = self.lock();
         let freed_in_flight = state.in_flight.as_ref().map_or(0, InFlight::freed_blocks);

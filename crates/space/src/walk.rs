@@ -1,8 +1,10 @@
-//! Several space maps on a device, read side by side. Every byte is untrusted.
+//! Reads several space maps on a device side by side. Every byte is untrusted.
 //!
-//! The maps of snapshots share most of their pages. They are gone through together, place by place of the radix tree from the left to the right, and the
-//! pages that lie at a place are read once each, whichever maps have them. So what is read is what is different, and what is in memory is the pages of
-//! one place on each level and of a few places at the bottom: some megabytes, however many maps there are and however large the image is.
+//! The maps of snapshots share most of their pages. They are walked together, place by place of the
+//! radix tree from left to right, and each page at a place is read once, however many maps have it.
+//! So only the differences are read, and memory holds the pages of one place on each level and of a
+//! few places at the bottom: some megabytes, however many maps there are and however large the
+//! image is.
 
 use crate::SpaceError;
 use crate::load::{read_pages, require_root};
@@ -13,46 +15,48 @@ use syncline_format::space::{Entry, PageId, Words, decode_bitmap, decode_index, 
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BlockAddr, FormatError, Geometry};
 
-/// Bitmap pages in memory at a time, about: 4 MiB. (Those of one place are taken together.)
+/// Approximate number of bitmap pages in memory at a time: 4 MiB. (Those of one place are read
+/// together.)
 const PAGES_AT_ONCE: usize = 1024;
 
-/// A page, and which of the maps have it at its place.
+/// A page, and the maps that have it at its place.
 struct Group {
     entry: Entry,
-    /// The sizes that the image had when it was written, by which its contents are checked.
+    /// The sizes of the image when the page was written, by which its contents are checked.
     geometry: Geometry,
     maps: Vec<u32>,
 }
 
-/// A place in the tree, and the pages that lie there.
+/// A place in the tree, and the pages found there.
 type Place = (PageId, Vec<Group>);
 
-/// What a page is known by where it is looked for.
+/// Identifies a page at a place.
 type GroupKey = (BlockAddr, u32, u32, u64);
 
-/// Bitmap pages that lie at the same place: the maps that have each, and its bits.
+/// One of the bitmap pages at a place: the maps that have it, and its bits.
 pub(crate) struct Side<'a> {
     pub(crate) maps: &'a [u32],
     pub(crate) words: &'a Words,
 }
 
-/// Who goes through maps.
+/// Called during a walk through maps.
 pub(crate) trait Visitor {
-    /// Whether the bitmap pages of a place have to be read, which are so many and of which the least is in so many maps.
+    /// Whether the bitmap pages of a place must be read, given their number and the number of maps
+    /// that have the rarest of them.
     fn wants(&self, pages: usize, fewest_maps: usize) -> bool;
-    /// The bitmap pages of a place.
+    /// Called with the bitmap pages of a place.
     fn visit(&mut self, index: u64, sides: &[Side<'_>]);
-    /// A page of some map that was found, and lies here.
+    /// Called for each page that was read, with its block.
     fn found(&mut self, page: PageId, addr: BlockAddr);
 }
 
 struct Walk {
-    /// Maps whose root lies lower than that of the highest.
+    /// Maps whose root is on a lower level than the highest root, by level.
     lower: BTreeMap<u8, Vec<Group>>,
     places: Vec<Place>,
 }
 
-/// Goes through these maps, each with the sizes that the image had then.
+/// Walks through these maps, each with the geometry that the image had at its time.
 pub(crate) async fn walk(
     tracker: &Arc<FlushTracker>,
     maps: &[(Geometry, SpaceRoot)],
@@ -61,14 +65,14 @@ pub(crate) async fn walk(
     let mut walk = Walk::begin(maps)?;
     while let Some((id, groups)) = walk.places.pop() {
         if id.level == 0 {
-            // A map of an image this small is a single page.
+            // The map of an image this small is a single page.
             visit(tracker, vec![(id, groups)], visitor).await?;
             continue;
         }
         let below = children(tracker, id, groups, visitor).await?;
         let below = walk.joined(id, below);
         if id.level > 1 {
-            // The left one first.
+            // The leftmost is visited first.
             walk.places.extend(below.into_iter().rev());
             continue;
         }
@@ -100,7 +104,7 @@ impl Walk {
         Ok(Self { lower, places: top.into_iter().collect() })
     }
 
-    /// The places below `id`, and the roots of maps that begin there.
+    /// The places below `id`, with the roots of lower maps that begin there.
     fn joined(&mut self, id: PageId, mut below: Vec<Place>) -> Vec<Place> {
         if id.index > 0 || self.lower.is_empty() {
             return below;
@@ -114,7 +118,7 @@ impl Walk {
     }
 }
 
-/// Pages, each once.
+/// Pages, without duplicates.
 #[derive(Default)]
 struct Grouping {
     groups: Vec<Group>,
@@ -122,7 +126,8 @@ struct Grouping {
 }
 
 impl Grouping {
-    /// (A page of which pointers say different things is one that at least one of them will not let pass.)
+    /// Adds a page for these maps. (If pointers disagree about a page, at least one of them will
+    /// reject it.)
     fn add(&mut self, entry: Entry, geometry: Geometry, maps: &[u32]) {
         let key = (entry.page.addr, entry.page.checksum, entry.used, geometry.total_blocks);
         match self.known.get(&key) {
@@ -135,7 +140,7 @@ impl Grouping {
     }
 }
 
-/// Reads the index pages of a place; the places below it at which there is any page.
+/// Reads the index pages of a place; returns the places below it that have any page.
 async fn children(
     tracker: &Arc<FlushTracker>,
     id: PageId,
@@ -157,7 +162,7 @@ async fn children(
     Ok(below.into_iter().map(|(slot, grouping)| (id.child(slot), grouping.groups)).collect())
 }
 
-/// Reads the bitmap pages of these places, and shows them.
+/// Reads the bitmap pages of these places, and passes them to the visitor.
 async fn visit(
     tracker: &Arc<FlushTracker>,
     mut places: Vec<Place>,
@@ -191,7 +196,7 @@ async fn visit(
     Ok(())
 }
 
-/// What was decoded of a page, if it has as many blocks as the pointer to it says.
+/// The decoded page, if it names as many blocks as the pointer to it says.
 fn checked<T>(decoded: Result<(T, u64), FormatError>, id: PageId, group: &Group) -> Result<T, SpaceError> {
     let corrupt = |source| SpaceError::Corrupt { page: id, addr: group.entry.page.addr, source };
     let (contents, used) = decoded.map_err(corrupt)?;

@@ -1,4 +1,5 @@
-//! Maps that no honest program wrote: each is refused with an error, none panics or is believed.
+//! Maps that no honest program wrote: each is refused with an error, and none causes a panic or is
+//! believed.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -32,7 +33,7 @@ fn persist(tracker: &Arc<FlushTracker>, space: &Arc<Space>) -> SpaceRoot {
     persisted.root
 }
 
-/// Both ways to read a map: the whole of the present one, and those of snapshots side by side.
+/// Loads a map in both ways: as the present map, and side by side as snapshot maps.
 fn load(tracker: &Arc<FlushTracker>, root: SpaceRoot) -> Result<Arc<Space>, SpaceError> {
     let loaded = block_on(Space::load(tracker, GEOMETRY, root));
     let kept = block_on(KeptMap::union(tracker, GEOMETRY, &[(GEOMETRY, root), (GEOMETRY, root)]));
@@ -57,7 +58,7 @@ fn write(tracker: &Arc<FlushTracker>, addr: u64, block: &[u8]) {
     block_on(write.wait()).expect("memory does not fail");
 }
 
-/// Bitmap page 0 at `addr` with these blocks set.
+/// Writes bitmap page 0 at `addr` with these blocks set.
 fn plant_bitmap(tracker: &Arc<FlushTracker>, addr: u64, set: &[u64]) -> Entry {
     let mut words = [0; WORDS];
     set.iter().for_each(|block| words[*block as usize / 64] |= 1 << (block % 64));
@@ -122,7 +123,8 @@ fn roots_that_cannot_be_are_refused() {
 #[test]
 fn pages_that_point_to_themselves_or_to_each_other_are_refused() {
     let (tracker, _) = image();
-    // A checksum can't be made to hold for a loop, but two entries can point to one page.
+    // A loop is impossible, since its checksums can't be made to match, but two entries can point
+    // to one page.
     let twice = plant_bitmap(&tracker, 201, &[200, 201]);
     let root = plant_root(&tracker, 200, &[twice, twice]);
     assert!(matches!(refused(&tracker, root), SpaceError::Corrupt { addr: 201, .. }));
@@ -174,7 +176,7 @@ fn runs_outside_the_image_change_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Random bytes in place of a page, with a pointer that vouches for them.
+    /// Random bytes in place of a page, with a pointer that matches them.
     #[test]
     fn random_pages_never_panic(
         bytes in prop::collection::vec(any::<u8>(), BLOCK_BYTES),

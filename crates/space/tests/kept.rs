@@ -1,4 +1,5 @@
-//! What many maps keep together, and what each has alone, against sets of blocks.
+//! Tests the blocks that many maps keep together, and those that each has alone, against sets of
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ fn geometry(total_blocks: u64) -> Geometry {
     Geometry { total_blocks, node_bytes: 4096 }
 }
 
-/// Numbers by chance, the same ones each time.
+/// A reproducible stream of random numbers.
 struct Chance(u64);
 
 impl Chance {
@@ -24,14 +25,14 @@ impl Chance {
     }
 }
 
-/// A map on the device, and what it names.
+/// A map on the device, and the blocks that it names.
 struct Map {
     geometry: Geometry,
     root: SpaceRoot,
     blocks: BTreeSet<u64>,
 }
 
-/// An image of which a map is kept now and then.
+/// An image whose map is kept now and then.
 struct Image {
     tracker: Arc<FlushTracker>,
     space: Arc<Space>,
@@ -47,7 +48,7 @@ impl Image {
         Self { tracker, space, generation: 0, maps: Vec::new(), named: Vec::new() }
     }
 
-    /// Names and frees a few runs, most of them in a few places.
+    /// Names and frees a few runs, mostly in a few places.
     fn change(&mut self, chance: &mut Chance) {
         for _ in 0..chance.below(5) {
             let near = Some(chance.below(4) * BITS * 60 + chance.below(300));
@@ -97,7 +98,7 @@ fn blocks_of(map: &KeptMap) -> BTreeSet<u64> {
 fn unions_and_what_each_has_alone_are_those_of_sets() {
     for seed in 0..12 {
         let chance = &mut Chance(seed);
-        // The map gets a level, and another one, on the way.
+        // On the way, the map grows by one level, and then another.
         let mut image = Image::new([4096, 40_000][seed as usize % 2]);
         for turn in 0..24 {
             image.change(chance);
@@ -137,7 +138,8 @@ fn what_maps_share_is_read_once() {
     }
     image.checkpoint(true);
     for _ in 0..100 {
-        // Each of them has one page of bits, one index page and a root of its own, or two.
+        // Each of them has one or two pages of its own of each kind: bitmap page, index page and
+        // root.
         let run = image.space.allocate(Class::Data, 10, 10, far(30)).expect("there is room");
         image.space.name(run);
         image.checkpoint(true);

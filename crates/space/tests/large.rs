@@ -1,4 +1,4 @@
-//! What a map of 1 TiB costs.
+//! Costs of a map of 1 TiB.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
 use syncline_space::{Class, Persisted, Space};
 
 const GEOMETRY: Geometry = Geometry { total_blocks: 1 << 28, node_bytes: 16384 };
-/// Bitmap pages, index pages, root.
+/// Bitmap pages, index pages, and the root.
 const ALL_PAGES: u64 = 8257 + 33 + 1;
 
 fn checkpoint(tracker: &Arc<FlushTracker>, space: &Arc<Space>, generation: u64) -> Persisted {
@@ -47,7 +47,7 @@ fn mkfs_of_a_large_image_writes_three_pages() {
     assert_eq!(persisted.used_blocks, 3);
     let loaded = block_on(Space::load(&tracker, GEOMETRY, persisted.root)).expect("it was just written");
     assert_eq!(loaded.counters(), space.counters());
-    // The reserve is what a map without a null pointer takes.
+    // The reserve equals the size of a map without null pointers.
     assert_eq!(space.map_reserve_blocks(), ALL_PAGES);
 }
 
@@ -59,7 +59,8 @@ fn a_checkpoint_writes_only_what_changed() {
     assert_eq!(pages(&idle), 0, "nothing changed, and the map's own pages are not a change");
     space.name(space.allocate(Class::Data, 100_000, 100_000, None).expect("it is empty"));
     let persisted = checkpoint(&tracker, &space, 3);
-    // 100,000 blocks touch four or five bitmap pages; beside them the one with the map's pages, and index pages.
+    // 100,000 blocks touch four or five bitmap pages; added to these are the page that covers the
+    // map's own pages, and index pages.
     assert!((6..=10).contains(&pages(&persisted)), "{} pages", pages(&persisted));
     assert_eq!(pages(&checkpoint(&tracker, &space, 4)), 0);
 }
@@ -68,7 +69,7 @@ fn a_checkpoint_writes_only_what_changed() {
 fn a_full_map_is_persisted_and_loaded_whole() {
     let (tracker, space) = (tracker(), Space::format(GEOMETRY));
     fill(&space);
-    // What was freed becomes reusable with this superblock; no room is needed before but for the map itself.
+    // Freed blocks become reusable with this superblock; until then only the map itself needs room.
     for run in space.named_runs().into_iter().take(9) {
         space.unname(run, 1);
     }
@@ -99,7 +100,8 @@ fn searching_a_full_map_is_not_linear() {
         let data = space.allocate(Class::Data, 64, 1, None).expect("single blocks are left");
         assert_eq!(data.blocks, 1);
     }
-    // A linear search reads 32 MiB, some milliseconds; a thousandth of it is far above what the bounds need.
+    // A linear search reads 32 MiB, some milliseconds; a thousandth of it is far above what the
+    // bounds need.
     let each = start.elapsed() / (3 * rounds as u32);
     assert!(each < Duration::from_micros(200), "an allocation took {each:?}");
     assert_eq!(space.free_blocks(), free - rounds);

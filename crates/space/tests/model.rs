@@ -1,9 +1,12 @@
 //! Random histories against a model of plain sets. After each step these hold:
 //!
-//! 1. No block is handed out that is live, that the durable map names, or that was freed and is not reusable yet.
-//! 2. What becomes reusable was freed in a generation that is durable, and no pin older than that is left.
-//! 3. The counters are those of the model.
-//! 4. A map loaded from a checkpoint's root names what was named at its freeze, and the map's own pages.
+//! 1. No block is handed out that is live, that the durable map names, or that was freed and is not
+//!    reusable yet.
+//! 2. Blocks that become reusable were freed in a generation that is durable, and no pin older than
+//!    that is left.
+//! 3. The counters equal those of the model.
+//! 4. A map loaded from a checkpoint's root names the blocks named at its freeze, and the map's own
+//!    pages.
 //! 5. A failed checkpoint changes nothing that a later one would miss.
 
 use proptest::prelude::*;
@@ -67,16 +70,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A checkpoint in flight, and what the model knows of it.
+/// A checkpoint in flight, as the model sees it.
 struct Checkpoint {
     frozen: FrozenMap,
     persisted: Option<Persisted>,
-    /// Named at the freeze, with this checkpoint's own runs and pages.
+    /// Blocks named at the freeze, with this checkpoint's own runs and pages.
     named: Blocks,
     /// The tree runs it wrote, and those it replaced.
     written: Vec<BlockRun>,
     replaced: Vec<BlockRun>,
-    /// The map's pages before.
+    /// The map's pages before the checkpoint.
     old_pages: Blocks,
 }
 
@@ -84,25 +87,26 @@ struct Lab {
     tracker: Arc<FlushTracker>,
     space: Arc<Space>,
     generation: u64,
-    /// Runs handed out and not named.
+    /// Runs handed out but not named.
     allocated: Vec<BlockRun>,
-    /// Runs named by transactions, which they may free.
+    /// Runs named by transactions, which may free them.
     runs: Vec<BlockRun>,
-    /// Runs named by checkpoints that succeeded, which checkpoints may free.
+    /// Runs named by successful checkpoints, which later checkpoints may free.
     nodes: Vec<BlockRun>,
-    /// All that is named, pages included.
+    /// All named blocks, including pages.
     named: Blocks,
     pages: Blocks,
-    /// Freed blocks, with the generation they wait for.
+    /// Freed blocks, with the generation whose superblock they wait for.
     pending: BTreeMap<u64, u64>,
-    /// Freed blocks whose generation is durable, with the newest pin that was taken before.
+    /// Freed blocks whose generation is durable, with the newest pin taken before that.
     released: BTreeMap<u64, u64>,
     checkpoint: Option<Checkpoint>,
-    /// What the newest superblock released, which the tree of the one before may name.
+    /// Blocks released by the newest superblock, which the tree of the previous one may name.
     fresh: Blocks,
-    /// What the superblock before the newest names.
+    /// Blocks named by the previous superblock.
     older: Blocks,
-    /// The newest durable root, what its map names, and the runs in it that checkpoints and transactions own.
+    /// The newest durable root, the blocks its map names, and the runs among them that checkpoints
+    /// and transactions own.
     durable: (SpaceRoot, Blocks, Vec<BlockRun>),
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
@@ -309,7 +313,8 @@ impl Lab {
         else {
             return;
         };
-        // A full image may have no block for the pages; the checkpoint is then tried again later, or fails.
+        // A full image may have no block for the pages; then the checkpoint is tried again later,
+        // or fails.
         let Ok(persisted) = block_on(self.space.persist(&self.tracker, &mut checkpoint.frozen)) else {
             return;
         };
@@ -388,7 +393,8 @@ impl Lab {
             self.named.remove(&block);
             self.pending.insert(block, generation);
         }
-        // Of what it freed, its own runs wait and the nodes of earlier checkpoints are in use again.
+        // Of its changes, its own runs wait, and nodes of earlier checkpoints that it freed are in
+        // use again.
         for run in checkpoint.replaced {
             let before = self.durable.1.contains(&run.start);
             for block in run.start..run.end() {
@@ -404,7 +410,7 @@ impl Lab {
         }
         self.named.extend(&checkpoint.old_pages);
         self.pages = checkpoint.old_pages;
-        // Pages placed by a persist that found too little room are known to the space only.
+        // Only the space knows pages placed by a persist that found too little room.
         let named = blocks(&self.space.named_runs());
         assert_eq!(named, self.named, "the failed checkpoint left no trace in what is named");
         let live = self.live().len() as u64;
@@ -431,7 +437,7 @@ impl Lab {
     }
 
     fn check_counters(&self) {
-        // A persist that found too little room has named blocks that the model does not see yet.
+        // A persist that found too little room has named blocks that the model does not know yet.
         let hidden = self.checkpoint.as_ref().map_or(0, |checkpoint| {
             let seen = checkpoint.named.len() as u64;
             checkpoint.frozen.used_blocks().abs_diff(seen)
@@ -464,7 +470,7 @@ proptest! {
         for step in steps {
             lab.run(step);
         }
-        // At rest everything that waited comes back.
+        // At rest, everything that waited comes back.
         lab.allocated.drain(..).for_each(|run| lab.space.give_back(run));
         lab.pins.clear();
         for _ in 0..2 {
@@ -474,7 +480,7 @@ proptest! {
             lab.succeed();
         }
         if lab.checkpoint.is_some() {
-            // Named blocks fill the image, so that none is left for the map.
+            // Named blocks fill the image, so the map has no room.
             prop_assert!(lab.space.free_blocks() < lab.space.map_reserve_blocks());
             lab.fail();
         } else {

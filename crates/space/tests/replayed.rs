@@ -1,4 +1,4 @@
-//! What replayed batches may name.
+//! The blocks that replayed batches may name.
 
 use syncline_format::{BlockRun, Geometry};
 use syncline_space::{Class, Space};
@@ -15,7 +15,7 @@ fn only_free_blocks_can_be_named_by_a_replayed_batch() {
     assert!(space.reserve_segment(BlockRun::new(2000, 64)), "a log segment");
     assert!(!space.reserve_segment(BlockRun::new(2063, 64)), "another that overlaps it");
     assert!(!space.name_replayed(BlockRun::new(2010, 1)));
-    // What was freed waits for its superblock: a batch before that can't have been given it.
+    // Freed blocks wait for their superblock: a batch before it can't have been given them.
     space.unname(free, 5);
     assert!(!space.name_replayed(free));
 }

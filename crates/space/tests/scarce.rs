@@ -1,10 +1,10 @@
-//! Where whole frames are scarce an allocation does not look through the whole map.
+//! Where whole frames are scarce, an allocation does not search the whole map.
 
 use std::time::{Duration, Instant};
 use syncline_format::{BlockRun, Geometry};
 use syncline_space::{Class, Space};
 
-/// 256 GiB, all in use but for single blocks at the front and whole frames at the end.
+/// An image of 256 GiB, all in use except single blocks at the front and whole frames at the end.
 fn nearly_full() -> std::sync::Arc<Space> {
     let geometry = Geometry { total_blocks: 64 << 20, node_bytes: 16384 };
     let space = Space::format(geometry);
@@ -20,20 +20,20 @@ fn nearly_full() -> std::sync::Arc<Space> {
     space
 }
 
-/// What one takes, on average.
+/// The average time of one call.
 fn measure(count: u32, mut one: impl FnMut()) -> Duration {
     let began = Instant::now();
     (0..count).for_each(|_| one());
     began.elapsed() / count
 }
 
-/// To look through 256 GiB took 3 to 8 ms.
+/// Searching 256 GiB took 3 to 8 ms.
 #[test]
 fn allocations_where_frames_are_scarce_do_not_scan_the_map() {
     let space = nearly_full();
     space.keep_whole(16_000);
     let nodes = measure(200, || assert_eq!(space.allocate(Class::Node, 4, 4, None).unwrap().blocks, 4));
-    // A file that lies in the middle and is appended to, or written anew, in single blocks.
+    // A file in the middle that is appended to, or rewritten, in single blocks.
     let near = Some(32 << 20);
     let data = measure(200, || assert_eq!(space.allocate(Class::Data, 1, 1, near).unwrap().blocks, 1));
     let most = Duration::from_millis(1);

@@ -1,5 +1,5 @@
-//! Mechanisms that can be switched off, to measure what each of them saves. For measurement only: without them everything is
-//! as safe as with them, and slower.
+//! Mechanisms that can be switched off to measure what each one saves. For measurement only:
+//! without a mechanism the store is just as safe, only slower.
 
 use crate::Store;
 use std::fmt;
@@ -10,24 +10,26 @@ use std::str::FromStr;
 pub enum Ablation {
     /// S1: every fsync logs all extended attributes of its inode again.
     XattrSkip,
-    /// S2: every fsync flushes, whether or not an earlier flush has covered all that it must.
+    /// S2: every fsync flushes, even if an earlier flush has already covered everything it must
+    /// cover.
     FlushElide,
-    /// S2: every fsync writes a batch and flushes by itself; none waits for another's.
+    /// S2: every fsync writes its own batch and issues its own flush; none waits for another's.
     FlushGroup,
-    /// S3: nothing is sealed before somebody asks (or 32 MiB are pending), and then item by item.
+    /// S3: nothing is sealed until a caller asks (or 32 MiB are pending), and then item by item.
     DirBulk,
-    /// S5: every change of extents takes the lock of shared blocks and looks their reference counts up.
+    /// S5: every change of extents takes the lock of shared blocks and looks up their reference
+    /// counts.
     ReflinkMark,
     /// S4: every parent pointer goes to an item of its own.
     ParentShortform,
-    /// A flush is always a request of its own, also where the device flushes behind a write.
+    /// A flush is always a request of its own, even where the device can flush behind a write.
     WriteThrough,
-    /// A sync places all dirty data, however little, instead of logging it whole.
+    /// A sync places all dirty data, however little, instead of logging small amounts whole.
     DataInLog,
 }
 
 impl Ablation {
-    /// All of them.
+    /// All mechanisms.
     pub const ALL: [Self; 8] = [
         Self::XattrSkip,
         Self::FlushElide,
@@ -39,7 +41,7 @@ impl Ablation {
         Self::DataInLog,
     ];
 
-    /// Its name on command lines.
+    /// The mechanism's name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::XattrSkip => "xattr-skip",
@@ -80,17 +82,17 @@ impl FromStr for Ablation {
 pub struct Ablations(u8);
 
 impl Ablations {
-    /// Switches one off.
+    /// Switches a mechanism off.
     pub fn insert(&mut self, ablation: Ablation) {
         self.0 |= ablation.bit();
     }
 
-    /// True when it is switched off.
+    /// True when the mechanism is switched off.
     pub fn contains(self, ablation: Ablation) -> bool {
         self.0 & ablation.bit() != 0
     }
 
-    /// Those that are switched off.
+    /// The mechanisms that are switched off.
     pub fn iter(self) -> impl Iterator<Item = Ablation> {
         Ablation::ALL.into_iter().filter(move |ablation| self.contains(*ablation))
     }
@@ -105,7 +107,7 @@ impl FromIterator<Ablation> for Ablations {
 }
 
 impl Store {
-    /// True when this mechanism is switched off.
+    /// True when the mechanism is switched off.
     pub fn ablates(&self, ablation: Ablation) -> bool {
         self.options.ablations.contains(ablation)
     }

@@ -1,4 +1,4 @@
-//! Admission: how long a change waits before it begins, and what it may still fill.
+//! Admission: how long a change waits before it begins, and how much space it may still take.
 
 use crate::memtable::ITEM_OVERHEAD_BYTES;
 use crate::room::Room;
@@ -13,88 +13,94 @@ use syncline_sync::asynchronous::MutexGuard;
 use syncline_sync::atomic::{AtomicU64, Ordering};
 use syncline_sync::{Event, EventListener};
 
-/// What a change is for; decides whether it may draw on the reserve.
+/// The purpose of a change; decides whether it may draw on the reserve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// Adds to the filesystem: refused with `NoSpace` before the reserve is touched.
     Grow,
-    /// Changes what is there, and takes little or nothing (rename, attributes): draws on half of what is for those who make room, and
-    /// is refused then.
+    /// Changes existing state and takes little or no space (rename, attributes): draws on half of
+    /// the floor (the part of the reserve for changes that make room), and is refused beyond that.
     Change,
-    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the reserve.
+    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the
+    /// reserve.
     Shrink,
-    /// The same for what was accepted before, for who holds what the placing anew of data may need (leases, a file's write-back), and for
-    /// who places it: it does not wait for memory that only comes free after that, and is never refused.
+    /// Like `Shrink`, but for work that must go through: changes that were accepted earlier,
+    /// changes that hold what placing data anew may need (leases, a file's write-back), and placing
+    /// data anew itself. It does not wait for memory that becomes free only after that work, and is
+    /// never refused.
     Finish,
 }
 
-/// How much a change may put into memory at most. It is admitted before it is known to the last byte.
+/// Upper bound of what a change may put into memory. A change is admitted before its exact size is
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ChangeSize {
-    /// Items.
+    /// Number of items.
     pub items: u64,
     /// Bytes of their values.
     pub bytes: u64,
 }
 
 impl ChangeSize {
-    /// What most operations on names and attributes stay below.
+    /// An upper bound for most operations on names and attributes.
     pub const ORDINARY: Self = Self { items: 16, bytes: 4096 };
 
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
     }
 
-    /// What it takes in a memtable, whose bytes have keys in them.
+    /// The size in a memtable, whose byte count includes keys.
     pub(crate) fn in_memory(self) -> Self {
         Self { bytes: self.bytes + self.items * ITEM_OVERHEAD_BYTES as u64, ..self }
     }
 
-    /// An ordinary change with so many bytes more, in so many items.
+    /// An ordinary change plus `items` more items with `bytes` more bytes.
     pub fn with(items: u64, bytes: u64) -> Self {
         Self { items: Self::ORDINARY.items + items, bytes: Self::ORDINARY.bytes + bytes }
     }
 }
 
-/// Changes that were admitted and are not committed: a checkpoint will need room for them too.
+/// Changes that are admitted but not committed yet: the next checkpoint will need room for them
+/// too.
 #[derive(Default)]
 pub(crate) struct UnderWay {
     items: AtomicU64,
     bytes: AtomicU64,
-    /// Items of those that wait for a write-back, and end nobody knows when.
+    /// Items of changes that wait for a write-back and end at no predictable time.
     lasting: AtomicU64,
-    /// Told when one is committed, or will not be.
+    /// Notified when a change is committed or given up.
     ended: Event,
-    /// How many have ended so.
+    /// How many changes have ended.
     ends: AtomicU64,
-    /// Held by whoever is next to get room. How many had ended when one before waited in vain.
+    /// Held by the caller that is next to get room. Its value is the number of `ends` when an
+    /// earlier caller waited in vain.
     turn: syncline_sync::asynchronous::Mutex<Option<u64>>,
 }
 
 impl UnderWay {
-    /// Something has ended, and what it was promised can be had by others.
+    /// Counts an ended change and wakes those who wait for the room that it had been promised.
     fn tell_end(&self) {
         self.ends.fetch_add(1, Ordering::AcqRel);
         self.ended.notify(usize::MAX);
     }
 
-    /// What waits for a write-back.
+    /// Changes that wait for a write-back.
     pub(crate) fn lasting(&self) -> ChangeSize {
         ChangeSize { items: self.lasting.load(Ordering::Acquire), bytes: 0 }
     }
 
-    /// All others together.
+    /// All other changes together.
     pub(crate) fn size(&self) -> ChangeSize {
         ChangeSize { items: self.items.load(Ordering::Acquire), bytes: self.bytes.load(Ordering::Acquire) }
     }
 }
 
-/// Room for one change, until it is dropped: after the commit, or when there will be none.
+/// Room for one change. Dropped after the commit, or when the change is given up.
 #[must_use = "the room is kept for as long as this lives"]
 pub struct Admitted {
     store: Arc<Store>,
-    /// Until it is given back.
+    /// `None` once the room has been given back.
     size: Option<ChangeSize>,
 }
 
@@ -105,12 +111,13 @@ impl Admitted {
         Self { store: store.clone(), size: Some(size) }
     }
 
-    /// Takes it back before anything was begun. Nobody who waits for others to end has to hear of that, least of all the caller.
+    /// Gives the room back before the change has begun. Waiters for ended changes need not hear of
+    /// it, least of all the caller.
     fn withdraw(mut self) {
         self.give_back();
     }
 
-    /// True unless that was done before.
+    /// Gives the room back; false if that was done before.
     fn give_back(&mut self) -> bool {
         let Some(ChangeSize { items, bytes }) = self.size.take() else { return false };
         self.store.under_way.items.fetch_sub(items, Ordering::AcqRel);
@@ -129,18 +136,18 @@ impl Drop for Admitted {
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Held by whoever is next to get room.
+/// The turn of the caller that is next to get room.
 struct Turn<'a> {
-    /// How many had ended when one before waited in vain.
+    /// The number of `ends` when an earlier caller waited in vain.
     in_vain: MutexGuard<'a, Option<u64>>,
-    /// When waiting for others is over.
+    /// Completes when waiting for others is over.
     over: Sleep,
-    /// None of that time went by in waiting for the turn.
+    /// True if none of the waiting time was spent waiting for the turn.
     is_whole: bool,
 }
 
-/// Room for the nodes that a file changes which has dirty data, until it is dropped. It is taken only beside a snapshot, and known before
-/// there is one.
+/// Room for the nodes that change when a file's dirty data is named, held until it is dropped. The
+/// room is counted only while there is a snapshot, but it is tracked before one exists.
 pub(crate) struct Names(Arc<Store>);
 
 impl Names {
@@ -159,46 +166,48 @@ impl Drop for Names {
     }
 }
 
-/// What is in memory because the device has not taken it yet.
+/// Memory held because the device has not taken its contents yet.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub struct Backlog {
-    /// Log and data that no flush has covered.
+    /// Log and data not covered by a flush yet.
     pub unflushed_bytes: u64,
-    /// Log that is not sealed.
+    /// Log that is not sealed yet.
     pub pending_bytes: usize,
 }
 
-/// How long a change waits at most for room that is promised to others, and how often it looks by itself.
+/// How long a change waits at most for room that is promised to others, and how often it polls
+/// meanwhile.
 const OTHERS_END_MAX: Duration = Duration::from_secs(5);
 const OTHERS_END_PAUSE: Duration = Duration::from_millis(50);
 
-/// The same where the caller may hold leases.
+/// As `OTHERS_END_MAX` and `OTHERS_END_PAUSE`, for callers that may hold leases.
 const OTHERS_END_SOON_MAX: Duration = Duration::from_millis(200);
 const OTHERS_END_SOON_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often, and how long each time, who wants room waits for readers of what was freed: two seconds.
+/// How many times, and how long each time, a caller that needs room waits for readers of freed
+/// blocks: two seconds in all.
 const READERS_END_ROUNDS: u32 = 200;
 const READERS_END_PAUSE: Duration = Duration::from_millis(10);
 
-/// Whether who finds no room waits for what others have begun.
+/// Whether a caller that finds no room waits for changes that others have begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Others {
     AreAwaited,
     AreNotAwaited,
 }
 
-/// How often a writer that finds no room looks again after a checkpoint.
+/// How many checkpoints a writer that finds no room takes before it gives up.
 const CHECKPOINTS_FOR_ROOM: u32 = 2;
 
 impl Store {
-    /// Waits until memory and space allow another ordinary transaction of this sort. Call before taking leases; keep what it
-    /// returns until the transaction is committed.
+    /// Waits until memory and space allow another ordinary transaction of this kind. Call before
+    /// taking leases, and keep the returned value until the transaction is committed.
     pub async fn admit(self: &Arc<Self>, admission: Admission) -> Result<Admitted, StoreError> {
         self.admit_change(admission, ChangeSize::ORDINARY).await
     }
 
-    /// The same for one that may be as large as `size`.
+    /// Like `admit`, for a transaction that may be as large as `size`.
     pub async fn admit_change(
         self: &Arc<Self>,
         admission: Admission,
@@ -212,8 +221,9 @@ impl Store {
         }
     }
 
-    /// The same for what was accepted change by change and now goes in one transaction: refused where there may be no room for a checkpoint
-    /// of all of it together. (One by one, each makes room for the next.)
+    /// Admits changes that were accepted one by one and now go into one transaction: `NoSpace`
+    /// where there may be no room for one checkpoint of all of them. (Committed one by one, each
+    /// makes room for the next.)
     pub async fn admit_together(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
         let admitted = self.admit_change(Admission::Finish, size).await?;
         match self.has_room_for_log_with(size, 0) {
@@ -222,14 +232,15 @@ impl Store {
         }
     }
 
-    /// The same for one that adds to the filesystem, and whose caller has waited for others before: for checkpoints alone.
+    /// Like `admit_change` for a change that adds to the filesystem, when the caller has
+    /// already waited for others: it waits for checkpoints only.
     pub async fn admit_growth_now(self: &Arc<Self>, size: ChangeSize) -> Result<Admitted, StoreError> {
         self.health.writable()?;
         self.throttle(Admission::Grow).await?;
         self.admit_growth(size, Others::AreNotAwaited).await
     }
 
-    /// Promises room to what will be committed in any case, whether or not there is some.
+    /// Promises room to a change that will be committed in any case, whether or not there is room.
     pub fn promise(self: &Arc<Self>, size: ChangeSize) -> Admitted {
         Admitted::begin(self, size)
     }
@@ -240,7 +251,7 @@ impl Store {
         size: ChangeSize,
         others: Others,
     ) -> Result<Admitted, StoreError> {
-        // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
+        // Promise the room before checking it, so that two concurrent callers both see each other.
         let admitted = Admitted::begin(self, size);
         if self.room().holds(0) {
             return Ok(admitted);
@@ -251,7 +262,7 @@ impl Store {
             return Ok(admitted);
         }
         let admitted = Admitted::begin(self, size);
-        // It would be awaited itself.
+        // This promise must not wait for itself.
         self.find_room(0, Others::AreNotAwaited).await?;
         Ok(admitted)
     }
@@ -272,15 +283,17 @@ impl Store {
         if enough(room) {
             return Ok(admitted);
         }
-        // What is removed may stay with a snapshot and make no room at all; what deleting that takes must be left.
+        // With a snapshot, removing something may free no room at all, so the blocks that deleting
+        // takes must be left.
         let passes = match admission {
             Admission::Finish => true,
             Admission::Change => false,
             _ => !self.space.keeps_any(),
         };
-        // What is in memory already needs the rest: a checkpoint gives back what it needs less than the worst case.
+        // Memory already needs the rest in the worst case; a checkpoint gives back whatever it
+        // needs less than that.
         let ended = match passes {
-            // Whatever comes of it. Who leaves a log may wait for this one.
+            // Proceed whatever the result. Whoever is leaving a log may be waiting for this change.
             true => self.checkpoint_for_room().await,
             false => self.checkpoint_beside_others().await,
         };
@@ -300,7 +313,7 @@ impl Store {
             if let Some(admitted) = admitted {
                 return Ok(admitted);
             }
-            // What others have committed meanwhile.
+            // A checkpoint of what others have committed meanwhile.
             self.checkpoint_beside_others().await?;
             self.wait_for_readers(enough).await;
         }
@@ -308,8 +321,8 @@ impl Store {
         admitted.ok_or(StoreError::NoSpace)
     }
 
-    /// Waits to be next to get room. The time that others are awaited runs from here on: of many who wait in vain each does so beside the
-    /// others, and not after them.
+    /// Waits to be next to get room. The time limit for waiting on others starts now, so several
+    /// callers that wait in vain time out side by side and not one after the other.
     async fn take_turn(&self) -> Turn<'_> {
         let over = self.spawn.sleep(OTHERS_END_MAX);
         match self.under_way.turn.try_lock() {
@@ -318,9 +331,11 @@ impl Store {
         }
     }
 
-    /// Waits until the room is `enough` with this change, for as long as only what others have begun takes it, and a checkpoint does not give
-    /// enough; `None` where it would not be without these. Those who wait do so one after the other, and promise nothing: each would be in the
-    /// way of all others. If nobody has ended since one waited in vain, the next does not wait for them again.
+    /// Waits until there is `enough` room with this change included, as long as only changes that
+    /// others have begun take that room and a checkpoint does not yield it. Returns `None` if the
+    /// room would not suffice even without those changes. Callers wait one at a time and promise
+    /// nothing meanwhile: each would be in the way of all others. If no change has ended since an
+    /// earlier caller waited in vain, the next caller does not wait for them again.
     async fn admit_in_turn(
         self: &Arc<Self>,
         turn: &mut Turn<'_>,
@@ -346,8 +361,8 @@ impl Store {
                 continue;
             }
             if !checkpointed {
-                // What is in memory needs less than the worst case, and what was freed is held back until then. If it fails, others may
-                // end all the same.
+                // Memory needs less than the worst case, and freed blocks are held back until a
+                // checkpoint. Even if the checkpoint fails, other changes may still end.
                 checkpointed = true;
                 self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
                 let _ = self.checkpoint_beside_others().await;
@@ -362,7 +377,8 @@ impl Store {
         }
     }
 
-    /// Waits until `ended` is told, or for a while; false when it is `over`. Others may end so often that only time can tell.
+    /// Waits for `ended` or for `pause`; false once `over` has completed. The time limit is needed
+    /// because others may end all the time without making enough room.
     async fn before(&self, over: &mut Sleep, ended: EventListener, pause: Duration) -> bool {
         let over = async {
             over.await;
@@ -375,8 +391,9 @@ impl Store {
         or(over, woken).await
     }
 
-    /// A checkpoint for room. That the device does not take what another has written is no answer for the caller, if the other can leave that
-    /// log soon.
+    /// A checkpoint for room. If it fails because the device refused another caller's write, that
+    /// is no answer for this caller as long as that log can be left soon; the checkpoint is then
+    /// tried again.
     async fn checkpoint_beside_others(&self) -> Result<(), StoreError> {
         match self.checkpoint_for_room().await {
             Err(StoreError::Device(_)) if self.log_was_left_soon().await => self.checkpoint_for_room().await,
@@ -384,8 +401,8 @@ impl Store {
         }
     }
 
-    /// Waits until the room is `enough`, if only readers are in the way, who keep what was freed while they read it. Not for long: one of
-    /// them may need a lease that the caller has.
+    /// Waits until there is `enough` room, if only readers stand in the way by keeping freed blocks
+    /// that they are reading. The wait is short: a reader may need a lease that the caller holds.
     async fn wait_for_readers(&self, enough: impl Fn(Room) -> bool) {
         for _ in 0..READERS_END_ROUNDS {
             self.collect_freed();
@@ -397,17 +414,18 @@ impl Store {
         }
     }
 
-    /// Makes blocks reusable that only readers kept, who have ended.
+    /// Makes freed blocks reusable that only readers kept who are done by now.
     pub(crate) fn collect_freed(&self) {
         self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
     }
 
-    /// Waits while memtables of twice the limit, far more unflushed log and data than the background lets be, or a pending log
-    /// that nobody gets round to sealing are in memory. A device whose flush takes long makes writers slow by this, and nothing else.
+    /// Waits while memory holds memtables of twice the limit, far more unflushed log and data than
+    /// the background aims for, or a pending log that is not getting sealed. A device with slow
+    /// flushes throttles writers here and nowhere else.
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
         let passes = || admission == Admission::Finish && self.is_leaving_log();
         let fits = || self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes || passes();
-        // To listen takes memory and a lock that all share, so whoever need not wait does not.
+        // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {
             let ended = self.checkpoint_ended.listen();
             if fits() {
@@ -436,7 +454,7 @@ impl Store {
         flushed && (sealed || self.breaks(Canary::UnboundedPending))
     }
 
-    /// Fails where nobody is left who would end a wait.
+    /// Fails if the store is closing or read-only: nobody would be left to end a wait.
     fn require_open(&self) -> Result<(), StoreError> {
         self.health.writable()?;
         match self.closing.load(Ordering::Acquire) {
@@ -445,14 +463,16 @@ impl Store {
         }
     }
 
-    /// Pending log at which writers wait until it is sealed.
+    /// Size of the pending log at which writers wait until it is sealed.
     fn pending_bytes_max(&self) -> usize {
-        // Where a measurement has little sealed in the background, half a batch is waited for.
+        // With this ablation little is sealed in the background, so writers wait only at half a
+        // batch or more.
         let least = if self.ablates(Ablation::DirBulk) { PAYLOAD_BYTES_MAX / 4 * 3 } else { 0 };
         self.options.pending_bytes.clamp(least, PAYLOAD_BYTES_MAX / 4 * 3)
     }
 
-    /// What waits for the device. Two numbers of two moments, which is good enough to slow writers down.
+    /// How much waits for the device. The two numbers are from two moments, which is good enough
+    /// for throttling.
     #[doc(hidden)]
     pub fn backlog(&self) -> Backlog {
         let pending = self.commit.numbers();
@@ -463,7 +483,7 @@ impl Store {
         }
     }
 
-    /// Waits until `blocks` could be reserved, releasing by checkpoints what frees hold back.
+    /// Waits until `blocks` could be reserved, taking checkpoints to release freed blocks.
     pub(crate) async fn find_room(&self, blocks: u64, others: Others) -> Result<(), StoreError> {
         for _ in 0..CHECKPOINTS_FOR_ROOM {
             if self.room().holds(blocks) {
@@ -474,7 +494,8 @@ impl Store {
             self.checkpoint_beside_others().await?;
         }
         self.wait_for_readers(|room| room.holds(blocks)).await;
-        // What is under way takes less than it might, or nothing. Not for long: it may need a lease that the caller has.
+        // Changes under way may take less than they were promised, or nothing. The wait is short:
+        // such a change may need a lease that the caller holds.
         let mut over = self.spawn.sleep(OTHERS_END_SOON_MAX);
         loop {
             let ended = self.under_way.ended.listen();
@@ -486,7 +507,7 @@ impl Store {
                 break;
             }
         }
-        // Some may be kept for the moment that discarding it takes.
+        // Some blocks may be unavailable just while they are being discarded.
         let _batch = self.discarding.batch.lock().await;
         if self.room().holds(blocks) { Ok(()) } else { Err(StoreError::NoSpace) }
     }

@@ -1,5 +1,5 @@
-//! Does every block that is not free have one owner, and is what is held in memory what is counted? For tests that look at a store at
-//! rest; nothing of it is used otherwise.
+//! Checks that every block that is not free has exactly one owner, and that counters match what
+//! memory holds. For tests that look at a store at rest; nothing else uses it.
 
 use crate::seal::Sealed;
 use crate::{DataWrite, Store};
@@ -7,36 +7,36 @@ use std::fmt;
 use syncline_format::BlockRun;
 use syncline_sync::atomic::Ordering;
 
-/// What a store holds. At rest it stays as it is.
+/// What a store holds. It does not change while the store is at rest.
 #[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// Blocks that can be allocated.
     pub free_blocks: u64,
-    /// Blocks that will be free.
+    /// Blocks that will become free.
     pub pending_free_blocks: u64,
     /// Blocks that are named.
     pub named_blocks: u64,
-    /// Blocks set aside.
+    /// Blocks that are reserved.
     pub reserved_blocks: u64,
     /// Blocks of log segments in use.
     pub log_blocks: u64,
     /// Log that is not sealed.
     pub pending_log_bytes: u64,
-    /// Data that the log not sealed names.
+    /// Data that the unsealed log names.
     pub pending_data_bytes: u64,
-    /// Sealed log, and data that it names, which no flush covers.
+    /// Sealed log, and the data that it names, not covered by a flush.
     pub sealed_bytes: u64,
     /// Data writes in memory.
     pub data_writes: u64,
-    /// Changes that are not in the tree.
+    /// Changes that are not in the tree yet.
     pub memtable_bytes: u64,
-    /// Data is being placed anew: nobody waits for limits meanwhile.
+    /// True while data is being placed anew: nobody waits for limits meanwhile.
     pub leaving_log: bool,
 }
 
 impl Held {
-    /// Log and data in memory because no flush covers them.
+    /// Log and data that stay in memory because no flush covers them.
     pub fn unflushed_bytes(&self) -> u64 {
         self.pending_log_bytes + self.pending_data_bytes + self.sealed_bytes
     }
@@ -46,17 +46,17 @@ impl Held {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Nobody,
-    /// Something committed names it.
+    /// A committed transaction or a checkpoint's own structure names it.
     Named,
-    /// Freed, and to be reusable after a superblock.
+    /// Freed; reusable after a superblock.
     Waiting,
-    /// The log's chain has it.
+    /// Part of the log's chain.
     Log,
-    /// The table of snapshots lies there.
+    /// Holds the table of snapshots.
     SnapshotTable,
-    /// The device did not take it.
+    /// The device refused a write there.
     Quarantine,
-    /// Written, and not named yet.
+    /// Written but not named yet.
     Write,
 }
 
@@ -92,7 +92,7 @@ impl Owners {
         Ok(())
     }
 
-    /// The blocks of a write that have no other owner.
+    /// Marks those blocks of a write that have no other owner.
     fn add_write(&mut self, write: &DataWrite) {
         let run = write.run();
         for slot in &mut self.0[run.start as usize..run.end() as usize] {
@@ -110,12 +110,12 @@ impl Store {
         self.inflight.touches(run)
     }
 
-    /// What is held in memory and on the device, if that is what is counted.
+    /// What memory and device hold, or an error if the counters disagree with it.
     #[doc(hidden)]
     pub fn held(&self) -> Result<Held, String> {
         let log = self.log.lock();
         let commit = self.commit.lock();
-        // A batch's copy is written from the same memory.
+        // A batch's copy shares its memory with the batch, so it counts once.
         let held = |sealed: &Sealed| sealed.writes().map(|write| write.held_bytes()).sum::<u64>();
         let copy = |sealed: &Sealed| sealed.copy.as_ref().map_or(0, |write| write.held_bytes());
         let sealed_bytes: u64 = log.sealed.iter().map(|sealed| held(sealed) - copy(sealed)).sum();
@@ -140,7 +140,7 @@ impl Store {
         if counted != data_writes {
             return Err(format!("{data_writes} data writes are in memory, {counted} are counted"));
         }
-        // Where nothing can be written any more, the table serves those who read.
+        // Once nothing can be written any more, the table just serves readers.
         if let Some(run) = forgotten.filter(|_| self.health.writable().is_ok()) {
             return Err(format!("the write to {run:?} stays in memory, and nobody knows of it"));
         }
@@ -160,8 +160,8 @@ impl Store {
         })
     }
 
-    /// Fails unless every block that is not free has one owner. `None` while a checkpoint or a discard has blocks in hand: then that
-    /// can't be told from outside.
+    /// Fails unless every block that is not free has exactly one owner. `None` while a checkpoint
+    /// or a discard holds blocks, when that can't be told from outside.
     #[doc(hidden)]
     pub fn audit_blocks(&self) -> Option<Result<(), String>> {
         let state = self.checkpoint.try_lock()?;

@@ -1,4 +1,4 @@
-//! Background tasks: sealing and bounding what is not durable, and starting checkpoints.
+//! Background tasks: sealing the log, bounding how much is not durable, and starting checkpoints.
 
 use crate::commit::CommitState;
 use crate::seal::{Cut, LogState, Then};
@@ -12,16 +12,16 @@ use std::time::Duration;
 use syncline_device::Spawn;
 use syncline_space::Class;
 
-/// How long nothing must have been sealed before a marker is written.
+/// How long the log must have been quiet before a marker is written.
 const IDLE: Duration = Duration::from_millis(200);
-/// How long a log in which nothing is to be done is left alone, unless somebody seals or asks for something. Then it is looked whether
-/// pins have ended that kept blocks.
+/// How long a log with nothing to do is left alone unless somebody seals or asks for something.
+/// After that the task looks for pins that have ended and kept blocks.
 const REST: Duration = Duration::from_secs(10);
-/// How long it takes at most until what could not be done is tried again; at first it is [`IDLE`].
+/// The longest interval between retries of something that failed; retries begin at [`IDLE`].
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
-    /// Starts the tasks; they end when the store closes or is dropped.
+    /// Starts the background tasks; they end when the store closes or is dropped.
     pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
         spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
         spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
@@ -35,8 +35,8 @@ impl Store {
         self.commit.lock().is_full(&self.options)
     }
 
-    /// Seals a long pending log, and sees to it that what was written without a flush gets one. True if there is more to seal
-    /// already.
+    /// Seals a long pending log and starts a flush if too much is written but not flushed. True if
+    /// there is already more to seal.
     async fn tend_log_once(self: &Arc<Self>) -> bool {
         let sealed = self.log_is_full().then(|| self.seal());
         match &sealed {
@@ -49,11 +49,12 @@ impl Store {
             false => self.start_flush_of_what_is_sealed(),
         }
         self.collect_freed();
-        // What could not be sealed just now has to wait for a commit or a checkpoint.
+        // Something that could not be sealed has to wait for a commit or a checkpoint.
         sealed.is_none_or(|sealed| sealed.is_ok()) && self.log_is_full()
     }
 
-    /// Flushes beside the sealing: a flush may take as long as it likes, and meanwhile the pending log goes on becoming batches.
+    /// Flushes concurrently with sealing: however long the flush takes, the pending log keeps
+    /// becoming batches.
     fn start_flush_of_what_is_sealed(self: &Arc<Self>) {
         let due = self.log.numbers().load(Ordering::Acquire) >= self.options.unflushed_bytes;
         if !due || self.flushing.swap(true, Ordering::AcqRel) {
@@ -64,13 +65,13 @@ impl Store {
             let flushed = store.flush_what_is_sealed().await;
             store.flushing.store(false, Ordering::Release);
             if flushed {
-                // More may have been sealed meanwhile. After a failure the next tick tries again.
+                // More may have been sealed meanwhile. After a failure, the next tick tries again.
                 store.wake.notify(usize::MAX);
             }
         }));
     }
 
-    /// Makes all sealed batches durable if they are many; whether it did.
+    /// Makes all sealed batches durable if they exceed the limit; true if it did.
     async fn flush_what_is_sealed(&self) -> bool {
         let (unflushed, newest_op) = {
             let log = self.log.lock();
@@ -78,12 +79,13 @@ impl Store {
         };
         let Some(op) = newest_op.filter(|_| unflushed >= self.options.unflushed_bytes) else { return false };
         self.counters.background_flushes.fetch_add(1, Ordering::Relaxed);
-        // A failure reaches those who call fsync; here it is counted and logged.
+        // Callers of fsync see a failure themselves; here it is only counted and logged.
         self.sync(OpSeq(op)).await.is_ok()
     }
 
-    /// When idle after an acknowledgement: a batch that calls the one before it durable, so that one rotten block of
-    /// data seldom decides about acknowledged batches. It is empty unless something waits for a batch. No flush.
+    /// When the log is idle after an acknowledgement, writes a batch that calls the one before it
+    /// durable, so that one rotten block of data seldom decides about acknowledged batches. The
+    /// batch is empty unless something waits for one. No flush.
     fn mark_durable_when_idle(&self) {
         let mut log = self.log.lock();
         let commit = self.commit.lock();
@@ -91,7 +93,7 @@ impl Store {
             return;
         }
         if !commit.pending.is_empty() {
-            // The batch that holds it says the same.
+            // The batch that holds the pending changes says the same.
             log.marked_seq = log.chain.newest_seq();
             drop((commit, log));
             if let Err(error) = self.seal() {
@@ -112,7 +114,7 @@ impl Store {
         log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;
     }
 
-    /// True if an idle log is to get a marker.
+    /// True if an idle log should get a marker now.
     fn is_marker_due(&self, log: &LogState, commit: &CommitState) -> bool {
         let newest = log.chain.newest_seq();
         let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
@@ -121,12 +123,12 @@ impl Store {
         due && can && (fits || self.breaks(Canary::IdleSegment))
     }
 
-    /// A segment keeps room for a marker. Another one for it alone would be room taken for nothing.
+    /// Segments keep room for a marker. Taking another segment just for a marker would waste it.
     fn has_room_for_marker(log: &LogState) -> bool {
         log.chain.segment_wanted(0).is_none()
     }
 
-    /// What the log waits for.
+    /// Looks at the log's state, which decides when to look again.
     fn look_at_log(&self) -> Look {
         let log = self.log.lock();
         let commit = self.commit.lock();
@@ -135,16 +137,16 @@ impl Store {
     }
 }
 
-/// What a log waits for.
+/// The log's state, as far as it decides when to look again.
 #[derive(Clone, Copy)]
 struct Look {
     newest: u64,
-    /// Something failed, or could not be done, and is to be tried again.
+    /// Something failed or could not be done, and is to be tried again.
     left: bool,
     marker: bool,
 }
 
-/// How long a log is left alone.
+/// Decides how long a log is left alone.
 #[derive(Default)]
 struct Pace {
     newest: Option<u64>,
@@ -152,7 +154,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// How long from now; `None` for as long as nobody seals anything.
+    /// The time until the next look; `None` until somebody seals something.
     fn next(&mut self, look: Look) -> Option<Duration> {
         let unchanged = self.newest.replace(look.newest) == Some(look.newest);
         if look.left {
@@ -169,11 +171,11 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
     let mut pace = Pace::default();
     loop {
         let Some(strong) = store.upgrade() else { return };
-        // What can't be written any more is not tried for ever.
+        // Once writing is no longer possible, stop trying.
         if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
             return;
         }
-        // Before the look, so that nothing that comes after it is missed.
+        // Listen before looking, so that nothing that happens after the look is missed.
         let (asked, drained) = (strong.wake.listen(), strong.drained.listen());
         if strong.tend_log_once().await {
             futures_lite::future::yield_now().await;
@@ -181,7 +183,8 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         }
         let pause = pace.next(strong.look_at_log());
         drop(strong);
-        // Whatever is sealed will want a marker. Only a log at rest waits for that: of one in use it would be woken by each batch.
+        // A sealed batch will want a marker. Only a log at rest waits for that event; on a busy log
+        // every batch would wake this task.
         let sealed = pause.is_none().then_some(drained);
         let woken = async {
             match sealed {
@@ -212,7 +215,8 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         }
         let listener = strong.wake.listen();
         if is_due || strong.checkpoint_due.load(Ordering::Acquire) {
-            // Before it begins: its own end takes back what is asked for meanwhile, and whoever asks after that waits for another.
+            // Clear the request before the checkpoint begins. A request made while it runs is
+            // cleared when it ends; a later request waits for another checkpoint.
             strong.checkpoint_due.store(false, Ordering::Release);
             let done = if is_due { strong.checkpoint_at_rest().await } else { strong.checkpoint().await };
             let failed = done.is_err();
@@ -223,7 +227,8 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
                 continue;
             }
         }
-        // One sleep for the whole interval, however often others wake this task: it follows the clock of `spawn`.
+        // One sleep for the whole interval, however often others wake this task: the interval
+        // follows the clock of `spawn`.
         let interval = strong.options.checkpoint_interval;
         let sleep = due.get_or_insert_with(|| spawn.sleep(interval));
         drop(strong);

@@ -1,8 +1,9 @@
-//! Rules that a test may break on purpose, to see that the crash laboratory notices.
+//! Rules that a test may break on purpose, to check that the crash laboratory notices.
 //!
-//! They are part of every build, behind one comparison each on ways that lead to the device. A cargo feature would promise more than
-//! it keeps: the program itself depends on the laboratory (`syncline demo`), so cargo would turn the feature on
-//! for everything that is built together, and what is tested should be what is shipped.
+//! They are part of every build: each costs one comparison on paths that lead to the device. A
+//! cargo feature would not separate them: the program itself depends on the laboratory (`syncline
+//! demo`), so cargo would turn the feature on for everything that is built together. Also, what is
+//! tested should be what is shipped.
 
 use crate::Store;
 use std::fmt;
@@ -16,90 +17,99 @@ pub enum Canary {
     SkipFlush,
     /// Submit the flush before the batch's writes have completed (breaks R1).
     FlushEarly,
-    /// Let the flush go with the batch although other writes that it must cover are on their way (breaks R1).
+    /// Send the flush with the batch although other writes that it must cover are still in flight
+    /// (breaks R1).
     ThroughEarly,
     /// Do not compare named data with its checksums at replay.
     SkipDataVerification,
     /// Hand freed blocks out again before the superblock that frees them is durable (breaks R2).
     ReuseEarly,
-    /// Replay any batch of the epoch that lies where the next one should, whatever its number and chain value (breaks R3).
+    /// Replay any batch of the epoch found where the next one should be, whatever its number and
+    /// chain value (breaks R3).
     UnchainedBatch,
-    /// Replay a batch of another epoch that lies where the next one should (breaks R3).
+    /// Replay a batch of another epoch found where the next one should be (breaks R3).
     StaleEpoch,
     /// Do not compare a batch's records with their checksum at replay.
     UncheckedPayload,
-    /// Log a transaction in two halves, in two batches.
+    /// Split a transaction across two batches.
     SplitTransaction,
-    /// Seal after a freeze what the superblock then skips: freeze and log position are two cuts.
+    /// Seal after the freeze what the superblock then skips: freeze and log position are taken at
+    /// two different points.
     LogStartsLate,
-    /// Write the superblock before what it refers to was flushed (breaks R1).
+    /// Write the superblock before a flush covers what it refers to (breaks R1).
     SuperblockEarly,
-    /// Let ordinary writers have the reserve, so that a checkpoint or a delete finds no room.
+    /// Let ordinary writers use the reserve, so that a checkpoint or a delete finds no room.
     NoReserve,
-    /// Count free blocks that lie apart as room for nodes, and let data break up the last ones that lie together.
+    /// Count scattered free blocks as room for nodes, and let data break up the last contiguous
+    /// ones.
     ScatteredRoom,
-    /// Answer whoever joins a group after its batch was sealed together with that group.
+    /// Let a caller join a group after its batch was sealed, and answer it together with that
+    /// group.
     LateJoiner,
-    /// Let a later flush redeem what an earlier one failed to make durable (breaks R6).
+    /// Let a later flush redeem writes that an earlier flush failed to make durable (breaks R6).
     RedeemFailedFlush,
-    /// Take a failed write of a batch or its data for done (breaks R5).
+    /// Treat a failed write of a batch or its data as successful (breaks R5).
     IgnoreFailedWrite,
-    /// Release what a generation freed although its checkpoint failed (breaks R2).
+    /// Release the blocks that a generation freed although its checkpoint failed (breaks R2).
     ReleaseAfterFailure,
     /// Do not compare blocks read with their checksums (breaks P4).
     UncheckedReads,
     /// Rename a file without submitting its data first (breaks P3).
     RenameWithoutData,
-    /// Log the size in memory whatever is still dirty below it.
+    /// Log the size in memory even if data below it is still dirty.
     SizeAhead,
-    /// Log a size that is a block behind what a submission has named.
+    /// Log a size that lags one block behind what a submission has named.
     SizeBehind,
-    /// Do not list an inode that loses its last name as an orphan.
+    /// Do not list an inode as an orphan when it loses its last name.
     OrphanNotListed,
-    /// Leave the orphan item of a file that gets its first name.
+    /// Keep the orphan item of a file that gets its first name.
     LinkedOrphanStays,
-    /// Let an fsync overlook data that background write-back has on its way (breaks P1).
+    /// Let an fsync overlook data that background write-back has in flight (breaks P1).
     OverlookWriteback,
-    /// Let fdatasync overlook that the file's name was never durable.
+    /// Let fdatasync overlook that the file's name is not durable yet.
     OverlookName,
-    /// Take over blocks without counting the new references, so that the first side to go frees what the other uses.
+    /// Share blocks without counting the new references, so that the first file to release them
+    /// frees what the other uses.
     ShareWithoutCount,
     /// Commit reference counts after the extents that they count, in a transaction of their own.
     CountInOwnTransaction,
-    /// Hand out what a new snapshot keeps.
+    /// Hand out blocks that a new snapshot keeps.
     ForgetSnapshot,
-    /// Hand out what only a deleted snapshot kept before the superblock that lacks it is durable (breaks R2).
+    /// Hand out blocks that only a deleted snapshot kept, before the superblock without it is
+    /// durable (breaks R2).
     DropSnapshotEarly,
-    /// Discard what was freed before the superblock that frees it is durable (breaks R2).
+    /// Discard freed blocks before the superblock that frees them is durable (breaks R2).
     DiscardEarly,
-    /// Make a snapshot without writing back what was written before.
+    /// Make a snapshot without writing back the data written before it.
     SnapshotWithoutData,
-    /// Leave what a transaction does to the usage of a quota out of it.
+    /// Leave the change of a quota's usage out of the transaction that causes it.
     OverlookUsage,
-    /// Hand out what a growing image gets before a superblock tells of it.
+    /// Hand out the new blocks of a growing image before a superblock tells of them.
     GrowEarly,
     /// Let an idle log take a segment and forget it.
     IdleSegment,
     /// Let the pending log grow without bound while a flush is under way.
     UnboundedPending,
-    /// Repeat a failed write although somebody else has done so since and its blocks may belong to others (breaks R2).
+    /// Repeat a failed write although somebody else has repeated it since and its blocks may belong
+    /// to others (breaks R2).
     LateRetry,
-    /// Log again what a superblock may hold that could not be written for sure.
+    /// Log changes again after a failed superblock write, although that superblock may hold them.
     SealAfterSuperblock,
-    /// Let one block tell where the next segment of the log is, and believe at its end that there is none.
+    /// Let a single block tell where the log's next segment is, and take its loss for the end of
+    /// the log.
     LeadOnce,
-    /// Let nobody read whose space map is damaged, although it takes none to read.
+    /// Refuse to read an image whose space map is damaged, although reading needs no space map.
     MapToRead,
-    /// Name what was placed ahead of a sync although it was written again since.
+    /// Name blocks that were placed ahead of a sync although they were written again since.
     PlaceStale,
-    /// Take a submission for ended although a truncation has put back the size that it had to log.
+    /// Treat a submission as ended although a truncation has put back the size that it had to log.
     TruncateBehind,
-    /// Remember of the blocks in flight that truncations made dirty again only the last.
+    /// Of the blocks in flight that truncations made dirty again, remember only the last.
     ForgetRecalled,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Self; 42] = [
         Self::SkipFlush,
         Self::FlushEarly,
@@ -145,7 +155,7 @@ impl Canary {
         Self::ForgetRecalled,
     ];
 
-    /// Its name: the variant's, in small letters with dashes.
+    /// The canary's name: that of the variant, in lower case with dashes.
     pub fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {

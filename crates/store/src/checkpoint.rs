@@ -1,9 +1,11 @@
-//! The checkpoint: what the memtable holds goes into the tree, and a superblock makes that the new start.
+//! The checkpoint: merges the memtable into the tree and writes a superblock that makes the result
+//! the new start.
 //!
-//! Order, and what a crash leaves at each step: (1) freeze: seal, then memtable, space map and log position are cut at
-//! one point; (2) group commit makes the sealed batches durable; (3) nodes and space pages are written to free space:
-//! the old superblock and its log still tell everything; (4) flush; (5) the superblock goes to the slot that does not
-//! hold the newest durable one; (6) flush: from here on the new one counts; (7) what the old one needed is released.
+//! Steps, and what a crash leaves at each: (1) freeze: seal, then cut memtable, space map and log
+//! position at one point; (2) group commit makes the sealed batches durable; (3) nodes and space
+//! pages are written to free space: the old superblock and its log still tell everything; (4)
+//! flush; (5) the superblock goes to the slot that does not hold the newest durable one; (6) flush:
+//! from here on the new one counts; (7) what only the old one needed is released.
 
 use crate::group::Failures;
 use crate::leave_log::NewLog;
@@ -25,36 +27,36 @@ use syncline_log::{Pending, Spare};
 use syncline_space::{Class, FrozenMap};
 use syncline_tree::Merged;
 
-/// Between two attempts at a superblock.
+/// Pause between two attempts to write a superblock.
 const SUPERBLOCK_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a checkpoint is for, beside the tree.
+/// What a checkpoint does besides updating the tree.
 #[derive(Clone)]
 struct Sort {
     /// It is the last one before an unmount.
     clean: bool,
-    /// It makes, removes or moves something of the table of snapshots.
+    /// It changes the table of snapshots: makes, removes or moves something.
     change: Option<TableChange>,
-    /// It leaves the log for another.
+    /// It leaves the current log for a new one.
     leaves_log: bool,
 }
 
-/// What one checkpoint needs to know of the one before; its lock keeps two from being in flight.
+/// State that one checkpoint passes to the next; its lock allows only one checkpoint at a time.
 pub(crate) struct CheckpointState {
     /// The slot of the newest durable superblock.
     pub(crate) slot: usize,
     pub(crate) epoch: Epoch,
-    /// Checkpoints in a row that the device failed.
+    /// Consecutive checkpoints that failed because of the device.
     pub(crate) failures: Failures,
-    /// The snapshots.
+    /// The table of snapshots.
     pub(crate) table: Table,
-    /// A checkpoint of this epoch is durable: what recovery needed of the image is there no more.
+    /// A checkpoint of this epoch is durable, so the state that recovery started from is gone.
     pub(crate) is_open: bool,
     /// The last checkpoint is durable.
     pub(crate) is_closed: bool,
 }
 
-/// The cut at which a checkpoint is taken.
+/// The state at the point where a checkpoint is cut.
 pub(crate) struct Frozen {
     generation: u64,
     memtable: Arc<Memtable>,
@@ -66,14 +68,15 @@ pub(crate) struct Frozen {
     objects: u64,
     next_object: u64,
     unsealed: Option<Unsealed>,
-    /// The log to come, if this checkpoint leaves the present one.
+    /// The new log, if this checkpoint leaves the current one.
     new_log: Option<NewLog>,
-    /// All nodes and pages were written: if it fails yet, their blocks are as good as before.
+    /// All nodes and pages were written: if the checkpoint still fails, their blocks are as good as
+    /// before.
     sound: bool,
 }
 
 impl Frozen {
-    /// Data that what was not sealed names.
+    /// Data writes named by changes that were frozen without being sealed.
     pub(crate) fn unsealed_data(&self) -> impl Iterator<Item = &DataWrite> {
         self.unsealed.iter().flat_map(|unsealed| &unsealed.data)
     }
@@ -84,23 +87,23 @@ impl Frozen {
     }
 }
 
-/// Pending changes that found no room in the log; the superblock alone will make them durable.
+/// Pending changes that found no room in the log; only the superblock will make them durable.
 struct Unsealed {
     pending: Pending,
     data: DataWrites,
 }
 
-/// What goes into the superblock beside the frozen figures.
+/// The superblock to write, beside the frozen figures.
 struct Written {
     superblock: Superblock,
     tree_nodes: u64,
 }
 
 impl Store {
-    /// Brings the tree up to date and empties the log. Whoever calls this holds no lease.
+    /// Brings the tree up to date and empties the log. The caller holds no lease.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         match self.checkpoint_keeping_log().await {
-            // Whoever places data anew may come here for room, and must not wait for itself.
+            // A task that places data anew may come here for room, and must not wait for itself.
             Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
                 Box::pin(self.leave_log_after(error)).await
             }
@@ -108,8 +111,8 @@ impl Store {
         }
     }
 
-    /// The same where the caller may hold leases. What the device does not take is placed anew under the leases of files, which would
-    /// be to wait for oneself: that is left to the background.
+    /// A checkpoint for callers that may hold leases. Placing refused data anew takes the leases of
+    /// files, so the caller would wait for itself: that is left to the background.
     pub(crate) async fn checkpoint_for_room(&self) -> Result<(), StoreError> {
         let result = self.checkpoint_keeping_log().await;
         if matches!(result, Err(StoreError::Device(_))) {
@@ -127,7 +130,8 @@ impl Store {
         self.run_checkpoint(&mut state, false).await
     }
 
-    /// The same, even when nothing changed; `clean` marks the superblock as written by an unmount.
+    /// Runs a checkpoint even when nothing changed; `clean` marks the superblock as written by an
+    /// unmount.
     pub(crate) async fn run_checkpoint(
         &self,
         state: &mut CheckpointState,
@@ -136,7 +140,7 @@ impl Store {
         self.run_checkpoint_with(state, clean, None).await
     }
 
-    /// The same, making or removing a snapshot.
+    /// Runs a checkpoint that may also change the table of snapshots.
     pub(crate) async fn run_checkpoint_with(
         &self,
         state: &mut CheckpointState,
@@ -146,7 +150,8 @@ impl Store {
         self.run_checkpoint_as(state, Sort { clean, change, leaves_log: false }).await
     }
 
-    /// The same, beginning a new log: what could not be written of the present one is not needed any more.
+    /// Runs a checkpoint that begins a new log: writes of the current log that failed are not
+    /// needed any more.
     pub(crate) async fn run_checkpoint_leaving_log(
         &self,
         state: &mut CheckpointState,
@@ -158,10 +163,12 @@ impl Store {
         self.health.writable()?;
         let started = Instant::now();
         let leaves_log = sort.leaves_log;
-        // In memory of its own: nearly every operation may have to wait for a checkpoint, and hardly one ever does.
+        // Boxed: nearly every operation may have to wait for a checkpoint, and hardly any ever
+        // does.
         let mut result = Box::pin(self.freeze_and_write(state, sort.clone())).await;
         if matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
-            // Another try writes to other blocks: those of the first are not released before a superblock is durable.
+            // The retry writes to other blocks: those of the first attempt are not released before
+            // a superblock is durable.
             tracing::warn!("a checkpoint failed, and is tried again elsewhere");
             result = Box::pin(self.freeze_and_write(state, sort)).await;
         }
@@ -174,7 +181,7 @@ impl Store {
             Err(error) => {
                 self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::error!("checkpoint failed: {error}");
-                // A bad log is left by another checkpoint, whose failures count.
+                // Another checkpoint leaves a bad log, and its failures count instead.
                 if leaves_log || !matches!(error, StoreError::Device(_)) || !self.has_hole() {
                     self.note_checkpoint_failure(state, error);
                 }
@@ -182,12 +189,12 @@ impl Store {
         }
         self.checkpoint_due.store(false, Ordering::Release);
         self.checkpoint_ended.notify(usize::MAX);
-        // What could not be sealed before may fit now.
+        // Changes that could not be sealed before may fit now.
         self.wake.notify(usize::MAX);
         result
     }
 
-    /// Counts failures in a row; too many for too long make the filesystem read-only.
+    /// Counts consecutive failures; too many over too long a time turn the filesystem read-only.
     pub(crate) fn note_checkpoint_failure(&self, state: &mut CheckpointState, error: &StoreError) {
         // Room can still be made.
         if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
@@ -195,7 +202,8 @@ impl Store {
                 StoreError::Device(_) => "mend the device and mount again to recover",
                 _ => "run 'syncline check --repair'",
             };
-            // Else those who wait for a checkpoint to make room would wait for ever (promise P5).
+            // Otherwise callers that wait for a checkpoint to make room would wait for ever
+            // (promise P5).
             self.turn_read_only(&format!("checkpoints could not be written ({error}); unmount and {next}"));
         }
     }
@@ -209,7 +217,8 @@ impl Store {
         let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {
             Ok(written) => written,
             Err(error) => {
-                // These blocks are released, now or by the next checkpoint: by then nothing may be on its way to them (rule R2).
+                // These blocks are released now or by the next checkpoint; by then nothing may be
+                // in flight to them (rule R2).
                 for write in started {
                     frozen.sound &= write.wait().await.is_ok();
                 }
@@ -232,15 +241,15 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a superblock, again and again while the device fails and patience lasts: the same bytes, to the slot that does not
-    /// hold the newest durable one.
+    /// Writes a superblock, retrying while the device fails and patience lasts: the same bytes, to
+    /// the slot that does not hold the newest durable one.
     async fn write_slot_patiently(&self, slot: usize, superblock: &Superblock) -> Result<(), StoreError> {
         let begun = Instant::now();
         loop {
             match write_slot(&self.tracker, slot, superblock).await {
                 Err(StoreError::Device(error)) if begun.elapsed() < self.options.patience => {
                     tracing::warn!("{error}; writing the superblock again");
-                    // A flush may have failed, and taken with it what others wrote (rule R6).
+                    // A flush may have failed and taken with it writes of others (rule R6).
                     self.group.demand_rewrite();
                     self.spawn.sleep(SUPERBLOCK_PAUSE).await;
                 }
@@ -249,11 +258,13 @@ impl Store {
         }
     }
 
-    /// A superblock may be on the device or not: what it refers to must stay, and so must what the old one refers to.
+    /// A superblock may or may not be on the device: everything it refers to must stay, and so must
+    /// everything the old one refers to.
     ///
-    /// The log must lead on from either of them. From the new one, what its checkpoint froze without sealing it is in the tree
-    /// already; a batch with the same changes would name blocks that are in use. So the log stays stalled, and whoever syncs these
-    /// changes gets an error.
+    /// The log must continue from either of them. Seen from the new one, changes that its
+    /// checkpoint froze without sealing are in the tree already; a batch with the same changes
+    /// would name blocks that are in use. So the log stays stalled, and syncs of these changes get
+    /// an error.
     fn superblock_uncertain(&self, frozen: Frozen, error: &StoreError) {
         self.group.demand_rewrite();
         self.turn_read_only(&format!("the superblock could not be written ({error})"));
@@ -268,7 +279,7 @@ impl Store {
         let generation = commit.generation;
         let op_seq = self.last_op.load(Ordering::Acquire);
         let mut unsealed = None;
-        // A log that is left takes nothing more.
+        // Nothing more goes into a log that is being left.
         log.stalled |= new_log.is_some();
         if !commit.pending.is_empty() {
             let pending = commit.pending.take(std::mem::take(&mut log.spare));
@@ -279,13 +290,14 @@ impl Store {
                     self.seal_into(&mut log, cut, Then::Nothing);
                 }
                 Err(_) => {
-                    // Nothing may follow in the chain before the superblock holds what is missing from it.
+                    // Nothing may follow in the chain until the superblock holds the changes that
+                    // are missing from it.
                     log.stalled = true;
                     unsealed = Some(Unsealed { pending, data });
                 }
             }
         }
-        // The current segment goes on; the others are not needed once the superblock is durable.
+        // The current segment continues; the others are not needed once the superblock is durable.
         let current = log.segments.pop();
         log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
         log.segments.extend(current);
@@ -317,7 +329,7 @@ impl Store {
         frozen
     }
 
-    /// Steps 2 to 4: everything the superblock will refer to becomes durable.
+    /// Steps 2 to 4: makes everything durable that the superblock will refer to.
     async fn write_out(
         &self,
         state: &CheckpointState,
@@ -338,7 +350,8 @@ impl Store {
         let (root, tree_nodes) = self.layers_root();
         let merged = self.merge(root, frozen).await?;
         started.extend(merged.written.iter().map(|written| written.handle.clone()));
-        // Counted from what the superblock said, which may be damage: a figure that is off must not end the writing.
+        // The count starts from the superblock's figure, which may be damaged: a wrong figure must
+        // not end the writing.
         let tree_nodes = (tree_nodes + merged.nodes_written)
             .saturating_sub(self.nodes_in(&merged.freed))
             .min(self.geometry().total_blocks);
@@ -348,7 +361,7 @@ impl Store {
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let mut superblock = Superblock {
             generation: frozen.generation,
-            // That of the map that it points to.
+            // The size that the map it points to was written for.
             geometry: self.space.map_geometry(),
             epoch: frozen.new_log.as_ref().map_or(state.epoch, |new| new.epoch),
             tree: merged.root,
@@ -373,7 +386,7 @@ impl Store {
             return Err(StoreError::NoSpace);
         }
         if !makes_room && !self.leaves_room_to_open(table_blocks) {
-            // With a snapshot, which keeps what is replaced, each checkpoint takes a little more.
+            // With a snapshot, which keeps replaced blocks, each checkpoint takes a little more.
             return Err(StoreError::NoSpace);
         }
         for handle in started.iter() {
@@ -398,7 +411,7 @@ impl Store {
         runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry().node_blocks()
     }
 
-    /// Merges the frozen memtable into the tree, in free space, and tells the frozen space map.
+    /// Merges the frozen memtable into the tree, in free space, and updates the frozen space map.
     async fn merge(
         &self,
         root: syncline_format::superblock::TreeRoot,
@@ -419,7 +432,7 @@ impl Store {
         Ok(merged)
     }
 
-    /// A run of whole nodes.
+    /// Allocates a run of whole nodes.
     pub(crate) fn allocate_nodes(&self, blocks: u64) -> Option<BlockRun> {
         let node = self.geometry().node_blocks();
         let run = self.space.allocate(Class::Node, blocks, node, None)?;
@@ -437,7 +450,7 @@ impl Store {
             .inspect_err(|_| self.group.demand_rewrite())
     }
 
-    /// Step 7: the new superblock counts.
+    /// Step 7: the new superblock counts from now on.
     fn adopt(
         &self,
         state: &mut CheckpointState,
@@ -474,10 +487,12 @@ impl Store {
         self.space.superblock_durable_with(frozen.generation, forget);
     }
 
-    /// A checkpoint that failed: its changes go back under the newer ones and belong to the next one.
+    /// Undoes a failed checkpoint: its changes go back under the newer ones and belong to the next
+    /// checkpoint.
     ///
-    /// Blocks that its generation freed stay held until a superblock of that or a later generation is durable, and so do its own, unless
-    /// they are sound. What was not sealed returns to the pending log if that `may_seal` it; else a stalled log stays stalled.
+    /// Blocks that its generation freed stay held until a superblock of that or a later generation
+    /// is durable. So do the blocks it wrote, unless they are sound. Unsealed changes return to the
+    /// pending log if `may_seal`; otherwise a stalled log stays stalled.
     fn fold_back(&self, frozen: Frozen, may_seal: bool) {
         match frozen.sound {
             true => {
@@ -493,11 +508,12 @@ impl Store {
         let mut commit = self.commit.lock();
         log.stalled &= !may_seal;
         if !may_seal && let Some(new) = frozen.new_log {
-            // Nothing is written any more; the current one stays the last.
+            // Nothing is written any more; the current segment stays the last.
             log.segments.splice(0..0, new.keep_segment());
         }
         if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
-            // No batch holds these writes, so no rewrite of batches would repeat them if they are lost (rule R6).
+            // No batch holds these writes, so rewriting batches would not repeat them if they are
+            // lost (rule R6).
             data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
             pending.append(commit.pending.take(Spare::default()));
             commit.pending = pending;
@@ -509,28 +525,28 @@ impl Store {
         layers.frozen = None;
     }
 
-    /// The last checkpoint, at unmount: afterwards nothing is left to replay, and nothing can be changed. One that ended well is done, whoever
-    /// asks for it again.
+    /// The last checkpoint, at unmount: afterwards there is nothing to replay, and nothing can be
+    /// changed. Once it has succeeded, further calls do nothing.
     pub async fn close(&self) -> Result<(), StoreError> {
         if self.health.writable().is_ok() && self.begun.load(Ordering::Acquire) {
             self.discard_at_the_end().await;
         }
         self.closing.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
-        // The background ends: who waits for it would wait for ever if this fails.
+        // The background ends: callers that wait for it would wait for ever if this fails.
         self.checkpoint_ended.notify(usize::MAX);
         self.drained.notify(usize::MAX);
         if self.options.read_only {
             return Ok(());
         }
-        // None on its way when the image is given to others.
+        // No discard may be in flight when others get the image.
         drop(self.discarding.batch.lock().await);
         let mut state = self.checkpoint.lock().await;
         if state.is_closed {
             return Ok(());
         }
         if !self.begun.load(Ordering::Acquire) {
-            // Nothing was written to it, and a word that it is clean would not be true.
+            // Nothing was written, and marking the image as clean would be false.
             self.health.end_writing("it was closed before it had begun");
             return Ok(());
         }
@@ -539,7 +555,7 @@ impl Store {
             drop(state);
             let left = self.leave_log().await;
             state = self.checkpoint.lock().await;
-            // By somebody else meanwhile, who has it behind him.
+            // Somebody else may have closed the store meanwhile.
             if state.is_closed {
                 return Ok(());
             }

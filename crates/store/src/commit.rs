@@ -1,4 +1,4 @@
-//! Committing: a transaction becomes visible and joins the pending log in one step.
+//! Committing: one step makes a transaction visible and adds it to the pending log.
 
 use crate::shown::Show;
 use crate::transaction::{Changes, DataWrites};
@@ -8,7 +8,8 @@ use syncline_format::{Key, Kind};
 use syncline_log::Pending;
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// What commits change; one lock makes each of them atomic and gives all of them one order.
+/// State that commits change; its one lock makes each commit atomic and puts all commits in one
+/// order.
 pub(crate) struct CommitState {
     /// Changes not sealed yet.
     pub(crate) pending: Pending,
@@ -16,12 +17,13 @@ pub(crate) struct CommitState {
     pub(crate) writes: NamedWrites,
     /// Generation of the active memtable.
     pub(crate) generation: u64,
-    /// Objects that exist.
+    /// Number of objects that exist.
     pub(crate) objects: u64,
 }
 
 impl CommitState {
-    /// True when enough is pending to seal it without waiting for an fsync: until it is sealed, no flush lets go of the data.
+    /// True when enough is pending to seal it without waiting for an fsync: data stays in memory
+    /// until it is sealed and flushed.
     pub(crate) fn is_full(&self, options: &StoreOptions) -> bool {
         if options.ablations.contains(Ablation::DirBulk) {
             return self.pending.payload_bytes() >= PAYLOAD_BYTES_MAX / 2;
@@ -39,16 +41,16 @@ impl Show for CommitState {
     }
 }
 
-/// What is not sealed.
+/// Bytes that are not sealed yet.
 #[derive(Default)]
 pub(crate) struct PendingBytes {
     /// Payload of the pending log.
     pub(crate) log: AtomicU64,
-    /// Data that it names.
+    /// Data that the pending log names.
     pub(crate) data: AtomicU64,
 }
 
-/// Data writes and how much they hold in memory.
+/// Data writes and the number of bytes they hold in memory.
 #[derive(Default)]
 pub(crate) struct NamedWrites {
     writes: DataWrites,
@@ -56,37 +58,38 @@ pub(crate) struct NamedWrites {
 }
 
 impl NamedWrites {
-    /// Adds these after those that are here.
+    /// Appends `writes`.
     pub(crate) fn extend(&mut self, writes: impl IntoIterator<Item = DataWrite>) {
         let bytes = &mut self.bytes;
         self.writes.extend(writes.into_iter().inspect(|data| *bytes += data.run().len_bytes()));
     }
 
-    /// All of them; none stays.
+    /// Takes all writes out.
     pub(crate) fn take(&mut self) -> DataWrites {
         self.bytes = 0;
         std::mem::take(&mut self.writes)
     }
 
-    /// One after the other.
+    /// The writes, in the order they were added.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &DataWrite> {
         self.writes.iter()
     }
 
-    /// Bytes that they hold in memory.
+    /// Bytes that the writes hold in memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
 impl Store {
-    /// Applies a transaction: visible at once, in the pending log, durable after a later sync or checkpoint. Never
-    /// waits.
+    /// Applies a transaction: it is visible at once and in the pending log, and durable after a
+    /// later sync or checkpoint. Never waits.
     pub fn commit(&self, transaction: Transaction) -> Result<OpSeq, StoreError> {
         self.commit_measured(transaction).map(|(op, _)| op)
     }
 
-    /// The same, and the bytes by which the pending log grew: less than the changes have, where they replaced others.
+    /// Commits and also returns the number of bytes by which the pending log grew: fewer than the
+    /// changes have, where they replaced pending ones.
     pub fn commit_measured(&self, transaction: Transaction) -> Result<(OpSeq, u64), StoreError> {
         let transaction = match self.options.canary {
             Some(Canary::SplitTransaction) => self.log_half(transaction)?,
@@ -96,7 +99,8 @@ impl Store {
         let Transaction { changes, named, freed, objects_delta } = transaction;
         self.give_way();
         let mut state = self.commit.lock();
-        // Under the lock, so that nothing is committed after the latch fell and a freeze saw it.
+        // Checked under the lock, so that nothing is committed after the store turned read-only and
+        // a freeze saw it.
         self.health.writable()?;
         let pending_before = state.pending.payload_bytes();
         for (key, value) in &changes {
@@ -150,7 +154,8 @@ impl Store {
         Ok(transaction)
     }
 
-    /// Logs everything but reference counts in a batch of its own, if there are any and no data is named; what remains.
+    /// For a canary: logs everything but reference counts in a batch of its own, if the transaction
+    /// has counts and names no data; returns the rest.
     fn log_uncounted(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
         let is_count = |key: &Key| key.kind == Kind::Shared as u8;
         if transaction.named.is_empty() && transaction.changes.iter().any(|(key, _)| is_count(key)) {

@@ -1,4 +1,4 @@
-//! What the store counts (docs/DESIGN.md, "What is counted").
+//! The store's counters (docs/DESIGN.md, "What is counted").
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -23,7 +23,8 @@ impl Recorder {
         let _ = self.0.lock().record(value.number());
     }
 
-    /// Every value, ascending, within a thousandth, and how often it was recorded.
+    /// Calls `take` with every recorded value, ascending and accurate to a thousandth, and its
+    /// count.
     pub(crate) fn each(&self, mut take: impl FnMut(u64, u64)) {
         let histogram = self.0.lock();
         for step in histogram.iter_recorded() {
@@ -46,7 +47,7 @@ impl Recorder {
     }
 }
 
-/// What a recorder takes.
+/// A value that a recorder accepts.
 pub(crate) trait Measure {
     fn number(self) -> u64;
 }
@@ -97,7 +98,7 @@ pub struct Counters {
     pub(crate) group_sizes: Recorder,
 }
 
-/// A distribution: nanoseconds for latencies, members for group sizes.
+/// A summary of a distribution: nanoseconds for latencies, members for group sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencySummary {
     /// Values recorded.
@@ -119,13 +120,13 @@ pub struct LatencySummary {
 /// All counters at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct CountersSnapshot {
-    /// Requests to make something durable that was durable already.
+    /// Requests to make something durable that already was.
     pub syncs_elided: u64,
     /// Log batches written.
     pub batches: u64,
     /// Bytes of log written.
     pub log_bytes: u64,
-    /// Bulk copies that filled the batches: one a batch.
+    /// Bulk copies that filled batches: one per batch.
     pub log_copies: u64,
     /// Items set, as they entered the log.
     pub log_puts: u64,
@@ -141,33 +142,33 @@ pub struct CountersSnapshot {
     pub data_bytes: u64,
     /// Bytes of file data read from the device.
     pub data_bytes_read: u64,
-    /// Blocks of data and nodes of the tree that were not what their checksum says.
+    /// Data blocks and tree nodes that did not match their checksum.
     pub checksum_errors: u64,
-    /// Checkpoints ended well.
+    /// Checkpoints that succeeded.
     pub checkpoints: u64,
-    /// Checkpoints that failed. What they were to hold is in the log, and the next one's.
+    /// Checkpoints that failed. Their changes are in the log and go into the next checkpoint.
     pub checkpoints_failed: u64,
     /// Checkpoints forced because there was no room.
     pub checkpoints_for_room: u64,
-    /// Logs that were left behind because a part of the device could not be written.
+    /// Logs left behind because a part of the device could not be written.
     pub logs_left: u64,
-    /// Flushes that only bounded what is not durable.
+    /// Flushes issued only to bound how much is not durable.
     pub background_flushes: u64,
     /// Marker batches written when idle.
     pub markers: u64,
-    /// Runs of free blocks that the device was told to forget.
+    /// Runs of free blocks that the device was told to discard.
     pub discards: u64,
-    /// Bytes in them.
+    /// Bytes in these runs.
     pub discarded_bytes: u64,
-    /// Such runs that the device refused.
+    /// Runs whose discard the device refused.
     pub discards_failed: u64,
     /// Batches replayed when the image was opened.
     pub replayed_batches: u64,
-    /// Records replayed then.
+    /// Records in these batches.
     pub replayed_records: u64,
     /// Device writes.
     pub device_writes: u64,
-    /// Bytes in them.
+    /// Bytes written by them.
     pub device_write_bytes: u64,
     /// Device writes that failed.
     pub device_writes_failed: u64,
@@ -175,21 +176,21 @@ pub struct CountersSnapshot {
     pub device_writes_through: u64,
     /// Device reads.
     pub device_reads: u64,
-    /// Bytes in them.
+    /// Bytes read by them.
     pub device_read_bytes: u64,
-    /// Flushes asked of the device.
+    /// Flushes submitted to the device.
     pub flushes_issued: u64,
-    /// Requests that shared a flush another had asked for.
+    /// Requests that shared a flush submitted for another request.
     pub flushes_joined: u64,
-    /// Requests that an earlier flush had covered.
+    /// Requests that an earlier flush had already covered.
     pub flushes_elided: u64,
     /// Flushes that failed.
     pub flushes_failed: u64,
     /// Device bytes written for each byte of file data.
     pub write_amplification: f64,
-    /// From asking to durable, nanoseconds.
+    /// From request to durable, nanoseconds.
     pub fsync_ns: LatencySummary,
-    /// From sealing to all writes complete, nanoseconds.
+    /// From sealing to completion of all writes, nanoseconds.
     pub write_ns: LatencySummary,
     /// Waiting for others to join the batch, nanoseconds.
     pub gather_ns: LatencySummary,
@@ -202,7 +203,7 @@ pub struct CountersSnapshot {
 }
 
 impl Counters {
-    /// Counts what a seal put into batches, with so many copies.
+    /// Counts the contents of freshly sealed batches, filled with this many bulk copies.
     pub(crate) fn sealed(&self, pending: &Pending, batches: &[SealedBatch], copies: u64) {
         let add = |counter: &AtomicU64, more: u64| {
             counter.fetch_add(more, Ordering::Relaxed);

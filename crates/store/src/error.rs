@@ -1,4 +1,4 @@
-//! What can go wrong in the store.
+//! Errors of the store.
 
 use syncline_device::DeviceError;
 use syncline_format::{BlockAddr, FormatError};
@@ -9,10 +9,10 @@ pub enum StoreError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Something on the device is not what its checksum or its structure says it must be (promise P4).
+    /// Contents on the device do not match their checksum or are not valid (promise P4).
     #[error("block {addr}: {detail}")]
     Corrupt {
-        /// Where.
+        /// The damaged block.
         addr: BlockAddr,
         /// What is wrong.
         detail: FormatError,
@@ -20,7 +20,7 @@ pub enum StoreError {
     /// No room is left, even after a checkpoint released what was held back.
     #[error("no space left on the image")]
     NoSpace,
-    /// The filesystem turned read-only, or was opened so.
+    /// The filesystem turned read-only or was opened read-only.
     #[error("the filesystem is read-only: {reason}")]
     ReadOnly {
         /// Why.
@@ -29,7 +29,8 @@ pub enum StoreError {
     /// A snapshot can't be made, found or removed.
     #[error(transparent)]
     Snapshot(#[from] crate::SnapshotError),
-    /// What is free stays with the image file.
+    /// The image file was made with its room allocated and keeps it: free blocks do not go back to
+    /// the host.
     #[error("the image file keeps the room that it was made with")]
     KeepsRoom,
     /// The image is damaged beyond one block; the text says how and what to do.

@@ -1,4 +1,5 @@
-//! What a superblock says that changes while an image is in use: features that it gets when they are first used, and what it is called.
+//! Superblock fields that change while an image is in use: features, added when first used, and the
+//! filesystem's label and UUID.
 
 use crate::{Store, StoreError};
 use syncline_format::superblock::{LABEL_BYTES, Superblock};
@@ -9,8 +10,8 @@ impl Store {
         self.superblock.read().features & features == features
     }
 
-    /// Returns when a durable superblock says that this number of a new object was handed out: no crash lets it be drawn again, even if
-    /// no item is logged under it.
+    /// Returns once a durable superblock records that this object number was handed out: then no
+    /// crash lets it be handed out again, even if no item was logged under it.
     pub async fn keep_number(&self, number: u64) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_keep_number(number).await).await? {
             Some(done) => Ok(done),
@@ -26,25 +27,25 @@ impl Store {
         self.run_checkpoint(&mut state, false).await
     }
 
-    /// Gives the image features, and returns when a durable superblock says so: only then may anything be logged that a
-    /// program without them does not know.
+    /// Adds features to the image and returns once a durable superblock has them: only then may
+    /// anything be logged that a program without these features does not understand.
     pub async fn add_features(&self, features: u32) -> Result<(), StoreError> {
         self.change_superblock(|superblock| superblock.features |= features).await
     }
 
-    /// Names the filesystem: its label, zero-padded, and returns when a durable superblock says so.
+    /// Sets the filesystem's label (zero-padded) and returns once a durable superblock has it.
     pub async fn set_label(&self, label: [u8; LABEL_BYTES]) -> Result<(), StoreError> {
         self.change_superblock(|superblock| superblock.label = label).await
     }
 
-    /// Gives the filesystem another UUID, and returns when a durable superblock says so. Nothing else depends on it: the log
-    /// goes by its epoch, names are hashed with a seed of their own.
+    /// Sets the filesystem's UUID and returns once a durable superblock has it. Nothing else
+    /// depends on the UUID: the log uses its epoch, and name hashes use a seed of their own.
     pub async fn set_uuid(&self, uuid: [u8; 16]) -> Result<(), StoreError> {
         self.change_superblock(|superblock| superblock.uuid = uuid).await
     }
 
-    /// Changes what checkpoints only copy from one superblock to the next, and takes one. A crash leaves the old superblock
-    /// or the new one, as at any checkpoint.
+    /// Changes fields that checkpoints only copy from one superblock to the next, and takes a
+    /// checkpoint. A crash leaves the old superblock or the new one, as at any checkpoint.
     async fn change_superblock(&self, change: impl Fn(&mut Superblock)) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_change_superblock(&change).await).await? {
             Some(done) => Ok(done),
@@ -53,7 +54,7 @@ impl Store {
     }
 
     async fn try_change_superblock(&self, change: &impl Fn(&mut Superblock)) -> Result<(), StoreError> {
-        // Whoever holds it is the only one to write superblocks.
+        // Only the holder of this lock writes superblocks.
         let mut state = self.checkpoint.lock().await;
         let before = self.superblock.read().clone();
         let mut after = before.clone();
@@ -64,7 +65,7 @@ impl Store {
         *self.superblock.write() = after;
         let result = self.run_checkpoint(&mut state, false).await;
         if result.is_err() {
-            // Checkpoints replace it only when they succeed.
+            // Only a checkpoint that succeeds replaces the superblock.
             *self.superblock.write() = before;
         }
         result

@@ -1,4 +1,5 @@
-//! What those who watch a store need beside its counters: whole distributions, and what is held in memory.
+//! Figures for monitoring, beside the counters: whole distributions, and how much is held in
+//! memory.
 
 use crate::Store;
 use crate::counters::Recorder;
@@ -6,20 +7,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use syncline_sync::atomic::Ordering;
 
-/// Parts that each doubling of a value is cut into: a bucket is at most an eighth as wide as the values in it.
+/// Number of parts that each doubling of a value is divided into: a bucket is at most an eighth as
+/// wide as the values in it.
 const PARTS: u64 = 8;
 
-/// A distribution since the image was opened. The difference of two is that of the time between them.
+/// A distribution since the image was opened. Subtracting an earlier one gives the distribution of
+/// the time between.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// All values together, within a thousandth.
+    /// Sum of all values, accurate to a thousandth.
     pub sum: f64,
-    /// The first value of a bucket, the first above it, and how many values are in it; ascending, without empty ones.
+    /// Buckets in ascending order, without empty ones: the first value of the bucket, the first
+    /// value above it, and how many values are in it.
     pub buckets: Vec<(u64, u64, u64)>,
 }
 
 impl Distribution {
-    /// What came in since `earlier`, which the same store has told before.
+    /// The values recorded since `earlier`, an earlier distribution of the same store.
     pub fn since(&self, earlier: &Self) -> Self {
         let before: BTreeMap<u64, u64> =
             earlier.buckets.iter().map(|&(start, _, count)| (start, count)).collect();
@@ -32,17 +36,18 @@ impl Distribution {
         }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|&(_, _, count)| count).sum()
     }
 
-    /// Their mean; 0 of none.
+    /// Mean of the values; 0 if there are none.
     pub fn mean(&self) -> f64 {
         self.sum / self.count().max(1) as f64
     }
 
-    /// The value that this part of all does not exceed, within the width of its bucket; 0 of none.
+    /// The value that this fraction of all values does not exceed, accurate to the width of its
+    /// bucket; 0 if there are none.
     pub fn quantile(&self, part: f64) -> f64 {
         let wanted = part * self.count() as f64;
         let mut below = 0.0;
@@ -57,12 +62,12 @@ impl Distribution {
     }
 }
 
-/// The distributions of a store: nanoseconds, and members of groups.
+/// The distributions of a store: latencies in nanoseconds, group sizes in members.
 #[derive(Clone, Debug, Serialize)]
 pub struct Distributions {
-    /// From asking to durable.
+    /// From request to durable.
     pub fsync_ns: Distribution,
-    /// From sealing to all writes complete.
+    /// From sealing to completion of all writes.
     pub write_ns: Distribution,
     /// Waiting for others to join the batch.
     pub gather_ns: Distribution,
@@ -74,22 +79,22 @@ pub struct Distributions {
     pub group_size: Distribution,
 }
 
-/// What a store holds in memory, and what its tree has read and written.
+/// What a store holds in memory, and how much its tree has read and written.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheCounters {
-    /// Changes since the last checkpoint, roughly.
+    /// Bytes of changes since the last checkpoint, roughly.
     pub memtable_bytes: u64,
-    /// The items that they are about.
+    /// Items that changed since then.
     pub memtable_items: u64,
-    /// Log that is not sealed yet.
+    /// Bytes of log that is not sealed yet.
     pub pending_log_bytes: u64,
     /// Tree nodes in memory.
     pub nodes: u64,
-    /// Memory that they take.
+    /// Bytes that these nodes take.
     pub node_bytes: u64,
     /// Tree nodes read from the device.
     pub nodes_read: u64,
-    /// Tree nodes written to it.
+    /// Tree nodes written to the device.
     pub nodes_written: u64,
 }
 
@@ -130,7 +135,7 @@ impl Store {
     }
 }
 
-/// The values of a recorder in few buckets.
+/// The values of a recorder, put into buckets.
 fn distribution(recorder: &Recorder) -> Distribution {
     let mut made = Distribution::default();
     recorder.each(|value, count| {
@@ -144,7 +149,7 @@ fn distribution(recorder: &Recorder) -> Distribution {
     made
 }
 
-/// The first value of the bucket that a value is in, and the first above it.
+/// The first value of the bucket that `value` is in, and the first value above the bucket.
 fn bucket_of(value: u64) -> (u64, u64) {
     let width = 1 << value.checked_ilog2().unwrap_or(0).saturating_sub(PARTS.ilog2());
     let start = value / width * width;

@@ -17,7 +17,7 @@ use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, Geometry, Key, NODE_BYTES_DE
 use syncline_space::{Class, Space};
 use syncline_tree::{MergeFailed, Tree};
 
-/// What is chosen once for the life of an image.
+/// Choices that are made once for the life of an image.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
@@ -28,17 +28,19 @@ pub struct FormatOptions {
     pub uuid: [u8; 16],
     /// Whether every inode knows its names (parent pointers). Default true.
     pub parent_pointers: bool,
-    /// Whether a sync may log little data whole and place it later. Default true.
+    /// Whether a sync may log small amounts of data whole and place them later. Default true.
     pub data_in_log: bool,
-    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, where nodes have room to say so. Default true.
+    /// Whether extended attributes count in the blocks of their inodes, and so in quotas, if tree
+    /// nodes have room to record that. Default true.
     pub counted_xattrs: bool,
     /// Seed of the directory name hash; random unless given.
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since 1970.
     pub created_ns: u64,
-    /// The least object id handed out. Smaller ones are for fixed objects such as the root directory.
+    /// The smallest object id handed out. Smaller ones are for fixed objects such as the root
+    /// directory.
     pub first_object: u64,
-    /// The first log epoch; random unless a simulation gives it.
+    /// The first log epoch; random unless a simulation sets it.
     #[doc(hidden)]
     pub epoch: Option<Epoch>,
 }
@@ -60,10 +62,11 @@ impl Default for FormatOptions {
     }
 }
 
-/// Makes a filesystem on `device` whose first contents are `initial`. Whatever was there is lost.
+/// Makes a filesystem on `device` with the first contents `initial`. Previous contents are lost.
 ///
-/// What was there is made unrecognizable first, other filesystems too, and the superblocks come last, so that a crash leaves no
-/// filesystem, or this one with its first contents.
+/// Previous contents, other filesystems included, are made unrecognizable first, and the
+/// superblocks are written last. So a crash leaves either no filesystem or this one with its first
+/// contents.
 pub async fn format(
     device: Arc<dyn Device>,
     options: FormatOptions,
@@ -92,8 +95,8 @@ pub async fn format(
     store.close().await
 }
 
-/// Both ends of the device: there lie superblocks, and what other filesystems, swap and volume managers are known by. Whoever finds that
-/// takes the device for theirs.
+/// Zeros both ends of the device. Superblocks lie there, and so do the signatures of other
+/// filesystems, swap and volume managers, by which these would take the device for theirs.
 async fn wipe(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreError> {
     let usable = geometry.usable();
     for run in [BlockRun::new(0, usable.start), BlockRun::new(usable.end(), Geometry::TAIL_BLOCKS)] {
@@ -104,7 +107,8 @@ async fn wipe(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreE
     Ok(())
 }
 
-/// Writes a tree of the first items and its space map, durably, and tells the superblock that refers to them.
+/// Writes a tree of the first items and its space map, durably, and returns the superblock that
+/// refers to them.
 async fn first_superblock(
     tracker: &Arc<FlushTracker>,
     geometry: Geometry,
@@ -149,7 +153,7 @@ async fn first_superblock(
             | if options.data_in_log { FEATURE_UNPLACED } else { 0 }
             | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 },
         next_object: options.first_object,
-        // What the image begins with is a transaction like any other.
+        // The first contents count as a transaction like any other.
         op_seq: u64::from(!items.is_empty()),
         tree_nodes: if items.is_empty() { empty.nodes_written } else { merged.nodes_written },
         used_blocks: persisted.used_blocks,

@@ -1,11 +1,12 @@
-//! Moments at which a test lets others go first: between two steps that follow each other so closely that hardly anybody comes between.
+//! Points at which a test can let other tasks run first: between two steps so close together that
+//! another task hardly ever gets in between.
 
 use crate::Store;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What is called with each such place in the program, if anything.
+/// The function called at each such point, if any.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct GiveWay(Option<Arc<Call>>);
@@ -13,7 +14,8 @@ pub struct GiveWay(Option<Arc<Call>>);
 type Call = dyn Fn(&'static Location<'static>) + Send + Sync;
 
 impl GiveWay {
-    /// Calls this, on the thread that is about to go on; of locks that others spin or sleep for it holds at most that of the quotas.
+    /// Sets the function to call. It runs on the thread that reaches the point; of the spin and
+    /// sleep locks, that thread holds at most the quota lock.
     pub fn calling(call: impl Fn(&'static Location<'static>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(call)))
     }
@@ -26,7 +28,7 @@ impl fmt::Debug for GiveWay {
 }
 
 impl Store {
-    /// A test may let others go first here.
+    /// Lets a test run other tasks first.
     #[doc(hidden)]
     #[track_caller]
     pub fn give_way(&self) {

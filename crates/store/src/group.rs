@@ -1,11 +1,12 @@
-//! Group commit: the first to ask drives a batch to the device; those who come while it is on its way gather in the
-//! next one; all of a group share one flush.
+//! Group commit: the first caller drives a batch to the device; callers that arrive while it is in
+//! flight gather in the next group; all members of a group share one flush.
 //!
-//! One batch is under way at a time; the data of those who gather is already being written meanwhile. A flush is submitted
-//! only when every write of its batches, and of every batch before them, has completed (rules R1, R4).
+//! Only one batch is in flight at a time; the data of callers that gather is written meanwhile. A
+//! flush is submitted only when every write of its batches, and of every batch before them, has
+//! completed (rules R1, R4).
 //!
-//! A driver that knows of others who were just answered gives them a moment to come back and join. Without that, N
-//! writers fall into two groups that take turns, each with a flush of its own.
+//! After answering a group, the next driver gives those callers a moment to come back and join.
+//! Without that, N writers split into two groups that alternate, each with a flush of its own.
 
 use crate::inflight::Write;
 use crate::seal::Sealed;
@@ -21,10 +22,12 @@ use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock};
 
-/// Failures in a row after which the log, or the tree, counts as unwritable, if they have gone on for long enough.
+/// Consecutive failures after which the log or the tree counts as unwritable, if they have lasted
+/// long enough.
 const FAILURES_MAX: u32 = 3;
 
-/// Failures in a row. A path that is away for a while, or one bad sector that many meet at once, is no end of a device.
+/// Counts consecutive failures. A device path that is away for a while, or one bad sector that many
+/// callers hit at once, does not make a device unusable.
 #[derive(Default)]
 pub(crate) struct Failures {
     count: u32,
@@ -32,39 +35,41 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// One more; true when it is the end.
+    /// Counts one more failure; true when the limit is reached.
     pub(crate) fn add(&mut self, patience: Duration) -> bool {
         self.count += 1;
         self.count >= FAILURES_MAX && self.since.get_or_insert_with(Instant::now).elapsed() >= patience
     }
 
-    /// Something succeeded.
+    /// Resets the count after a success.
     pub(crate) fn end(&mut self) {
         *self = Self::default();
     }
 }
 
-/// True when the newest attempt at a write failed, and not because a flush did: repeating it may never help.
+/// True when the newest attempt at a write failed, and not because a flush did: repeating it may
+/// never help.
 pub(crate) fn failed_for_good(write: &Write) -> bool {
     let lost = |error| !matches!(error, DeviceError::Poisoned { .. });
     write.attempt().outcome().is_some_and(|outcome| outcome.is_err_and(lost))
 }
 
-/// How long a driver waits at most for those who are expected to join: a quarter of what batches take, within these.
+/// Bounds on how long a driver waits for expected callers to join; the wait is a quarter of the
+/// usual batch time, within these bounds.
 const GATHER_MIN: Duration = Duration::from_micros(150);
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// Those who wait for one batch.
+/// The callers that wait for one batch.
 #[derive(Default)]
 struct Group {
     members: AtomicU64,
-    /// Told when somebody joins.
+    /// Notified when a caller joins.
     joined: Event,
     ended: Event,
     result: OnceLock<Ended>,
 }
 
-/// How a group ended.
+/// The result of a group.
 #[derive(Clone)]
 struct Ended {
     result: Result<(), StoreError>,
@@ -72,23 +77,25 @@ struct Ended {
 }
 
 struct Stage {
-    /// The group that takes in those who come now.
+    /// The group that new callers join.
     gathering: Arc<Group>,
-    /// Somebody is writing a batch.
+    /// A batch is being written.
     busy: bool,
 }
 
-/// Who is gathering, who is writing, who is flushing.
+/// The state of group commit: which group gathers, and whether a batch is in flight.
 pub(crate) struct GroupCommit {
     stage: Mutex<Stage>,
-    /// How many were about when the last batch ended: those it answered and those who were gathering.
+    /// Number of callers active when the last batch ended: those it answered plus those that were
+    /// gathering.
     expected: AtomicU64,
-    /// What a batch takes from seal to durable, smoothed, in nanoseconds.
+    /// Time that a batch takes from sealing to durable, smoothed, in nanoseconds.
     batch_ns: AtomicU64,
-    /// A flush failed: everything not durable must be written again before the next (rule R6).
+    /// A flush failed: everything not durable must be written again before the next flush (rule
+    /// R6).
     rewrite: AtomicBool,
     failures: Mutex<Failures>,
-    /// Held by whoever drives a batch by itself.
+    /// Held by a caller that drives a batch only for itself.
     alone: syncline_sync::asynchronous::Mutex<()>,
 }
 
@@ -105,7 +112,7 @@ impl Default for GroupCommit {
     }
 }
 
-/// The right to write a batch. Dropping it, however that comes about, lets the next one in.
+/// The right to write a batch. Dropping it, for whatever reason, lets the next driver in.
 struct Lead<'a>(&'a GroupCommit);
 
 impl Drop for Lead<'_> {
@@ -124,7 +131,8 @@ impl GroupCommit {
         group
     }
 
-    /// Makes the caller the driver of `group` if nobody is writing and the group still gathers.
+    /// Makes the caller the driver of `group` if no batch is being written and the group still
+    /// gathers.
     fn try_lead(&self, group: &Arc<Group>) -> Option<Lead<'_>> {
         let mut stage = self.stage.lock();
         if stage.busy || !Arc::ptr_eq(&stage.gathering, group) {
@@ -134,30 +142,31 @@ impl GroupCommit {
         Some(Lead(self))
     }
 
-    /// Makes the caller the driver of a batch of its own. Nobody else drives: `alone` is held.
+    /// Makes the caller the driver of its own batch. No other driver can be active: the caller
+    /// holds `alone`.
     fn lead_alone(&self) -> Lead<'_> {
         self.stage.lock().busy = true;
         Lead(self)
     }
 
-    /// Ends the gathering of the current group.
+    /// Closes the current group to new callers.
     fn close(&self) {
         self.stage.lock().gathering = Arc::default();
     }
 
-    /// Notes what a batch took.
+    /// Records how long a batch took.
     fn took(&self, duration: Duration) {
         let (old, new) = (self.batch_ns.load(Ordering::Relaxed), duration.as_nanos() as u64);
         self.batch_ns.store(old - old / 8 + new / 8, Ordering::Relaxed);
     }
 
-    /// Notes how many are about, as a group is answered.
+    /// Records how many callers are active as a group is answered.
     fn answered(&self, group: &Group) {
         let gathering = self.stage.lock().gathering.members.load(Ordering::Acquire);
         self.expected.store(group.members.load(Ordering::Acquire) + gathering, Ordering::Release);
     }
 
-    /// True once after each such demand.
+    /// Returns and clears the demand for a rewrite.
     pub(crate) fn take_rewrite(&self) -> bool {
         self.rewrite.swap(false, Ordering::AcqRel)
     }
@@ -169,17 +178,18 @@ impl GroupCommit {
 }
 
 impl Store {
-    /// Makes everything up to `op` survive any crash. Costs nothing when it is durable already.
+    /// Makes everything up to `op` survive any crash. Costs nothing if it is durable already.
     pub async fn sync(&self, op: OpSeq) -> Result<(), StoreError> {
         self.sync_traced(op).await.1
     }
 
-    /// How many syncs were about when the last batch was answered: those that it answered and those that gathered for the next.
+    /// Number of syncs active when the last batch was answered: those that it answered and those
+    /// that gathered for the next.
     pub fn syncs_about(&self) -> u64 {
         self.group.expected.load(Ordering::Relaxed)
     }
 
-    /// The same, and how it went.
+    /// Syncs up to `op` and also returns a trace of each stage.
     pub async fn sync_traced(&self, op: OpSeq) -> (SyncTrace, Result<(), StoreError>) {
         if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {
             self.counters.syncs_elided.fetch_add(1, Ordering::Relaxed);
@@ -196,7 +206,7 @@ impl Store {
         (ended.drive.trace(op.0, drove, asked, ended.result.is_err()), ended.result)
     }
 
-    /// How the group ended, and whether the caller drove it.
+    /// Waits for the group to end; returns whether the caller drove it, and how it ended.
     async fn wait_for(&self, group: &Arc<Group>) -> (bool, Ended) {
         // Most who come find nobody at work, and drive at once: they have nothing to listen for.
         let mut listener = None;
@@ -214,7 +224,7 @@ impl Store {
         }
     }
 
-    /// For a measurement: takes a batch to the device for one caller only, with a flush of its own.
+    /// For measurements: takes a batch to the device for one caller only, with its own flush.
     async fn drive_alone(&self) -> Ended {
         let _alone = self.group.alone.lock().await;
         let group = Arc::new(Group { members: AtomicU64::new(1), ..Group::default() });
@@ -224,7 +234,7 @@ impl Store {
 
     /// Takes a group's batch to the device and answers all its members.
     async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Ended {
-        // Should this future be dropped half-way, its members must not wait for ever.
+        // If this future is dropped half-way, the group's members must not wait for ever.
         let abandoned = AnswerOnDrop(group);
         let mut drive = Drive::begin();
         if !self.ablates(Ablation::FlushGroup) {
@@ -244,7 +254,7 @@ impl Store {
                 drop(lead);
                 result
             }
-            // Somebody else has left the log meanwhile, and made all of this durable.
+            // Another caller has left the log meanwhile, which made all of this durable.
             Err(StoreError::Device(_))
                 if drive.batches.count > 0 && self.is_durable(OpSeq(drive.batches.op)) =>
             {
@@ -254,7 +264,8 @@ impl Store {
                 Ok(())
             }
             result => {
-                // Who gathers meanwhile counts among those who are about, so before the next driver is let in.
+                // Callers that gather meanwhile count as active, so count them before the next
+                // driver is let in.
                 self.group.answered(group);
                 drop(lead);
                 result
@@ -279,7 +290,7 @@ impl Store {
         result
     }
 
-    /// Gives those who are about a moment to join.
+    /// Gives expected callers a moment to join.
     async fn gather(&self, group: &Group) {
         let expected = self.group.expected.load(Ordering::Acquire);
         let all_joined = async {
@@ -296,8 +307,9 @@ impl Store {
         }
     }
 
-    /// Lets a moment pass: on the caller's own worker if it has one, since a timer of another thread would wake it late.
-    /// Elsewhere (a simulation has no time to measure) the moment is always the same.
+    /// Lets a moment pass, on the caller's own worker if it has one, since a timer of another
+    /// thread would wake it late. Elsewhere (a simulation has no real time to measure) the moment
+    /// has a fixed length.
     async fn pause(&self) {
         let quarter = Duration::from_nanos(self.group.batch_ns.load(Ordering::Relaxed) / 4);
         let own = Worker::try_current().map(|worker| worker.sleep(quarter.clamp(GATHER_MIN, GATHER_MAX)));
@@ -311,7 +323,8 @@ impl Store {
         let started = Instant::now();
         self.counters.gather_latency.record(started - drive.begun);
         drive.gathered = Some(started);
-        // Closing before sealing: whoever joined had committed before, so its changes are pending or sealed.
+        // Close the group before sealing: every member had committed before it joined, so its
+        // changes are pending or sealed.
         if !self.breaks(Canary::LateJoiner) {
             self.group.close();
         }
@@ -345,7 +358,7 @@ impl Store {
         self.batches_durable(seq, flushed);
         drive.covered(flushed.cover);
         drive.durable = match drive.batches.count {
-            // Others had flushed all of it, and noted by what.
+            // Other groups had made all of it durable, and recorded how.
             0 => *self.durable_mark.lock(),
             _ => DurableMark::flushed(drive.batches.op, seq, flushed),
         };
@@ -360,7 +373,7 @@ impl Store {
         batches
     }
 
-    /// Flushes what `tickets` stand for, unless that went `through` with the batch.
+    /// Flushes the writes behind `tickets`, unless a flush went `through` with the batch.
     async fn flush(&self, tickets: Tickets, through: Option<Durability>) -> Result<Flushed, StoreError> {
         if let Some(through) = through
             && let Ok(flushed) = through.await
@@ -386,7 +399,8 @@ impl Store {
             .inspect_err(|_| self.group.demand_rewrite())
     }
 
-    /// Waits until all writes of all batches up to `seq` have completed, writing again what failed or was lost; their tickets.
+    /// Waits until all writes of all batches up to `seq` have completed, repeating failed or lost
+    /// ones; returns their tickets.
     pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
         let writes: SmallVec<[_; 4]> = {
             let log = self.log.lock();
@@ -401,12 +415,13 @@ impl Store {
         if !tickets.are_lost(&self.tracker) || self.breaks(Canary::RedeemFailedFlush) {
             return Ok(tickets);
         }
-        // A write with a flush behind it fails as a flush does, and what had completed before it is lost with it (rule R6).
+        // A write with a flush behind it fails as a flush does: writes that had completed before it
+        // are lost with it (rule R6).
         writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, &self.space));
         self.all_completed(&writes).await
     }
 
-    /// Waits until these writes have completed, writing again what failed; their tickets.
+    /// Waits until these writes have completed, repeating failed ones; returns their tickets.
     async fn all_completed(&self, writes: &[Arc<Write>]) -> Result<Tickets, DeviceError> {
         let mut tickets = Tickets::default();
         for write in writes {
@@ -434,7 +449,7 @@ impl Store {
         }
     }
 
-    /// Counts failures in a row; too many for too long make the filesystem read-only.
+    /// Counts consecutive failures; too many over too long a time turn the filesystem read-only.
     fn note_failure(&self, error: &StoreError) {
         tracing::error!("fsync failed: {error}");
         // Room can still be made.
@@ -446,7 +461,7 @@ impl Store {
     }
 }
 
-/// Answers a group whose driver vanished, and wakes its members.
+/// Answers a group whose driver was dropped, and wakes its members.
 struct AnswerOnDrop<'a>(&'a Arc<Group>);
 
 impl Drop for AnswerOnDrop<'_> {

@@ -1,8 +1,9 @@
-//! Making a filesystem larger, while it is in use.
+//! Making a filesystem larger while it is in use.
 //!
-//! A checkpoint ends with the first superblock that tells of the new size, and decides. Until it is durable nothing behind the old end is
-//! handed out, so whatever a log names lies within the size of the superblock that leads to it. docs/DURABILITY.md has
-//! the crash cases.
+//! A checkpoint ends with the first superblock that records the new size; that superblock decides.
+//! Until it is durable nothing behind the old end is handed out, so everything a log names lies
+//! within the size given by the superblock that leads to it. docs/DURABILITY.md has the crash
+//! cases.
 
 use crate::slots::read_superblocks;
 use crate::tickets::Tickets;
@@ -15,8 +16,9 @@ use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Store {
-    /// Opens an image as [`open`](Self::open) does, and makes its filesystem `total_blocks` large, durably. The device has so many
-    /// blocks already; what lies in them behind the filesystem's old end is lost.
+    /// Opens an image as [`open`](Self::open) does, and makes its filesystem `total_blocks` large,
+    /// durably. The device already has that many blocks; anything on it behind the filesystem's old
+    /// end is lost.
     pub async fn grow(
         device: Arc<dyn Device>,
         options: StoreOptions,
@@ -27,24 +29,25 @@ impl Store {
             return refuse("an image that is opened for reading does not grow");
         }
         let present = read_superblocks(&device).await?.superblock.geometry;
-        // Before anything is written.
+        // Check before anything is written.
         check(device.size_bytes(), present, total_blocks)?;
         let (store, report) = Self::open(device, options, spawn).await?;
         store.enlarge_to(total_blocks).await?;
         Ok((store, report))
     }
 
-    /// Makes the filesystem `size_bytes` large (rounded down to whole blocks) while it is in use, durably, and first the image file it
-    /// lies in, if that is shorter. Without a size it becomes as large as its device is by now. Returns how large it is.
+    /// Makes the filesystem `size_bytes` large (rounded down to whole blocks) while it is in use,
+    /// durably. If it lies in an image file that is shorter, the file is enlarged first. Without a
+    /// size, the filesystem becomes as large as its device is now. Returns the resulting size.
     ///
-    /// A crash, or an error, leaves the old size or the new one. A size less than 64 KiB above the present one is refused, but for
-    /// that of the device.
+    /// A crash or an error leaves the old size or the new one. A given size less than 64 KiB
+    /// above the present one is refused; without a size, such a small growth is skipped.
     pub async fn enlarge(&self, size_bytes: Option<u64>) -> Result<u64, StoreError> {
         self.health.writable()?;
         let _alone = self.growing.lock().await;
         let present = self.geometry();
         if let Some(total_blocks) = size_bytes.map(|bytes| bytes / BLOCK) {
-            // What the device lacks it may get.
+            // The device may be enlarged by what it lacks.
             check(u64::MAX, present, total_blocks)?;
         }
         let device_bytes = self.device().enlarge_to(size_bytes.unwrap_or(0) / BLOCK * BLOCK).await?;
@@ -55,7 +58,7 @@ impl Store {
         Ok(self.geometry().total_blocks * BLOCK)
     }
 
-    /// The same once the device is large enough.
+    /// Makes the filesystem `total_blocks` large once the device is large enough.
     async fn enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_enlarge_to(total_blocks).await).await? {
             Some(done) => Ok(done),
@@ -64,7 +67,7 @@ impl Store {
     }
 
     async fn try_enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
-        // Whoever holds it is the only one to write superblocks.
+        // Only the holder of this lock writes superblocks.
         let mut state = self.checkpoint.lock().await;
         self.health.writable()?;
         let present = self.geometry();
@@ -82,21 +85,24 @@ impl Store {
             return Err(error);
         }
         let old_tail = self.hand_out_new(geometry);
-        // Then nobody needs what lay at the old end: both slots tell of the new one.
+        // After this checkpoint both slots give the new size, so nothing needs the blocks at the
+        // old end any more.
         self.run_checkpoint(&mut state, false).await?;
         self.space.give_back(old_tail);
-        // Those who wait for room find some.
+        // Callers that wait for room now find some.
         self.checkpoint_ended.notify(usize::MAX);
         Ok(())
     }
 
-    /// What lies behind the old end may be handed out. (Twice, when a canary did so before.)
+    /// Allows blocks behind the old end to be handed out. (Twice, when a canary has already done
+    /// so.)
     fn hand_out_new(&self, geometry: Geometry) -> BlockRun {
         self.geometry.set_total(geometry.total_blocks);
         self.space.widen()
     }
 
-    /// Whatever an earlier life of the device left where the second copies will lie, must not be taken for one.
+    /// Zeros the places of the second copies, so that nothing left there by an earlier life of the
+    /// device is taken for one.
     pub(crate) async fn clear_second_copies(&self, geometry: Geometry) -> Result<(), StoreError> {
         let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
         let mut tickets = Tickets::default();
@@ -105,7 +111,7 @@ impl Store {
             let write = self.tracker.write(second * BLOCK, vec![zeros.clone()]);
             tickets.add(write.wait().await?, &self.tracker);
         }
-        // The file's new length and the zeros in it as well.
+        // This also covers the file's new length and the zeros in it.
         self.flush_before_superblock(tickets).await.map(drop)
     }
 }
@@ -121,7 +127,7 @@ fn check(device_bytes: u64, present: Geometry, total_blocks: u64) -> Result<Geom
     if total_blocks > MAX_BLOCKS {
         return refuse("an image has at most 256 TiB");
     }
-    // Else the second copies of the superblocks would come to lie on those that there are.
+    // Otherwise the new second copies of the superblocks would overlap the present ones.
     if total_blocks < present.total_blocks + Geometry::TAIL_BLOCKS {
         return refuse("a filesystem grows by 64 KiB at least");
     }

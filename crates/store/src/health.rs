@@ -1,4 +1,5 @@
-//! Whether the store may still be written: once it may not, it never may again in this process (promise P5).
+//! Whether the store may still be written: once it may not, it stays read-only in this process
+//! (promise P5).
 
 use crate::StoreError;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Refuses a change when the latch has fallen.
+    /// Fails if the latch has been set.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
         if !self.read_only.load(Ordering::Acquire) {
             return Ok(());
@@ -22,7 +23,7 @@ impl Health {
         Err(StoreError::ReadOnly { reason })
     }
 
-    /// Lets the latch fall; the first reason stays.
+    /// Sets the latch; the first reason stays.
     pub(crate) fn turn_read_only(&self, reason: &str) {
         let mut slot = self.reason.lock();
         if slot.is_none() {
@@ -32,13 +33,14 @@ impl Health {
         }
     }
 
-    /// The same where it is what was wanted and no error: the store was opened read-only, or is closed.
+    /// Sets the latch where that is intended and no error: the store was opened read-only, or is
+    /// closed.
     pub(crate) fn end_writing(&self, reason: &str) {
         self.reason.lock().get_or_insert_with(|| reason.into());
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Why it is read-only, if it is.
+    /// Why the store is read-only, if it is.
     pub(crate) fn reason(&self) -> Option<Arc<str>> {
         self.reason.lock().clone()
     }

@@ -1,4 +1,5 @@
-//! Writes whose durability is not known yet: their buffers stay here, for reading and for writing again.
+//! Writes that are not known to be durable: their buffers stay here, to serve reads and to be
+//! written again.
 
 use crate::StoreError;
 use bytes::{Bytes, BytesMut};
@@ -10,14 +11,17 @@ use syncline_space::Space;
 use syncline_sync::atomic::{AtomicUsize, Ordering};
 use syncline_sync::{Mutex, RwLock};
 
-/// Data writes of this size or more go to the device at once: their checksums take 15 µs and more, which is worth a system call.
+/// Data writes of at least this size are submitted to the device at once: their checksums take 15
+/// µs or more, which is worth a system call.
 const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// A write that can be repeated identically at the same address, the one rewrite in place there is (rule R5).
+/// A write that can be repeated identically at the same address, the only rewrite of data and log
+/// in place (rule R5).
 ///
-/// A repetition must never reach the device when the blocks have been freed and used anew (rule R2). Three things see to
-/// that: two attempts are never on their way at once; none begins after [`Write::close`], which comes before the blocks can be
-/// released; and an attempt that is still on its way then holds a pin, which keeps released blocks from being reused.
+/// A repetition must never reach the device after the blocks have been freed and reused (rule R2).
+/// Three things ensure that. Two attempts are never in flight at once. No attempt begins after
+/// [`Write::close`], which comes before the blocks can be released. An attempt still in flight at
+/// that point holds a pin, which keeps released blocks from being reused.
 pub(crate) struct Write {
     pub(crate) run: BlockRun,
     bufs: Vec<Bytes>,
@@ -26,19 +30,19 @@ pub(crate) struct Write {
 
 struct Attempts {
     newest: WriteHandle,
-    /// Its blocks may be released from now on: it is not written again.
+    /// The blocks may be released from now on: they are not written again.
     closed: bool,
 }
 
 impl Write {
-    /// Starts it.
+    /// Starts the write.
     pub(crate) fn start(tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> Arc<Self> {
         let newest = tracker.write(run.offset_bytes(), bufs.clone());
         Arc::new(Self { run, bufs, attempts: Mutex::new(Attempts { newest, closed: false }) })
     }
 
-    /// Starts it with a flush behind it, if the device does that in one request and is free to; then the second part waits
-    /// for that flush.
+    /// Starts the write with a flush behind it, if the device can do that in one request and is
+    /// free to; the returned `Durability` then waits for that flush.
     pub(crate) fn start_through(
         tracker: &FlushTracker,
         run: BlockRun,
@@ -53,13 +57,14 @@ impl Write {
         self.attempts.lock().newest.clone()
     }
 
-    /// True when the newest attempt has ended well.
+    /// True when the newest attempt has succeeded.
     pub(crate) fn is_written(&self) -> bool {
         matches!(self.attempt().outcome(), Some(Ok(_)))
     }
 
-    /// Writes the same bytes again because a flush failed; the ticket of the earlier attempt no longer counts. An attempt that is
-    /// still on its way is left alone: it fails by itself, as poisoned.
+    /// Writes the same bytes again because a flush failed, which invalidates the ticket of the
+    /// earlier attempt. An attempt still in flight is left alone: it will fail by itself, as
+    /// poisoned.
     pub(crate) fn rewrite(&self, tracker: &FlushTracker, space: &Space) {
         self.begin_again(tracker, space, |newest| newest.outcome().is_some());
     }
@@ -71,7 +76,8 @@ impl Write {
         });
     }
 
-    /// Writes the same bytes again because `failed` did, unless somebody else has done so since.
+    /// Writes the same bytes again because `failed` has failed, unless somebody else has already
+    /// done so.
     pub(crate) fn retry(&self, failed: &WriteHandle, tracker: &FlushTracker, space: &Space) {
         self.begin_again(tracker, space, |newest| newest.is_same(failed));
     }
@@ -86,7 +92,8 @@ impl Write {
         attempts.newest.on_end(Box::new(move |_| drop(pin)));
     }
 
-    /// For a canary: begins again whenever no attempt is on its way, whatever has become of the blocks.
+    /// For a canary: writes again whenever no attempt is in flight, whatever has become of the
+    /// blocks.
     pub(crate) fn restart_unguarded(&self, tracker: &FlushTracker) {
         let mut attempts = self.attempts.lock();
         if attempts.newest.outcome().is_some() {
@@ -94,7 +101,7 @@ impl Write {
         }
     }
 
-    /// No attempt begins from now on: what comes next may release the blocks.
+    /// Allows no further attempt: the next step may release the blocks.
     pub(crate) fn close(&self) {
         self.attempts.lock().closed = true;
     }
@@ -104,12 +111,12 @@ impl Write {
         self.attempt().wait().await
     }
 
-    /// Runs `then` when the newest attempt has ended, at once if it has already.
+    /// Runs `then` when the newest attempt ends, or at once if it has ended already.
     pub(crate) fn on_end(&self, then: Box<dyn FnOnce() + Send>) {
         self.attempt().on_end(Box::new(move |_| then()));
     }
 
-    /// Bytes of its buffers.
+    /// Total bytes of the buffers.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.bufs.iter().map(|buf| buf.len() as u64).sum()
     }
@@ -126,7 +133,7 @@ impl Write {
         unreachable!("callers ask for blocks inside the run")
     }
 
-    /// A part of the run, without a copy where one buffer holds it.
+    /// The bytes of a part of the run, without a copy if one buffer holds them all.
     fn slice(&self, part: BlockRun) -> Bytes {
         let mut at = (part.start - self.run.start) as usize * BLOCK_BYTES;
         let len = part.len_bytes() as usize;
@@ -160,17 +167,18 @@ struct Abandoned {
     retired: bool,
 }
 
-/// Data on its way to the device, or there. Its buffers are immutable and stay in memory until a successful flush
-/// covers a batch that names it (rules R6, R7); until then reads of these blocks are served from memory.
+/// Data in flight or on the device. Its buffers are immutable and stay in memory until a successful
+/// flush covers a batch that names it (rules R6, R7); until then, reads of these blocks are served
+/// from memory.
 #[derive(Clone)]
 pub struct DataWrite(Arc<DataWriteInner>);
 
 impl DataWrite {
-    /// Where it is written.
+    /// The blocks it is written to.
     pub fn run(&self) -> BlockRun {
         self.0.write.run
     }
-    /// One checksum a block.
+    /// One checksum per block.
     pub fn checksums(&self) -> &[Crc] {
         &self.0.checksums
     }
@@ -188,13 +196,13 @@ impl DataWrite {
         &self.0.write
     }
 
-    /// True when nobody but the table has it: nobody will let go of it.
+    /// True when only the table holds the write, so nothing will ever retire it.
     pub(crate) fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 }
 
-/// The table of data writes not known to be durable, by address.
+/// The table of data writes that are not known to be durable, by address.
 #[derive(Default)]
 pub(crate) struct Inflight {
     writes: RwLock<BTreeMap<BlockAddr, DataWrite>>,
@@ -202,12 +210,16 @@ pub(crate) struct Inflight {
 }
 
 impl Inflight {
-    /// Starts a data write and remembers it. From here on the buffers are immutable (rule R7).
+    /// Starts a data write and records it in the table. From here on the buffers are immutable
+    /// (rule R7).
     ///
-    /// The device has a large one at once, while checksums, the transaction that names it and the batch are made. Small ones go
-    /// when the worker has done its turn, side by side with those of other callers, and the block layer joins neighbours.
+    /// A large write is submitted to the device at once, so that it runs while the checksums, the
+    /// transaction that names it and the batch are made. Small writes are submitted at the end of
+    /// the worker's turn together with those of other callers, and the block layer merges
+    /// neighbours.
     pub(crate) fn start(&self, tracker: &FlushTracker, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
-        // The table must know the write before anyone can learn its address; nobody does before we return.
+        // The table must have the write before anyone can learn its address; nobody can before this
+        // returns.
         let write = Write::start(tracker, run, bufs);
         if run.len_bytes() >= SUBMIT_AT_ONCE_BYTES {
             tracker.submit();
@@ -220,7 +232,8 @@ impl Inflight {
         data
     }
 
-    /// Drops a write that has become durable or was abandoned whole; the parts to give back.
+    /// Removes a write that has become durable or was abandoned entirely; returns the parts to give
+    /// back.
     pub(crate) fn retire(&self, data: &DataWrite) -> Vec<BlockRun> {
         let mut abandoned = data.0.abandoned.lock();
         if !abandoned.retired {
@@ -232,9 +245,10 @@ impl Inflight {
         std::mem::take(&mut abandoned.parts)
     }
 
-    /// Notes that `part` was never named. True when the whole write is of no use now.
+    /// Notes that `part` was never named. True when the whole write is now useless.
     ///
-    /// The blocks are not given back at once: a later write there would meet this one in the table.
+    /// The blocks are not given back at once, since a later write to them would collide with this
+    /// one in the table.
     pub(crate) fn abandon(&self, data: &DataWrite, part: BlockRun) -> bool {
         let mut abandoned = data.0.abandoned.lock();
         abandoned.parts.push(part);
@@ -242,13 +256,14 @@ impl Inflight {
         abandoned.retired || blocks >= data.run().blocks
     }
 
-    /// Looks at each write in the table; how many it counts.
+    /// Calls `look` for each write in the table; returns the number of writes that the table
+    /// counts.
     pub(crate) fn each(&self, mut look: impl FnMut(&DataWrite)) -> usize {
         self.writes.read().values().for_each(&mut look);
         self.count.load(Ordering::Acquire)
     }
 
-    /// The bytes of `run` if one write holds them all.
+    /// The bytes of `run`, if a single write holds them all.
     pub(crate) fn get(&self, run: BlockRun) -> Option<Bytes> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -258,7 +273,7 @@ impl Inflight {
         (data.run().end() >= run.end()).then(|| data.write().slice(run))
     }
 
-    /// True when some block of `run` is here.
+    /// True when a write in the table covers some block of `run`.
     pub(crate) fn touches(&self, run: BlockRun) -> bool {
         self.count.load(Ordering::Acquire) != 0
             && self

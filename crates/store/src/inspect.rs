@@ -1,18 +1,18 @@
-//! What a check of the whole image needs to see.
+//! Views of the store that a check of the whole image needs.
 
 use crate::Store;
 use syncline_format::BlockRun;
 use syncline_format::superblock::Pointer;
 use syncline_tree::{TreeError, Visitor, Walked};
 
-/// The blocks that an image uses beside file data, as its structures tell.
+/// The blocks that an image uses apart from file data, according to its structures.
 #[derive(Clone, Debug, Default)]
 pub struct Reachable {
     /// Tree nodes.
     pub nodes: Vec<BlockRun>,
-    /// Damage found on the way: where, and what.
+    /// Damage found on the way: the block, and a description.
     pub damaged: Vec<(u64, String)>,
-    /// How the walk went.
+    /// The outcome of the walk.
     pub walked: Walked,
 }
 

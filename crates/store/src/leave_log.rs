@@ -1,12 +1,15 @@
-//! Leaving the log: how one bad sector is no end (rule R5's other way).
+//! Leaving the log: how the store survives a bad sector (the second way of rule R5).
 //!
-//! A write of a sealed batch, or of data that one names, fails again when it is repeated. Nothing from that batch on can be
-//! acknowledged by the log, which has a hole now. So the log is left behind: data that could not be written is placed anew, and a
-//! checkpoint puts all changes into the tree and opens a log of a new epoch in a segment of its own. Its superblock acknowledges them.
+//! When a write of a sealed batch, or of data that one names, fails again after being repeated, the
+//! log has a hole: it cannot acknowledge anything from that batch on. So the log is left behind.
+//! Data that could not be written is placed anew, and a checkpoint puts all changes into the tree
+//! and opens a log of a new epoch in a segment of its own. The checkpoint's superblock acknowledges
+//! the changes.
 //!
-//! What a crash leaves on the way: until that superblock is durable, the old one and the old log up to the hole, which is all that was
-//! acknowledged; nothing is sealed meanwhile, so nothing can be acknowledged beside it. Afterwards the new one and the new log; that the
-//! old log's batches may lie about is no matter, for its epoch has ended (rule R3).
+//! What a crash leaves on the way: until that superblock is durable, the old one and the old log up
+//! to the hole, which is all that was acknowledged. Nothing is sealed meanwhile, so nothing can be
+//! acknowledged besides. Afterwards, the new superblock and the new log. Batches left over from the
+//! old log do no harm, since its epoch has ended (rule R3).
 
 use crate::checkpoint::Frozen;
 use crate::group::failed_for_good;
@@ -27,20 +30,23 @@ use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Key};
 use syncline_sync::atomic::Ordering;
 
-/// How often data is placed anew before the device counts as unwritable: the new place may be bad, too.
+/// How many times data is placed anew before the device counts as unwritable: the new place may be
+/// bad, too.
 const ROUNDS_MAX: usize = 4;
 
-/// How often, and how long each time, who wants room waits for others who leave a log: two seconds.
+/// How many times, and how long each time, a caller that needs room waits for others to leave a
+/// log: two seconds in all.
 const OTHERS_LEAVE_ROUNDS: u32 = 40;
 const OTHERS_LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Places data anew, for a store that does not know what its items mean.
+/// Places data anew for a store, which does not know what its items mean.
 pub trait Relocate: Send + Sync {
-    /// Has no item refer to blocks of `run` any more; their contents can be read meanwhile. Waits for no checkpoint.
+    /// Makes sure that no item refers to blocks of `run` any more; their contents stay readable
+    /// meanwhile. Does not wait for a checkpoint.
     fn relocate(&self, run: BlockRun) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>>;
 }
 
-/// The log that a checkpoint opens.
+/// A log that a checkpoint opens.
 pub(crate) struct NewLog {
     pub(crate) epoch: Epoch,
     pub(crate) start: LogStart,
@@ -48,13 +54,15 @@ pub(crate) struct NewLog {
 }
 
 impl NewLog {
-    /// Its superblock may be on the device: whatever comes, nobody else gets the segment.
+    /// Takes the segment for good: the superblock that refers to it may be on the device, so nobody
+    /// else may get it.
     pub(crate) fn keep_segment(self) -> Option<BlockRun> {
         self.segment.take()
     }
 }
 
-/// While it lives, nobody waits for a flush or a checkpoint to be let in.
+/// While it exists, `Admission::Finish` changes are admitted without waiting for a flush or a
+/// checkpoint.
 struct Passing<'a>(&'a Store);
 
 impl<'a> Passing<'a> {
@@ -73,12 +81,13 @@ impl Drop for Passing<'_> {
 }
 
 impl Store {
-    /// Names who places data anew where the device does not take it. Without one only the log itself can be left.
+    /// Sets the object that places data anew where the device refuses it. Without one, only the log
+    /// itself can be left.
     pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
         let _ = self.relocation.set(by);
     }
 
-    /// Items of these kinds that were put since the last checkpoint, and are not removed by now.
+    /// Items whose keys are `wanted`, put since the last checkpoint and not removed since.
     pub fn recent_items(&self, wanted: impl Fn(Key) -> bool) -> Vec<(Key, Bytes)> {
         let layers = self.layers.read();
         let older = layers.frozen.iter().flat_map(|frozen| frozen.items());
@@ -87,16 +96,18 @@ impl Store {
         newest.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
-    /// True when a write of a sealed batch failed, and not because of a flush: repeating it may never help.
+    /// True when a write of a sealed batch failed for a reason other than a failed flush: repeating
+    /// it may never help.
     pub(crate) fn has_hole(&self) -> bool {
         let log = self.log.lock();
-        // What found no room in the log is pending, its data written or not.
+        // Changes that found no room in the log are still pending, whether or not their data could
+        // be written.
         log.sealed.iter().flat_map(Sealed::writes).any(|write| failed_for_good(write))
             || self.commit.lock().writes.iter().any(|data| failed_for_good(data.write()))
     }
 
-    /// Waits a little for others to leave a log that the device does not take. Not for long: the caller may hold a lease that they
-    /// need. True when they have.
+    /// Waits a little for others to leave a log that the device refuses; true when they have. The
+    /// wait is short: the caller may hold a lease that they need.
     pub(crate) async fn log_was_left_soon(&self) -> bool {
         for _ in 0..OTHERS_LEAVE_ROUNDS {
             if !self.has_hole() && !self.is_leaving_log() {
@@ -107,8 +118,9 @@ impl Store {
         false
     }
 
-    /// What something that took a checkpoint answered; `None` where that failed because the device did not take the log, which is left
-    /// now: it is to be done again. The caller holds no lease.
+    /// Passes on the result of an operation that took a checkpoint. If it failed because the device
+    /// refused the log, leaves the log and returns `None`: the operation has to be repeated. The
+    /// caller holds no lease.
     pub(crate) async fn unless_log_left<T>(
         &self,
         result: Result<T, StoreError>,
@@ -122,13 +134,14 @@ impl Store {
         }
     }
 
-    /// True while somebody places data anew.
+    /// True while data is being placed anew.
     pub(crate) fn is_leaving_log(&self) -> bool {
         self.leaving_log.load(Ordering::Acquire)
     }
 
-    /// Leaves the log for somebody who met `first`, which tells more than what comes of it: except that there is no room for another
-    /// log, for room can still be made.
+    /// Leaves the log for a caller that met the error `first`. If that fails, returns `first`,
+    /// which says more; but a lack of room for another log is returned as it is, since room can
+    /// still be made.
     pub(crate) async fn leave_log_after(&self, first: DeviceError) -> Result<(), StoreError> {
         self.leave_log().await.map_err(|error| match error {
             StoreError::NoSpace => error,
@@ -136,7 +149,7 @@ impl Store {
         })
     }
 
-    /// Makes everything durable without the log's batches that could not be written.
+    /// Makes everything durable, without the log's batches that could not be written.
     pub(crate) async fn leave_log(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.leaving.lock().await;
         let relocated = self.relocate_lost_data().await;
@@ -146,7 +159,7 @@ impl Store {
             return Err(error);
         }
         if !self.has_hole() {
-            // Somebody else has left it, or written what had failed.
+            // Somebody else has left the log, or has written what had failed.
             return self.run_checkpoint(&mut state, false).await;
         }
         self.run_checkpoint_leaving_log(&mut state).await?;
@@ -157,9 +170,9 @@ impl Store {
         Ok(())
     }
 
-    /// Has data placed anew that can't be written where it is, and keeps these blocks from others.
+    /// Has data placed anew where it can't be written, and quarantines the old blocks.
     async fn relocate_lost_data(&self) -> Result<(), StoreError> {
-        // Those who place data anew are writers like others, and may wait for room that only this makes.
+        // Placing data anew takes ordinary writes, which could wait for room that only this makes.
         let _nobody_waits = Passing::begin(self);
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
@@ -184,7 +197,7 @@ impl Store {
         Err(last.expect("a round that did something noted why").into())
     }
 
-    /// All data that batches or pending changes name and no flush covers.
+    /// All data that batches or pending changes name and no flush covers yet.
     fn named_data(&self) -> Vec<DataWrite> {
         let log = self.log.lock();
         let mut named: Vec<DataWrite> =
@@ -193,10 +206,10 @@ impl Store {
         named
     }
 
-    /// A segment and an epoch for the log to come.
+    /// Allocates a segment and draws an epoch for a new log.
     pub(crate) fn new_log(&self) -> Result<NewLog, StoreError> {
         let most = self.segment_blocks();
-        // What the checkpoint needs that begins it is not the log's.
+        // The log may not take what the checkpoint that opens it needs.
         let most = if self.has_room_for_log(most) { most } else { LEAST_SEGMENT_BLOCKS };
         let segment =
             NewSegment::allocate(&self.space, most, LEAST_SEGMENT_BLOCKS).ok_or(StoreError::NoSpace)?;
@@ -205,13 +218,13 @@ impl Store {
             None => rand::random(),
         };
         let run = segment.run();
-        // Its number and the batch before it are those of the freeze.
+        // The freeze sets its number and the batch before it.
         let start = LogStart::first_in(run, 0, 0);
         Ok(NewLog { epoch, start, segment })
     }
 
-    /// Waits for the data of the batches that are left behind, and until nothing is on its way to their blocks. What could not be
-    /// written must not be needed any more.
+    /// Waits for the data of the batches that are left behind, until nothing is in flight to their
+    /// blocks. Fails if data that could not be written is still needed.
     pub(crate) async fn settle_without_log(
         &self,
         frozen: &Frozen,
@@ -223,7 +236,7 @@ impl Store {
             (logs.cloned().collect(), log.sealed.iter().map(|sealed| sealed.data.clone()).collect())
         };
         if self.group.take_rewrite() {
-            // A flush failed, and may have taken with it what had been written (rule R6).
+            // A flush failed, and writes that had completed may be lost with it (rule R6).
             data.iter().flatten().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
         }
         for write in logs {
@@ -242,7 +255,8 @@ impl Store {
         Ok(())
     }
 
-    /// The new log's superblock is durable: the old one's batches are, too, by being in the tree.
+    /// Switches to the new log once its superblock is durable: the old log's batches are durable
+    /// too, since their changes are in the tree.
     pub(crate) fn enter_log(&self, new: NewLog, seq: u64, op: u64, generation: u64) {
         let mut log = self.log.lock();
         let mut left = Vec::new();
@@ -261,7 +275,7 @@ impl Store {
     }
 }
 
-/// For simulations, which name their epochs: another one for each log of a life.
+/// For simulations, which name their epochs: a different epoch for each log of a life.
 fn epoch_after(mut epoch: Epoch, generation: u64) -> Epoch {
     epoch[8..].iter_mut().zip(generation.to_le_bytes()).for_each(|(byte, more)| *byte ^= more);
     epoch

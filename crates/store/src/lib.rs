@@ -1,9 +1,10 @@
-//! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks beside it.
+//! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks
+//! beside it.
 //!
-//! The way of a change: [`Store::commit`] puts it into the memtable and, in log form, into the pending log
-//! (`commit`); `seal` turns the pending log into a batch and starts writing it; `group` waits for the writes, shares one flush among all who
-//! asked and acknowledges; `checkpoint` merges the memtable into the tree in the background; `recovery` goes the
-//! other way after a crash.
+//! The path of a change: [`Store::commit`] puts it into the memtable and, in log form, into the
+//! pending log (`commit`); `seal` turns the pending log into a batch and starts writing it; `group`
+//! waits for the writes, shares one flush among all callers and acknowledges; `checkpoint` merges
+//! the memtable into the tree in the background; `recovery` reads all of it back after a crash.
 #![forbid(unsafe_code)]
 
 mod ablation;

@@ -1,4 +1,4 @@
-//! All changes since a checkpoint, readable at once.
+//! All changes since a checkpoint, readable immediately.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::superblock::TreeRoot;
 
-/// What an item costs beside its value: key, tree node share, allocation.
+/// Cost of an item beside its value: key, share of a tree node, allocation.
 pub(crate) const ITEM_OVERHEAD_BYTES: usize = 112;
 
 /// Changed items; `None` is a tombstone.
@@ -17,7 +17,7 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// Applies one change.
+    /// Applies a change.
     pub(crate) fn apply(&mut self, key: Key, value: Option<Bytes>) {
         let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
         self.bytes += len(&value);
@@ -27,18 +27,18 @@ impl Memtable {
         }
     }
 
-    /// The newest change of a key: `Some(None)` when it was removed.
+    /// The newest change of a key: `Some(None)` if the key was removed.
     pub(crate) fn get(&self, key: &Key) -> Option<&Option<Bytes>> {
         self.items.get(key)
     }
 
-    /// The changes of a range, both ends included, in key order.
+    /// The changes in a range, both ends included, in key order.
     pub(crate) fn range(&self, from: Key, to: Key) -> impl Iterator<Item = (Key, Option<Bytes>)> + '_ {
         let range = (from <= to).then(|| self.items.range(from..=to));
         range.into_iter().flatten().map(|(key, value)| (*key, value.clone()))
     }
 
-    /// True when something of a range, both ends included, has changed.
+    /// True when something in a range, both ends included, has changed.
     fn has_any(&self, from: Key, to: Key) -> bool {
         from <= to && self.items.range(from..=to).next().is_some()
     }
@@ -63,7 +63,7 @@ impl Memtable {
         self.items.len()
     }
 
-    /// Puts `older` under these changes.
+    /// Adds the changes of `older` beneath these.
     pub(crate) fn fold_under(&mut self, older: &Memtable) {
         for (key, value) in &older.items {
             if !self.items.contains_key(key) {
@@ -73,16 +73,16 @@ impl Memtable {
     }
 }
 
-/// The three layers of the map: a key's newest change decides.
+/// The three layers of the map; the newest change of a key wins.
 #[derive(Default)]
 pub(crate) struct Layers {
     /// Takes new changes.
     pub(crate) active: Memtable,
-    /// What the checkpoint in flight is merging into the tree.
+    /// The memtable that the checkpoint in flight is merging into the tree.
     pub(crate) frozen: Option<Arc<Memtable>>,
     /// The tree as of the last durable superblock.
     pub(crate) root: TreeRoot,
-    /// Nodes of that tree.
+    /// Number of nodes of that tree.
     pub(crate) tree_nodes: u64,
 }
 
@@ -92,7 +92,7 @@ impl Layers {
         self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
     }
 
-    /// True when something of a range, both ends included, has changed in memory.
+    /// True when something in a range, both ends included, has changed in memory.
     pub(crate) fn has_any(&self, from: Key, to: Key) -> bool {
         self.active.has_any(from, to) || self.frozen.as_ref().is_some_and(|frozen| frozen.has_any(from, to))
     }

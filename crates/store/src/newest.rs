@@ -1,4 +1,4 @@
-//! Two ordered streams of changes as one, in which the upper hides the lower.
+//! Merges two ordered streams of changes; the upper one hides the lower one.
 
 use bytes::Bytes;
 use std::iter::Peekable;
@@ -6,14 +6,15 @@ use syncline_format::Key;
 
 type Change = (Key, Option<Bytes>);
 
-/// Merges two streams of changes in key order; where both have a key the upper one's change counts.
+/// Merges two streams of changes in key order; where both have a key, the upper stream's change
+/// wins.
 pub(crate) struct Newest<U: Iterator<Item = Change>, L: Iterator<Item = Change>> {
     upper: Peekable<U>,
     lower: Peekable<L>,
 }
 
 impl<U: Iterator<Item = Change>, L: Iterator<Item = Change>> Newest<U, L> {
-    /// `upper` over `lower`.
+    /// Puts `upper` over `lower`.
     pub(crate) fn new(upper: U, lower: L) -> Self {
         Self { upper: upper.peekable(), lower: lower.peekable() }
     }
@@ -35,7 +36,7 @@ impl<U: Iterator<Item = Change>, L: Iterator<Item = Change>> Iterator for Newest
     }
 }
 
-/// The first `max` items that exist, and whether there may be more.
+/// The first `max` items that exist, and whether more follow.
 pub(crate) fn take_live(changes: impl Iterator<Item = Change>, max: usize) -> (Vec<(Key, Bytes)>, bool) {
     let mut live = changes.filter_map(|(key, value)| Some((key, value?)));
     let items: Vec<_> = live.by_ref().take(max).collect();

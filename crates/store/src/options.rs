@@ -1,4 +1,4 @@
-//! What can be chosen when a store is opened.
+//! The options of an open store.
 
 use crate::{Ablations, Canary, GiveWay};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use syncline_format::Epoch;
 pub struct StoreOptions {
     /// Write nothing: replay into memory only. Default false.
     pub read_only: bool,
-    /// Open for writing although the log ends before what it calls durable, or the newest superblock may be gone, accepting the loss.
-    /// Default false.
+    /// Open for writing although the log ends before what it calls durable, or although the newest
+    /// superblock may be lost; accepts the loss. Default false.
     pub accept_damaged_log: bool,
     /// Node cache in bytes. Default 128 MiB.
     pub node_cache_bytes: usize,
@@ -18,28 +18,32 @@ pub struct StoreOptions {
     pub memtable_bytes: usize,
     /// Age of the oldest change not in the tree that starts a checkpoint. Default 30 s.
     pub checkpoint_interval: Duration,
-    /// Log written since the last checkpoint that starts another, in bytes. Default 256 MiB; at most an eighth of the image counts.
+    /// Bytes of log written since the last checkpoint that start another one. Default 256 MiB,
+    /// capped at an eighth of the image.
     pub log_bytes: u64,
-    /// Pending log that is sealed in the background, in bytes. Default 1 MiB.
+    /// Bytes of pending log at which it is sealed in the background. Default 1 MiB.
     pub seal_bytes: usize,
-    /// Pending log at which writers wait until it is sealed, in bytes. Default 16 MiB, at most 48 MiB.
+    /// Bytes of pending log at which writers wait until it is sealed. Default 16 MiB, at most 48
+    /// MiB.
     pub pending_bytes: usize,
-    /// Log and data bytes written but not flushed that start a background flush; they stay in memory until then, and
-    /// writers wait at four times as much. Default 64 MiB.
+    /// Bytes of log and data written but not flushed at which a background flush starts. They stay
+    /// in memory until it succeeds, and writers wait at four times as much. Default 64 MiB.
     pub unflushed_bytes: u64,
-    /// How long the device may fail, three times at least, before the filesystem turns read-only. Default 30 s.
+    /// How long the device may keep failing, at least three times in a row, before the filesystem
+    /// turns read-only. Default 30 s.
     pub patience: Duration,
-    /// Discard what becomes free, in the background. Default false.
+    /// Discard blocks that become free, in the background. Default false.
     pub discard: bool,
-    /// Mechanisms that are switched off, for measurements. Default none.
+    /// Mechanisms switched off for measurements. Default none.
     pub ablations: Ablations,
-    /// A deliberately broken rule, for tests of the tests.
+    /// A rule broken on purpose, to test the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
-    /// Lets others go first between two steps, for tests.
+    /// Lets a test run other tasks first between two steps.
     #[doc(hidden)]
     pub give_way: GiveWay,
-    /// The log epoch (rule R3). Random unless a simulation, whose runs can be repeated, names one never used before.
+    /// The log epoch (rule R3). Random, unless a repeatable simulation sets one that was never used
+    /// before.
     #[doc(hidden)]
     pub epoch: Option<Epoch>,
 }

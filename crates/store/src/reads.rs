@@ -1,4 +1,5 @@
-//! Reading: items through memtable, frozen memtable and tree; data blocks through their checksums.
+//! Reading: items from memtable, frozen memtable and tree; data blocks with a check of their
+//! checksums.
 
 use crate::newest::{Newest, take_live};
 use crate::{Canary, Store, StoreError};
@@ -12,7 +13,7 @@ use syncline_space::Pin;
 pub struct Chunk {
     /// The items.
     pub items: Vec<(Key, Bytes)>,
-    /// True when nothing follows in the range that was asked for.
+    /// True when the requested range has nothing more.
     pub complete: bool,
 }
 
@@ -43,13 +44,14 @@ impl Store {
         Some(self.tree.try_get(root, key)?.map_err(StoreError::from))
     }
 
-    /// At most `max_items` (at least one) items from `from` to `to`, both included, as of one moment.
+    /// At least one and at most `max_items` items from `from` to `to`, both included, as of one
+    /// moment.
     pub async fn scan(&self, from: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
         self.scan_near(from, from, to, max_items).await
     }
 
-    /// Like [`Store::scan`] from `at`, and with the last item before `at` if nothing has that key and the item is not before `low`:
-    /// an extent that covers `at` begins there. More items from `low` on do no harm.
+    /// Scans from the last item at or before `at` that is not before `low`, or from `at` if there is
+    /// none. An extent that covers `at` begins there. The chunk may have more items from `low` on.
     pub async fn scan_near(
         &self,
         mut low: Key,
@@ -68,7 +70,8 @@ impl Store {
             };
             let layers = self.layers.read();
             if layers.root != root {
-                // A checkpoint ended meanwhile: what it merged is in neither of the two halves read.
+                // A checkpoint ended meanwhile: the items it merged are in neither of the two
+                // halves read.
                 continue;
             }
             let first_below = below.items.first().map(|(key, _)| *key).filter(|key| *key <= at);
@@ -98,19 +101,20 @@ impl Store {
         }
     }
 
-    /// Keeps the addresses looked up from now on from being reused while it lives (rule R2).
+    /// Keeps addresses looked up from now on from being reused, until the pin is dropped (rule R2).
     pub fn pin(&self) -> Pin {
         self.space.pin()
     }
 
     /// Reads data blocks and checks them; a mismatch is `Corrupt`, counted and logged (promise P4).
     ///
-    /// Blocks whose write is not known to be durable are served from the memory that the write pins.
+    /// Blocks whose write is not known to be durable are served from the memory that the write
+    /// keeps.
     pub async fn read_data(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
         self.read_data_into(run, checksums, None).await
     }
 
-    /// The same; if the device is read, into `room`, if there is one of this length.
+    /// Like `read_data`; a read from the device goes into `room`, if that has the right length.
     pub async fn read_data_into(
         &self,
         run: BlockRun,
@@ -126,7 +130,7 @@ impl Store {
         self.read_device(run, checksums, room).await
     }
 
-    /// Reads a run of which some blocks are in memory and some are not, block by block.
+    /// Reads a run that is partly in memory, block by block.
     async fn read_pieces(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
         let mut whole = Vec::with_capacity(run.len_bytes() as usize);
         for (block, checksum) in (run.start..run.end()).zip(checksums) {

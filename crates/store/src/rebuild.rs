@@ -1,9 +1,10 @@
-//! Writing tree and space map of an image anew beside the old ones, and switching over.
+//! Writes the tree and space map of an image anew beside the old ones, and then switches over.
 //!
-//! Order, and what a crash leaves at each step: (1) nodes and space pages go to blocks that neither the old image nor any
-//! data uses; (2) they are flushed, and read back; (3) a superblock goes to the slot that does not hold the newest good
-//! one; (4) flush; (5) a superblock that leads to the same goes to the other slot, whose copies may be damaged. Before (3) is on the
-//! device the old image is as it was; after it the new one counts.
+//! Steps, and what a crash leaves at each: (1) nodes and space pages go to blocks that neither the
+//! old image nor any data uses; (2) they are flushed, and read back; (3) a superblock goes to the
+//! slot that does not hold the newest good one; (4) flush; (5) a superblock with the same roots
+//! goes to the other slot, whose copies may be damaged. Until the superblock of (3) is on the
+//! device the old image is as it was; from then on the new one counts.
 
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::salvage::Salvaged;
@@ -19,12 +20,12 @@ use syncline_format::{BlockAddr, BlockRun, Crc, FormatError, Key, block_checksum
 use syncline_space::{Class, Space};
 use syncline_tree::{Merged, Tree, TreeError};
 
-/// Memory for nodes; those that the next items touch are at the right edge.
+/// Memory for nodes; the nodes that the next items touch are at the right edge.
 const NODE_CACHE_BYTES: usize = 16 << 20;
 /// Blocks of data copied at a time.
 const COPY_BLOCKS: u64 = 256;
 
-/// What fills a block that stands for lost data: somebody may look at it.
+/// Fills a block that stands for lost data, in case somebody looks at it.
 const UNREADABLE: &[u8; 32] = b"Syncline: what was here is lost\n";
 
 /// An image that is being built beside the one it replaces.
@@ -40,8 +41,8 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    /// Begins on `device`, the one that `old` was salvaged from, with an empty tree. `data` stays where it is and belongs to the new
-    /// image; neither it nor `avoid` is written to.
+    /// Begins with an empty tree on `device`, from which `old` was salvaged. `data` stays where it
+    /// is and belongs to the new image; neither it nor `avoid` is written to.
     pub async fn start(
         device: Arc<dyn Device>,
         old: &Store,
@@ -60,8 +61,8 @@ impl Rebuild {
         Ok(rebuild)
     }
 
-    /// Begins with the tree of `old`, which is sound, what its log says, and these changes. Only nodes that change are
-    /// written, to other places.
+    /// Begins with the tree of `old`, which must be sound, plus the changes in its log and `edits`.
+    /// Only nodes that change are written, to new places.
     pub async fn start_with(
         device: Arc<dyn Device>,
         old: &Store,
@@ -80,7 +81,7 @@ impl Rebuild {
         let merged = rebuild.merge(&items).await?;
         rebuild.root = merged.root;
         rebuild.settle(&merged).await?;
-        // What it freed is the old tree's, which must stay until the new one counts.
+        // The nodes it freed belong to the old tree, which must stay until the new one counts.
         rebuild.give_back(merged.unused);
         Ok(rebuild)
     }
@@ -93,7 +94,7 @@ impl Rebuild {
         avoid: impl Iterator<Item = BlockRun>,
     ) -> Result<Self, StoreError> {
         let tracker = FlushTracker::new(device);
-        // What was read may lie in a cache of the device only; the new image refers to it.
+        // What was read may be only in a cache of the device, and the new image refers to it.
         tracker.flush_now().await?;
         let geometry = old.geometry();
         let space = Space::format(geometry);
@@ -115,7 +116,7 @@ impl Rebuild {
         })
     }
 
-    /// Copies data blocks, whatever they hold, to blocks of their own, each run to at most the blocks it has.
+    /// Copies data blocks, whatever they hold, to newly allocated blocks, possibly in several runs.
     pub async fn copy(&mut self, run: BlockRun) -> Result<Vec<BlockRun>, StoreError> {
         let mut copies = Vec::new();
         let mut from = run;
@@ -128,7 +129,8 @@ impl Rebuild {
         Ok(copies)
     }
 
-    /// Blocks for extents that nobody shall be able to read, at most so many, and checksums that they do not have.
+    /// Allocates at most `most` blocks for extents that must not be readable, and returns them with
+    /// checksums that do not match.
     pub async fn unreadable(&mut self, most: u64) -> Result<(BlockRun, Vec<Crc>), StoreError> {
         let run = self.space.allocate(Class::Data, most, 1, None).ok_or(StoreError::NoSpace)?;
         let mut bytes = AlignedBuf::zeroed(run.len_bytes() as usize);
@@ -139,12 +141,12 @@ impl Rebuild {
         Ok((run, checksums))
     }
 
-    /// Copies a short run of blocks to one that is as long.
+    /// Copies a short run of blocks to a run of the same length.
     pub async fn copy_whole(&mut self, run: BlockRun) -> Result<BlockRun, StoreError> {
         self.copy_some(run.start, run.blocks, run.blocks).await
     }
 
-    /// Copies blocks from `start` on, at least `least` and at most `most` of them.
+    /// Copies at least `least` and at most `most` blocks, beginning at `start`.
     async fn copy_some(&mut self, start: BlockAddr, most: u64, least: u64) -> Result<BlockRun, StoreError> {
         let to = self.space.allocate(Class::Data, most, least, None).ok_or(StoreError::NoSpace)?;
         let source = BlockRun::new(start, to.blocks);
@@ -154,12 +156,12 @@ impl Rebuild {
         Ok(to)
     }
 
-    /// Adds items, all of which have greater keys than those before.
+    /// Adds items whose keys are all greater than those before.
     pub async fn extend(&mut self, items: BTreeMap<Key, Option<Bytes>>) -> Result<(), StoreError> {
         let merged = self.merge(&items).await?;
         self.root = merged.root;
         self.settle(&merged).await?;
-        // No superblock ever named what it replaced.
+        // No superblock ever named the nodes it replaced.
         self.give_back(merged.unused.into_iter().chain(merged.freed));
         Ok(())
     }
@@ -238,7 +240,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Takes nodes back that nothing leads to.
+    /// Takes back nodes that nothing refers to.
     fn give_back(&self, runs: impl IntoIterator<Item = BlockRun>) {
         for run in runs {
             self.tree.forget(run);

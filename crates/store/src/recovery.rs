@@ -1,10 +1,12 @@
-//! Recovery: the newest superblock plus the log that follows it, and a new start that needs neither.
+//! Recovery: reads the newest superblock and the log that follows it, then makes a new start that
+//! needs neither.
 //!
-//! Until the superblock that ends recovery is durable, nothing is written to a block that the old superblock's tree,
-//! a replayed batch or the log itself could need: recovery can be cut off at every write and done again.
+//! Until the superblock that ends recovery is durable, nothing is written to a block that the old
+//! superblock's tree, a replayed batch or the log itself could need: a crash at any write leaves
+//! recovery repeatable.
 //!
-//! It has two parts. The first only reads, so that whatever is refused leaves the image as it was, byte for byte; the second
-//! writes, when nothing is left that could be refused.
+//! It has two parts. The first only reads, so that a refused image stays as it was, byte for byte;
+//! the second writes, once nothing can be refused any more.
 
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
@@ -32,42 +34,43 @@ use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, RwLock};
 use syncline_tree::Tree;
 
-/// Blocks written again at a time, so that a hostile image can't claim memory (1 MiB).
+/// Blocks rewritten at a time (1 MiB), so that a hostile image can't claim much memory.
 const REWRITE_BLOCKS: u64 = 256;
 
-/// What opening an image found.
+/// The findings of opening an image.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// The image had been unmounted cleanly.
     pub clean: bool,
     /// Batches replayed.
     pub batches: u64,
-    /// Records in them.
+    /// Records in these batches.
     pub records: u64,
     /// Log bytes read.
     pub log_bytes: u64,
     /// Batches whose named data was compared with its checksums.
     pub verified_batches: u64,
-    /// Batches that were whole but discarded, because they or one before them named data that is not there. None of
-    /// them had been acknowledged.
+    /// Batches that were whole but discarded, because they or an earlier batch named data that is
+    /// missing. None of them had been acknowledged.
     pub discarded_batches: u64,
-    /// What else is worth telling.
+    /// Anything else worth reporting.
     pub notes: Vec<String>,
-    /// What of the log was left out, which only opening for reading does.
+    /// Log records that were left out, which happens only when opening for reading.
     pub ignored: Ignored,
-    /// Why the log ends at a batch whose data can't be read, which only opening for reading, or with
-    /// [`StoreOptions::accept_damaged_log`], lets it do: it may have been acknowledged.
+    /// Set if the log ends at a batch whose data can't be read, with the reason. The batch may have
+    /// been acknowledged, so only opening for reading, or with
+    /// [`StoreOptions::accept_damaged_log`], allows it.
     pub cut: Option<String>,
 }
 
-/// What a log says that can't be, and that was left out to get at the rest.
+/// Impossible log records that were left out to get at the rest.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Ignored {
-    /// Items of objects whose number none can have, and the first such number.
+    /// Number of items that have an impossible object number.
     pub items: u64,
-    /// The first such number.
+    /// The first such object number.
     pub object: Option<u64>,
-    /// Names of blocks that the space map has in use, and the first such block.
+    /// Number of name records for blocks that the space map already has in use.
     pub names: u64,
     /// The first such block.
     pub block: Option<BlockAddr>,
@@ -82,20 +85,21 @@ pub(crate) struct Replayed {
     pub(crate) generation: u64,
     pub(crate) end: LogStart,
     pub(crate) segments: Vec<BlockRun>,
-    /// Batches, and the data that they name, that a cache may have made up.
+    /// Accepted batches, and the data that they name, that may have been read from a cache and not
+    /// be on the device.
     pub(crate) unsure: Vec<BlockRun>,
-    /// Nothing is written: what contradicts the space map or the counters is left out.
+    /// Nothing will be written: records that contradict the space map or the counters are left out.
     pub(crate) lenient: bool,
 }
 
-/// An image that has been read and replayed into memory, and not yet been written to. It can be read; whoever drops it leaves the
-/// image as it was.
+/// An image that has been read and replayed into memory but not written to yet. It can be read;
+/// dropping it leaves the image as it was.
 pub struct Recovered {
     store: Arc<Store>,
     slots: ReadSlots,
-    /// Where the replayed log lies.
+    /// The segments of the replayed log.
     segments: Vec<BlockRun>,
-    /// What was accepted and may have come from a cache.
+    /// Accepted blocks that may have been read from a cache.
     pub(crate) unsure: Vec<BlockRun>,
 }
 
@@ -109,7 +113,7 @@ impl Store {
         Self::open_fenced(device, options, spawn, BlockAddr::MAX).await
     }
 
-    /// The same, and no block from `end` on is handed out.
+    /// Opens an image, and hands out no block from `end` on.
     pub(crate) async fn open_fenced(
         device: Arc<dyn Device>,
         options: StoreOptions,
@@ -120,7 +124,7 @@ impl Store {
         Ok((recovered.begin().await?, report))
     }
 
-    /// The first part of opening: reads and replays, and writes nothing.
+    /// The first part of opening: reads and replays without writing.
     pub async fn recover(
         device: Arc<dyn Device>,
         options: StoreOptions,
@@ -137,7 +141,8 @@ impl Store {
     ) -> Result<(Recovered, RecoveryReport), StoreError> {
         let tracker = FlushTracker::new(device.clone());
         if !options.read_only {
-            // Trust no cache: what an earlier process wrote and never flushed becomes durable or is seen to be gone.
+            // Trust no cache: anything an earlier process wrote and never flushed either becomes
+            // durable or turns out to be lost.
             tracker.flush_now().await?;
         }
         let slots = read_superblocks(&device).await?;
@@ -185,13 +190,13 @@ impl Store {
 }
 
 impl Recovered {
-    /// The store, for reading: nothing may be committed before it has begun.
+    /// The store, for reading: nothing may be committed before `begin`.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The second part of opening: makes what was replayed the new start, and starts the background tasks. A store that was opened
-    /// read-only does neither.
+    /// The second part of opening: makes the replayed state the new start, and starts the
+    /// background tasks. For a store opened read-only it does neither.
     pub async fn begin(self) -> Result<Arc<Store>, StoreError> {
         let Self { store, slots, segments, unsure } = self;
         if store.options.read_only {
@@ -205,7 +210,7 @@ impl Recovered {
         store.begun.store(true, Ordering::Release);
         slots.settle(&store.tracker).await?;
         write_again(&store.tracker, &unsure).await?;
-        // The old log is of no use once the first superblock of this epoch is durable (rule R3).
+        // The old log is useless once the first superblock of this epoch is durable (rule R3).
         let generation = store.commit.lock().generation;
         segments.iter().for_each(|segment| store.space.hold(*segment, generation));
         store.run_checkpoint(&mut state, false).await?;
@@ -216,7 +221,8 @@ impl Recovered {
 }
 
 impl Store {
-    /// Reads the leaves that the first checkpoint changes, before anything is written: an image that is refused is as it was.
+    /// Reads the leaves that the first checkpoint changes before anything is written, so that an
+    /// image refused for them stays as it was.
     async fn read_what_changes(&self) -> Result<(), StoreError> {
         let (keys, root) = {
             let layers = self.layers.read();
@@ -229,7 +235,8 @@ impl Store {
     }
 }
 
-/// The space map with what snapshots keep, and their table. Whoever only reads needs neither: what of them is damaged is told.
+/// Loads the space map, including what snapshots keep, and the table of snapshots. Opening for
+/// reading needs neither: damage to them is then only reported.
 async fn load_structures(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -259,7 +266,8 @@ async fn load_structures(
         }
         read => read?,
     };
-    // Before anything of the log is believed: it lies in blocks that no snapshot keeps, and so does what it names.
+    // This comes before any part of the log is believed: no snapshot keeps the blocks of the log or
+    // the blocks that it names.
     match table.keep(tracker, superblock, &space).await {
         Err(error) if read_only => told("what snapshots keep", error),
         kept => kept?,
@@ -282,7 +290,7 @@ pub(crate) async fn load_space(
     Ok(space)
 }
 
-/// What replay takes on trust: nothing, unless a canary says so.
+/// Checks that replay skips: none, unless a canary says so.
 fn believed(options: &StoreOptions) -> Believed {
     Believed {
         number: options.canary == Some(Canary::UnchainedBatch),
@@ -292,7 +300,7 @@ fn believed(options: &StoreOptions) -> Believed {
     }
 }
 
-/// A hole in the log before a batch that was acknowledged is damage, not a torn tail.
+/// Reports a hole in the log before an acknowledged batch: that is damage, not a torn tail.
 fn refuse_contradiction(
     found: &Scan,
     options: &StoreOptions,
@@ -325,7 +333,8 @@ async fn replay(
     let mut replayed = Replayed { lenient: options.read_only, ..Replayed::before(slots, &found) };
     for segment in &replayed.segments {
         if !space.reserve_segment(*segment) && !options.read_only {
-            // Recovery gives the segments back when it ends, and with them whatever else lies there.
+            // Recovery frees these segments when it ends, and would free anything else that lies
+            // there.
             let detail = FormatError::Field { structure: "log", field: "segment in use" };
             return Err(StoreError::Corrupt { addr: segment.start, detail });
         }
@@ -360,7 +369,7 @@ async fn replay(
 }
 
 impl Replayed {
-    /// What the superblock says, and nothing else.
+    /// The state that the superblock gives, without a log.
     pub(crate) fn nothing(superblock: &Superblock) -> Self {
         Self {
             memtable: Memtable::default(),
@@ -375,7 +384,7 @@ impl Replayed {
         }
     }
 
-    /// What the superblock says, and how far the chain goes.
+    /// The state that the superblock gives, and the extent of the log's chain.
     pub(crate) fn before(slots: &ReadSlots, found: &Scan) -> Self {
         let superblock = &slots.superblock;
         let newest = found.batches.iter().map(|batch| batch.generation).max().unwrap_or(0);
@@ -384,7 +393,7 @@ impl Replayed {
             objects: superblock.objects,
             next_object: superblock.next_object,
             op_seq: superblock.op_seq,
-            // Past any value seen, whoever wrote it.
+            // Greater than any value seen, whoever wrote it.
             generation: newest.max(slots.generation_seen).max(superblock.generation) + 2,
             end: found.end,
             segments: segments(superblock, found),
@@ -394,12 +403,13 @@ impl Replayed {
     }
 }
 
-/// Says that a batch, and what follows it, does not count for want of an answer, not for a wrong one.
+/// The message for a batch that does not count, with all that follow, because its data can't be
+/// read rather than because it is wrong.
 pub(crate) fn unreadable_data(header: &BatchHeader, error: &DeviceError) -> String {
     format!("the data of log batch {} at block {} can't be read: {error}", header.seq, header.addr)
 }
 
-/// Where a batch and the data that it names lie.
+/// The blocks of a batch and of the data that it names.
 fn blocks_of<'a>(
     geometry: Geometry,
     header: &BatchHeader,
@@ -412,10 +422,10 @@ fn blocks_of<'a>(
     named.chain([header.run()])
 }
 
-/// Writes accepted batches and the data they name to where they are.
+/// Writes accepted batches and the data they name again, in place.
 ///
-/// What was read may come from a cache whose earlier write-back failed without a trace; after this the flush before
-/// the next superblock covers it.
+/// They may have been read from a cache whose earlier write-back failed without a trace; after
+/// this, the flush before the next superblock covers them.
 async fn write_again(tracker: &Arc<FlushTracker>, runs: &[BlockRun]) -> Result<(), StoreError> {
     for run in runs.iter().flat_map(|run| run.pieces(REWRITE_BLOCKS)) {
         let bytes = tracker.read(run.offset_bytes(), run.len_bytes() as usize).await?;
@@ -424,7 +434,7 @@ async fn write_again(tracker: &Arc<FlushTracker>, runs: &[BlockRun]) -> Result<(
     Ok(())
 }
 
-/// Every segment that the log reaches, the one that its newest batch announces included.
+/// Every segment that the log reaches, including the one that its newest batch announces.
 fn segments(superblock: &Superblock, found: &Scan) -> Vec<BlockRun> {
     let mut segments = vec![superblock.log.segment];
     for batch in &found.batches {
@@ -451,7 +461,8 @@ pub(crate) fn apply(
             Record::Put(Key { object, .. }, _) | Record::Delete(Key { object, .. })
                 if object >= OBJECTS_END =>
             {
-                // The superblock that follows could not count them, and no image would be left.
+                // The following superblock could not hold such a number, and the image would be
+                // lost.
                 let detail = FormatError::Field { structure: "log record", field: "object number" };
                 if !replayed.lenient {
                     return Err(StoreError::Corrupt { addr: header.addr, detail });
@@ -473,7 +484,8 @@ pub(crate) fn apply(
                 report.ignored.block.get_or_insert(run.start);
             }
             Record::Name(..) => {
-                // Going on would let blocks go twice: to this batch and to whoever is given them later.
+                // Continuing would hand out blocks twice: to this batch and to whoever gets them
+                // later.
                 let detail = FormatError::Field { structure: "log record", field: "name of a block in use" };
                 return Err(StoreError::Corrupt { addr: header.addr, detail });
             }
@@ -488,7 +500,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// A log that begins at `start`.
+/// A chain that begins at `start`.
 pub(crate) fn chain(
     options: &StoreOptions,
     epoch: Epoch,
@@ -503,7 +515,8 @@ pub(crate) fn chain(
     }
 }
 
-/// A store around what replay found, with a log of its own in a new epoch, which begins with `segment`.
+/// Builds a store from what replay found, with its own log in a new epoch, beginning with
+/// `segment`.
 pub(crate) fn assemble(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,

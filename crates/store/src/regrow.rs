@@ -1,8 +1,10 @@
-//! Inner nodes that are lost, found again by what lies below them, and put back byte for byte; `pages` does it with those of space maps.
+//! Restores lost inner nodes byte for byte from the nodes below them; `pages` does the same for
+//! pages of space maps.
 //!
-//! Where the children of a lost node lie, what is left of it says; for the rest all blocks are looked through in which nodes can lie.
-//! What is put back has the checksum that the node above, or the superblock, has for it ([`regrow`]), so it is what was there, and
-//! may be written in place as the identical rewrites of rule R5 are: a crash on the way leaves the block as lost as it was.
+//! The remains of a lost node tell where its children lie; for the rest, all blocks that can hold
+//! nodes are searched. A restored node has the checksum that its parent or the superblock records
+//! for it ([`regrow`]). So it is exactly what was there, and may be written in place like the
+//! identical rewrites of rule R5: a crash on the way leaves the block as lost as it was.
 
 mod pages;
 
@@ -21,41 +23,42 @@ const BLOCKS_EACH: u64 = 256;
 /// Items read at a time.
 const ITEMS_EACH: usize = 4096;
 
-/// Lost nodes looked at, so that an image made for it can't keep a repair busy for ever.
+/// Limit of lost nodes tried, so that a crafted image can't keep a repair busy for ever.
 const TRIES_MAX: usize = 10_000;
 
-/// A node of a tree, or a page of a space map, that was put back.
+/// A tree node or space map page that was restored.
 #[derive(Clone, Debug)]
 pub struct Regrown {
     /// Where it lies.
     pub addr: BlockAddr,
     /// Its level in its tree or map.
     pub level: u8,
-    /// The blocks of it that were written: those that did not hold what they should.
+    /// The blocks of it that were rewritten because they held something else.
     pub blocks: Vec<BlockAddr>,
 }
 
-/// What looks like a node.
+/// Everything that looks like a node.
 struct Strays {
     all: Vec<Stray>,
-    /// Where extents of any of them say that data lies.
+    /// Where extents in any of these nodes say that data lies.
     claimed: Claims,
 }
 
-/// A tree of the image.
+/// A tree in the image.
 struct Owner {
     root: TreeRoot,
     /// The generation of the checkpoint that wrote it last.
     newest: u64,
-    /// The snapshot that it is of.
+    /// The snapshot that the tree belongs to.
     snapshot: Option<Snapshot>,
-    /// What its space map names, and so all its nodes: once it was asked for, if it can be read.
+    /// The blocks that its space map names, which include all its nodes. The outer `None` means not
+    /// loaded yet, the inner one that the map can't be read.
     named: Option<Option<KeptMap>>,
 }
 
 impl Store {
-    /// Puts back what it can of the inner nodes that this tree has lost, and those of these snapshots: on the device of the
-    /// store, which should not be the image itself.
+    /// Restores as many lost inner nodes as it can, of this tree and of these snapshots, on the
+    /// store's device, which should not be the image itself.
     pub async fn regrow_nodes(
         &self,
         salvaged: &Salvaged,
@@ -63,7 +66,8 @@ impl Store {
     ) -> Result<Vec<Regrown>, StoreError> {
         let (mut regrown, mut strays) = (Vec::new(), None);
         let mut owners = self.owners(snapshots);
-        // A node that several trees have is tried once, until something was put back that may lie below it.
+        // A node shared by several trees is tried once, and again only after something was restored
+        // that may lie below it.
         let (mut tries, mut failed) = (0, HashSet::new());
         loop {
             let mut again = false;
@@ -88,17 +92,17 @@ impl Store {
                         }
                     }
                 }
-                // Of a thousand snapshots they would take much memory.
+                // Kept for a thousand snapshots, these maps would take much memory.
                 owner.named = None;
             }
-            // What is put back shows what else is lost below it.
+            // A restored node shows what else is lost below it.
             if !again {
                 return Ok(regrown);
             }
         }
     }
 
-    /// All trees.
+    /// All trees of the image.
     fn owners(&self, snapshots: &[Snapshot]) -> Vec<Owner> {
         let (root, newest) = (self.layers.read().root, self.superblock().generation);
         let mut owners = vec![Owner { root, newest, snapshot: None, named: None }];
@@ -123,8 +127,9 @@ impl Store {
         });
     }
 
-    /// The first of these nodes' and pages' blocks that something else has as well, which can't be in an image that only rotted. With
-    /// `and_nodes` other nodes count: in a store that has not got these ones.
+    /// The first block of these nodes and pages that something else uses as well, which can't
+    /// happen in an image that has only rotted. With `and_nodes`, other nodes count too: for a
+    /// store that does not contain these nodes.
     pub async fn contested(
         &self,
         salvaged: &Salvaged,
@@ -167,7 +172,8 @@ impl Store {
             }
             self.read_named(owner, salvaged).await;
             let Some(Strays { all, claimed }) = strays else { return Ok(None) };
-            // Nodes of other versions may lie between those that belong here, so those come first of which more is known.
+            // Nodes of other versions may lie between those that belong here, so candidates about
+            // which more is known are tried first.
             let named = |it: &&Stray| owner.named.iter().flatten().any(|map| map.contains(it.addr()));
             let known = |it: &&Stray| remains.have_key_of(it);
             let unclaimed = |it: &&Stray| !claimed.contains(it.addr());
@@ -197,7 +203,7 @@ impl Store {
                 blocks.push(addr + index);
             }
         }
-        // Nothing to write: it has the right bytes, and is refused for what they say.
+        // Nothing to write: the node has the right bytes, and is rejected for its contents.
         if blocks.is_empty() {
             return Ok(None);
         }
@@ -207,7 +213,8 @@ impl Store {
         Ok(Some(Regrown { addr, level: lost.level, blocks }))
     }
 
-    /// Looks for nodes wherever one can lie: in what the space map names, or a snapshot keeps, and no extent has for its data.
+    /// Searches for nodes wherever one can lie: in blocks that the space map names or a snapshot
+    /// keeps, and that no extent claims for data.
     async fn strays(&self, salvaged: &Salvaged) -> Result<Strays, StoreError> {
         let mut area = match salvaged.space_map {
             true => self.named_runs(),
@@ -242,7 +249,7 @@ impl Store {
         Ok(Strays { all, claimed: Claims::new(claimed) })
     }
 
-    /// Where data lies, as far as extents can be read.
+    /// Visits the runs where data lies, as far as extents can be read.
     async fn each_data_run(&self, visit: &mut (dyn FnMut(BlockRun) + Send)) {
         let mut from = Some(Key::MIN);
         while let Some(start) = from {
@@ -264,9 +271,9 @@ fn extents(node: &Node) -> impl Iterator<Item = BlockRun> {
     (0..items).filter_map(|index| extent(node.key(index), node.value(index)))
 }
 
-/// Runs that may overlap, to be asked for single blocks.
+/// Runs, possibly overlapping, that can be queried for single blocks.
 struct Claims {
-    /// Sorted by the start, each with the greatest end up to there.
+    /// Sorted by start; each entry has the greatest end of all runs up to it.
     ends: Vec<(BlockAddr, BlockAddr)>,
 }
 

@@ -1,4 +1,4 @@
-//! Blocks that are set aside for data before it is written, and what becomes of them.
+//! Blocks reserved for data before it is written, and how they are used or given back.
 
 use crate::admit::{Names, Others};
 use crate::{DataWrite, Store, StoreError};
@@ -8,32 +8,33 @@ use std::sync::atomic::Ordering;
 use syncline_format::{BlockAddr, BlockRun};
 use syncline_space::Class;
 
-/// Space set aside for data that will be allocated later; gives back what was not used when dropped.
+/// Blocks reserved for data that will be allocated later; gives back the unused ones when dropped.
 #[derive(Default)]
 pub struct Reservation {
     store: Option<Arc<Store>>,
     blocks: u64,
-    /// For the nodes in which the first of these blocks will be named, where that is not in what the blocks themselves have.
+    /// Room for the nodes in which the first of these blocks will be named, if the blocks' own
+    /// share does not include it.
     names: Option<Names>,
 }
 
 impl Reservation {
-    /// Blocks still set aside.
+    /// Blocks still reserved.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Room for the nodes in which a file that has dirty data will name it, and for no block.
+    /// Reserves room only for the nodes in which a file's dirty data will be named, and no blocks.
     pub fn of_names(store: &Arc<Store>) -> Self {
         Self { store: None, blocks: 0, names: Some(Names::begin(store)) }
     }
 
-    /// True when it has room for names.
+    /// True when it includes room for names.
     pub fn has_names(&self) -> bool {
         self.names.is_some()
     }
 
-    /// Takes over another reservation's blocks.
+    /// Takes over the blocks of another reservation.
     pub fn merge(&mut self, mut other: Reservation) {
         self.blocks += std::mem::take(&mut other.blocks);
         self.names = self.names.take().or(other.names.take());
@@ -42,7 +43,7 @@ impl Reservation {
         }
     }
 
-    /// Splits off `blocks` (at most what there is).
+    /// Splits off `blocks`, or all if there are fewer.
     pub fn split(&mut self, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
@@ -64,28 +65,32 @@ impl Drop for Reservation {
 }
 
 impl Store {
-    /// True when there are snapshots, which may keep what is replaced: then no checkpoint makes room for the next.
+    /// True when there are snapshots, which may keep replaced blocks: then a checkpoint need not
+    /// make room for the next one.
     pub fn keeps_replaced(&self) -> bool {
         self.space.keeps_any()
     }
 
-    /// True when so many blocks are left beside all that is promised and the reserve: for what could be done with less.
+    /// True when `blocks` more are left beyond all promises and the reserve. For optional uses that
+    /// could do with less.
     pub fn is_roomy(&self, blocks: u64) -> bool {
         self.room().holds(blocks)
     }
 
-    /// Sets aside room for `blocks` data blocks and what naming them costs, if there is room now.
+    /// Reserves `blocks` data blocks and what naming them costs, if there is room now.
     pub fn try_reserve(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
         self.try_reserve_with(blocks, 0)
     }
 
-    /// The same for what releases space and needs a little to do so: draws on the reserve, down to what a checkpoint needs.
+    /// Like `try_reserve`, for work that releases space and needs a little to do so: draws on the
+    /// reserve, down to what a checkpoint needs.
     pub fn try_reserve_to_shrink(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
         self.try_reserve_with(blocks, self.floor_blocks())
     }
 
-    /// The same for data that replaces other, whose blocks are free after the next checkpoint: half of that part of the reserve is
-    /// left to whoever makes room. With snapshots, which may keep what is replaced, there is nothing to be had.
+    /// Like `try_reserve`, for data that replaces other data, whose blocks are free after the next
+    /// checkpoint: leaves half of the floor to those who make room. `None` with snapshots, which
+    /// may keep the replaced blocks.
     pub fn try_reserve_to_replace(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
         if self.space.keeps_any() {
             return None;
@@ -93,11 +98,12 @@ impl Store {
         self.try_reserve_with(blocks, self.floor_blocks() / 2)
     }
 
-    /// Sets aside `blocks` if there is room with so much of what is set aside for others.
+    /// Reserves `blocks` if there is room when `of_reserve` blocks of the reserve may be used.
     fn try_reserve_with(self: &Arc<Self>, blocks: u64, of_reserve: u64) -> Option<Reservation> {
-        // Promised before it is looked whether there is room: of two who look at the same time, neither overlooks the other.
+        // Promise the blocks before checking for room, so that two concurrent callers both see each
+        // other.
         let reservation = self.set_aside(blocks);
-        // What was promised just now, with its names, counts as gone already.
+        // The blocks just promised, and their names, are already deducted.
         let fits = match of_reserve {
             0 => self.room().holds_growth(),
             _ => self.room().and(of_reserve).holds(0),
@@ -110,20 +116,21 @@ impl Store {
         Reservation { store: Some(self.clone()), blocks, names: None }
     }
 
-    /// Sets aside what there must be room for, whether or not there is: what was set aside before the image was unmounted, or the
-    /// power went; or the share of blocks that have just been reserved. (Where there is none, which is damage, as much as there
-    /// is.)
+    /// Reserves blocks that there must be room for, without checking: blocks reserved before the
+    /// image was unmounted or the power failed, or a share of blocks that have just been reserved.
+    /// (If there are fewer free blocks, which is damage, it reserves those.)
     pub fn reserve_again(self: &Arc<Self>, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.space.free_blocks());
         self.set_aside(blocks)
     }
 
-    /// The same as [`Store::try_reserve`], forcing a checkpoint before it answers `NoSpace`.
+    /// Like [`Store::try_reserve`], but takes a checkpoint before it answers `NoSpace`.
     pub async fn reserve(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
         self.reserve_awaiting(blocks, Others::AreAwaited).await
     }
 
-    /// The same for who has waited for others before: for checkpoints alone.
+    /// Like `reserve`, for a caller that has already waited for others: it waits for checkpoints
+    /// only.
     pub async fn reserve_now(self: &Arc<Self>, blocks: u64) -> Result<Reservation, StoreError> {
         self.reserve_awaiting(blocks, Others::AreNotAwaited).await
     }
@@ -144,8 +151,8 @@ impl Store {
         }
     }
 
-    /// Turns reserved blocks into an address range: one run of up to `want` blocks, perhaps shorter (call again for
-    /// the rest). It must be written and named, or abandoned.
+    /// Turns reserved blocks into an address range: one run of up to `want` blocks, perhaps shorter
+    /// (call again for the rest). The run must be written and named, or abandoned.
     pub fn allocate(
         &self,
         from: &mut Reservation,
@@ -163,7 +170,8 @@ impl Store {
         self.space.give_back(run);
     }
 
-    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated blocks.
+    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated
+    /// blocks.
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         self.give_way();
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
@@ -171,12 +179,12 @@ impl Store {
         self.inflight.start(&self.tracker, run, bufs)
     }
 
-    /// Gives back `part` of a write that was never named, once it is no longer in flight.
+    /// Gives back the part of a write that was never named, once it is no longer in flight.
     pub fn abandon(self: &Arc<Self>, data: &DataWrite, part: BlockRun) {
         if !self.inflight.abandon(data, part) {
             return;
         }
-        // Nobody reads it any more, but the device may still be writing it (rule R2).
+        // Nobody reads it any more, but it may still be in flight (rule R2).
         let (store, write) = (self.clone(), data.clone());
         data.write().on_end(Box::new(move || store.retire(&write)));
     }

@@ -1,7 +1,8 @@
-//! Room: what may still be promised, so that a checkpoint, a delete or a replay never fails for lack of it.
+//! Room: how much may still be promised, so that a checkpoint, a delete or a replay never fails for
+//! lack of it.
 //!
-//! It is counted twice: in blocks, and in blocks of whole frames, since a node or a log segment needs several side by side. Data
-//! takes what lies apart first when frames get scarce.
+//! It is counted twice: in blocks, and in blocks of whole frames, since a node or a log segment
+//! needs several contiguous blocks. When frames get scarce, data takes scattered blocks first.
 
 use crate::memtable::Memtable;
 use crate::{Canary, ChangeSize, Store};
@@ -9,55 +10,59 @@ use std::sync::atomic::Ordering;
 use syncline_format::Geometry;
 use syncline_space::{Free, Space};
 
-/// Nodes of fewer blocks find a place nearly everywhere; the log begins with a segment of so many.
+/// The shortest log segment. Nodes of fewer blocks find a place nearly everywhere.
 pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
 
-/// Blocks of data to one of items, log and checksums.
+/// Blocks of data for each block of items, log and checksums.
 const DATA_PER_METADATA: u64 = 16;
 
-/// Frames that new data does not break, beside a log segment: for a tree that grows by two nodes, and for their copies in a checkpoint.
+/// Frames that new data must not break, in addition to a log segment: for a tree that grows by two
+/// nodes, and for their copies in a checkpoint.
 const FRAMES_FOR_GROWTH: u64 = 4;
 
-/// Blocks that must be left beside what anybody gets.
+/// Blocks that must stay free after every promise.
 const LITTLE: u64 = 4;
 
-/// What is free beside what is promised and set aside; negative while that is drawn on.
+/// Free blocks minus promised and reserved ones; negative while these are drawn on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     blocks: i64,
-    /// Of them, those that need others beside them.
+    /// Like `blocks`, for the blocks that must lie in whole frames.
     whole: i64,
-    /// Blocks of data that are promised; these and their names are taken off already.
+    /// Blocks of data that are promised; these and their names are already deducted.
     promised: u64,
-    /// Free blocks in frames that are not whole. Data that finds no more of them breaks a frame.
+    /// Free blocks in frames that are not whole. When data finds no more of them, it breaks a
+    /// frame.
     apart: u64,
-    /// Blocks of a frame.
+    /// Blocks per frame.
     frame: u64,
-    /// Blocks in whole frames that data leaves to others when it breaks one.
+    /// Blocks in whole frames that data must leave to others when it breaks one.
     left: u64,
 }
 
 impl Room {
-    /// With so much of what is set aside.
+    /// The room if `blocks` of the reserve may be used as well.
     pub(crate) fn and(self, blocks: u64) -> Self {
         Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64, ..self }
     }
 
-    /// What is left of what is scarcer.
+    /// What is left in the scarcer of the two counts.
     pub(crate) fn least(self) -> i64 {
         self.blocks.min(self.whole)
     }
 
-    /// The most blocks of data, which may lie apart, for which and for whose names there is room.
+    /// The largest number of data blocks, possibly scattered, for which there is room including
+    /// their names.
     fn data_blocks(self) -> u64 {
-        // Two more than there can be; each sixteen take one more.
+        // Upper bounds to search down from: every sixteen blocks of data take one more for
+        // metadata.
         let by_blocks =
             self.blocks.max(0) as u64 / (DATA_PER_METADATA + 1) * DATA_PER_METADATA + DATA_PER_METADATA;
         let by_whole = (self.whole.max(0) as u64 + 1) * DATA_PER_METADATA;
         (0..=by_blocks.min(by_whole)).rev().find(|blocks| self.holds(*blocks)).unwrap_or(0)
     }
 
-    /// True when there is room for so many blocks of data and their names.
+    /// True when there is room for `blocks` more blocks of data and their names.
     pub(crate) fn holds(self, blocks: u64) -> bool {
         let promised = self.promised + blocks;
         let names = promised / DATA_PER_METADATA - self.promised / DATA_PER_METADATA;
@@ -66,32 +71,33 @@ impl Room {
         self.blocks >= (blocks + names + LITTLE) as i64 && self.whole >= whole as i64
     }
 
-    /// True when there is room for the data that is promised, and some of it adds to the filesystem.
+    /// True when there is room for the promised data, some of which adds to the filesystem.
     pub(crate) fn holds_growth(self) -> bool {
         self.holds(0) && self.whole >= (LITTLE + self.left_beside(self.promised)) as i64
     }
 
-    /// Blocks of the frames that so many blocks of data break.
+    /// Blocks of the frames that this much data breaks.
     fn broken_by(self, data: u64) -> u64 {
         data.saturating_sub(self.apart).next_multiple_of(self.frame)
     }
 
-    /// Blocks in whole frames that so many blocks of data leave to others, if they break one.
+    /// Blocks in whole frames that this much data must leave to others, if it breaks one.
     ///
-    /// The blocks of small files come free one by one, and make no frame whole. If data could break the last frame that is not set
-    /// aside, the next node that splits would end all growth, however much is free.
+    /// Blocks of small files become free one by one and make no frame whole. If data could break
+    /// the last frame that is not reserved, the next node split would end all growth, however much
+    /// is free.
     fn left_beside(self, data: u64) -> u64 {
         if self.broken_by(data) > 0 { self.left } else { 0 }
     }
 }
 
 impl Store {
-    /// What may still be promised.
+    /// How much may still be promised.
     pub(crate) fn room(&self) -> Room {
         self.room_with(self.under_way.size())
     }
 
-    /// The same if of all changes under way there were only these.
+    /// The room if the changes under way were only `coming`.
     pub(crate) fn room_with(&self, coming: ChangeSize) -> Room {
         let reserve = self.reserve_blocks(coming);
         let free = self.free_beside_whole(reserve);
@@ -109,7 +115,7 @@ impl Store {
         Room { whole: room.whole - room.broken_by(data) as i64, ..room }
     }
 
-    /// What is free, while `reserve` of it is kept in whole frames as far as it has to be.
+    /// Free blocks, while as much of `reserve` as necessary is kept in whole frames.
     fn free_beside_whole(&self, reserve: u64) -> Free {
         if self.breaks(Canary::ScatteredRoom) {
             let blocks = self.space.free_blocks();
@@ -118,7 +124,7 @@ impl Store {
         self.space.keep_whole(self.whole_blocks(reserve))
     }
 
-    /// Of so many blocks that are set aside, those that must lie in whole frames.
+    /// The part of these reserved blocks that must lie in whole frames.
     fn whole_blocks(&self, reserve: u64) -> u64 {
         match self.geometry().node_blocks() < LEAST_SEGMENT_BLOCKS {
             true => reserve.min(4 * LEAST_SEGMENT_BLOCKS),
@@ -126,13 +132,13 @@ impl Store {
         }
     }
 
-    /// True when the log can have so many blocks: what is promised to data, what a checkpoint needs of what is in memory, and a
-    /// segment for the recovery that may come before it, are left.
+    /// True when the log may take `blocks`: enough remains for promised data, for the checkpoint of
+    /// what is in memory, and for a segment for the recovery that may come before it.
     pub(crate) fn has_room_for_log(&self, blocks: u64) -> bool {
         self.has_room_for_log_with(self.under_way.size(), blocks)
     }
 
-    /// The same if of all changes under way there were only these.
+    /// Like `has_room_for_log`, if the changes under way were only `coming`.
     pub(crate) fn has_room_for_log_with(&self, coming: ChangeSize, blocks: u64) -> bool {
         let needed = self.needed_blocks(coming) + self.segment_blocks();
         let free = self.free_beside_whole(self.reserve_blocks(coming));
@@ -141,8 +147,9 @@ impl Store {
             || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
     }
 
-    /// True when a change that nobody waits for, and that makes no room, leaves what is for those who make some: with snapshots, which may
-    /// keep what is replaced, all of it.
+    /// True when a change that nobody waits for, and that makes no room, leaves enough for those
+    /// who make room: half of the floor, or all of it with snapshots, which may keep replaced
+    /// blocks.
     pub fn has_room_to_spare(&self) -> bool {
         match self.space.keeps_any() {
             true => self.room().holds(0),
@@ -150,10 +157,10 @@ impl Store {
         }
     }
 
-    /// True when the checkpoint in flight leaves what it takes to open the image again, and to make room then; or takes no more than it
-    /// gives back.
+    /// True when the checkpoint in flight leaves enough to open the image again and to make room
+    /// then, or takes no more than it gives back.
     ///
-    /// A snapshot less is a new table, of about as many blocks as the present one.
+    /// Removing a snapshot writes a new table of about as many blocks as the present one.
     pub(crate) fn leaves_room_to_open(&self, table_blocks: u64) -> bool {
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
         let whole = segment + blocks_to_make_room(self.geometry(), &self.space);
@@ -163,8 +170,8 @@ impl Store {
             || self.space.checkpoint_leaves(least)
     }
 
-    /// True when the checkpoint in flight, of which a snapshot is made, leaves room for all that was accepted before as well: the nodes in
-    /// which that will be named give nothing back any more.
+    /// True when the checkpoint in flight, which makes a snapshot, also leaves room for everything
+    /// accepted before: the nodes in which that will be named give nothing back any more.
     pub(crate) fn leaves_room_for_accepted(&self, table_blocks: u64) -> bool {
         let (active, tree_nodes) = {
             let layers = self.layers.read();
@@ -181,8 +188,8 @@ impl Store {
         self.breaks(Canary::NoReserve) || self.space.checkpoint_leaves(least)
     }
 
-    /// Blocks that ordinary writers can still have: what is free now or after the next checkpoint, less what is promised
-    /// and the reserve.
+    /// Blocks that ordinary writers can still get: free now or after the next checkpoint, minus
+    /// promises and the reserve.
     pub fn available_blocks(&self) -> u64 {
         self.room_after_checkpoint().blocks.max(0) as u64
     }
@@ -191,13 +198,14 @@ impl Store {
         self.room().and(self.space.counters().pending_free)
     }
 
-    /// The same, without what so many blocks of data cost besides: as many as one file can get.
+    /// Like `available_blocks`, minus the metadata that this many data blocks need: the blocks that
+    /// one file can get.
     pub fn available_data_blocks(&self) -> u64 {
         self.room_after_checkpoint().data_blocks()
     }
 
-    /// Blocks an ordinary change must leave free: two checkpoints of what is in memory, log segments, and a floor for
-    /// deletes on a full filesystem.
+    /// Blocks that an ordinary change must leave free: two checkpoints of what is in memory, log
+    /// segments, and a floor for deletes on a full filesystem.
     fn reserve_blocks(&self, coming: ChangeSize) -> u64 {
         if self.breaks(Canary::NoReserve) {
             return 0;
@@ -205,9 +213,9 @@ impl Store {
         self.needed_blocks(coming) + self.floor_blocks() + 2 * self.segment_blocks()
     }
 
-    /// Blocks that the checkpoints may need of what is in memory, and of the changes that were admitted and will be.
+    /// Blocks that checkpoints may need for what is in memory and for the changes under way.
     fn needed_blocks(&self, coming: ChangeSize) -> u64 {
-        // Where nothing is kept, a checkpoint of what is named gives back what it takes.
+        // If no snapshot keeps blocks, a checkpoint that only names data gives back what it takes.
         let coming = match self.space.keeps_any() {
             true => coming.and(self.under_way.lasting()),
             false => coming,
@@ -221,13 +229,13 @@ impl Store {
         self.checkpoint_blocks(active, layers.tree_nodes) + frozen
     }
 
-    /// The part of the reserve that is for whoever makes room on a full filesystem.
+    /// The part of the reserve for callers that make room on a full filesystem.
     pub(crate) fn floor_blocks(&self) -> u64 {
         floor_blocks(self.geometry())
     }
 
-    /// Blocks that a checkpoint of a memtable of this size may need in the worst case: every leaf touched is written anew, with
-    /// its parents, and what is added fills new nodes half.
+    /// Blocks that a checkpoint of a memtable of this size may need in the worst case: every
+    /// touched leaf is rewritten, with its parents, and additions fill new nodes only half.
     fn checkpoint_blocks(&self, memtable: ChangeSize, tree_nodes: u64) -> u64 {
         checkpoint_blocks(self.geometry(), &self.space, memtable, tree_nodes)
     }
@@ -252,13 +260,15 @@ fn floor_blocks(geometry: Geometry) -> u64 {
     (geometry.total_blocks / 64).clamp(256, 16 * 1024)
 }
 
-/// Blocks with which room can be made: for a checkpoint of next to nothing, in nodes and in pages of the space map.
+/// Blocks needed to make room: for a nearly empty checkpoint, in nodes and in pages of the space
+/// map.
 fn blocks_to_make_room(geometry: Geometry, space: &Space) -> u64 {
     checkpoint_blocks(geometry, space, ChangeSize::default(), 0) + floor_blocks(geometry) / 4
 }
 
-/// Blocks of the first segment of a log: fewer than of others where too little would be left to make room, with a table of snapshots of
-/// so many blocks. The last checkpoint before may have left no more.
+/// Blocks of the first segment of a log. It is shorter than others where a full one would leave too
+/// little to make room, beside a table of snapshots of `table_blocks`. The last checkpoint may have
+/// left no more.
 pub(crate) fn first_segment_blocks(geometry: Geometry, space: &Space, table_blocks: u64) -> u64 {
     let spare = space.free_blocks().saturating_sub(blocks_to_make_room(geometry, space) + table_blocks);
     segment_blocks(geometry.total_blocks).min(spare).max(LEAST_SEGMENT_BLOCKS)

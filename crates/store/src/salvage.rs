@@ -1,7 +1,8 @@
-//! Opening an image of which anything may be damaged, to save what can be read. Nothing is written.
+//! Opens an image that may be damaged anywhere, to save what can be read. Nothing is written.
 //!
-//! Unlike [`Store::open`] this goes on where something is damaged: without the space map if that can't be read, with
-//! the log as far as it is whole, and past tree nodes that are lost. All that is needed is one good superblock.
+//! Unlike [`Store::open`], this continues past damage: without the space map if that can't be read,
+//! with the log as far as it is whole, and past lost tree nodes. All it needs is one good
+//! superblock.
 
 use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
@@ -22,34 +23,35 @@ pub use syncline_tree::Unreadable;
 
 /// Memory for nodes.
 const NODE_CACHE_BYTES: usize = 64 << 20;
-/// What stands for a block that can't be read: neither zeros nor anything with a checksum.
+/// Fills in for a block that can't be read: neither zeros nor anything with a matching checksum.
 const UNREADABLE: u8 = 0xa5;
 
-/// What the image is apart from its items.
+/// The structures of a salvaged image other than its items.
 #[derive(Clone, Debug)]
 pub struct Salvaged {
-    /// The slot of the newest good superblock. The other one may be written.
+    /// The slot of the newest good superblock. The other slot may be written.
     pub slot: usize,
-    /// A generation past any that was met.
+    /// A generation greater than any that was seen.
     pub generation: u64,
-    /// Where the log lies, the segment that its newest batch announces included.
+    /// The segments of the log, including the one that its newest batch announces.
     pub segments: Vec<BlockRun>,
-    /// The space map could be read.
+    /// Whether the space map could be read.
     pub space_map: bool,
-    /// What the snapshots keep, their table included; `None` if that can't be read.
+    /// The blocks that snapshots keep, including those of their table; `None` if that can't be
+    /// read.
     pub kept: Option<Vec<BlockRun>>,
-    /// Where that table lies. It can't move, and the space map does not name it.
+    /// The blocks of that table. It can't move, and the space map does not name it.
     pub table: Vec<BlockRun>,
-    /// What of the log was left out.
+    /// Log records that were left out.
     pub ignored: Ignored,
-    /// Why the log was not read to its end, if it was not.
+    /// Why the log was not read to its end, if so.
     pub log_cut: Option<String>,
-    /// Why the newest superblock may be gone, if it may be.
+    /// Why the newest superblock may be lost, if so.
     pub lost_slot: Option<String>,
 }
 
 impl Store {
-    /// Opens what can be read of an image, read-only.
+    /// Opens whatever can be read of an image, read-only.
     pub async fn open_to_salvage(
         device: Arc<dyn Device>,
         spawn: Arc<dyn Spawn>,
@@ -85,9 +87,9 @@ impl Store {
             if header.seq > found.durable_seq {
                 match verify_named(&honest, geometry, header, &payload).await {
                     Ok(true) => {}
-                    // Not cut: a batch whose data is missing was never acknowledged.
+                    // Not a cut: a batch whose data is missing was never acknowledged.
                     Ok(false) => break,
-                    // One whose data can't be read may have been.
+                    // A batch whose data can't be read may have been acknowledged.
                     Err(ReplayError::Device(error)) => {
                         log_cut = Some(unreadable_data(header, &error));
                         break;
@@ -122,7 +124,8 @@ impl Store {
         Ok((store, salvaged))
     }
 
-    /// As [`Store::scan`], past tree nodes that are lost, of which `unreadable` is told. For a store that is not written.
+    /// Like [`Store::scan`], but skips lost tree nodes and reports them to `unreadable`. For a
+    /// store that is not written to.
     pub async fn scan_readable(
         &self,
         mut from: Key,
@@ -150,14 +153,14 @@ impl Store {
         }
     }
 
-    /// Least object id that was never handed out.
+    /// The smallest object id that was never handed out.
     pub fn next_object(&self) -> u64 {
         self.next_object.load(Ordering::Relaxed)
     }
 }
 
-/// A device whose unreadable blocks read as garbage, which no checksum matches: so that a bad sector is damage, like any
-/// other.
+/// A device whose unreadable blocks read as garbage that matches no checksum, so that a bad sector
+/// is treated like any other damage.
 struct Patient {
     device: Arc<dyn Device>,
 }
@@ -196,7 +199,7 @@ impl Device for Patient {
     }
 }
 
-/// Reads the rest of `whole` from block `index` on; each block that fails leaves garbage.
+/// Reads the rest of `whole` from block `index` on; a block that fails is filled with garbage.
 fn read_block_by_block(
     device: Arc<dyn Device>,
     offset: u64,

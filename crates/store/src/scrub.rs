@@ -1,13 +1,14 @@
-//! What a scrub of a running store needs: items whose tree nodes were read from the device.
+//! Support for scrubbing a running store: items from tree nodes that are read from the device.
 
 use crate::newest::{Newest, take_live};
 use crate::{Chunk, Store, Unreadable};
 use syncline_format::{BlockAddr, Key};
 
 impl Store {
-    /// As [`Store::scan`] from `from` to the end, with each tree node on the way read from the device and verified; `visit`
-    /// is told of each. The items are those of one moment. Whoever goes on to read the blocks that they name holds a pin
-    /// ([`Store::pin`]) since before the call (rule R2).
+    /// Like [`Store::scan`] from `from` to the end, but reads each tree node on the way from the
+    /// device, verifies it and reports it to `visit`. The items are those of one moment. A caller
+    /// that goes on to read the blocks that they name must hold a pin ([`Store::pin`]) taken before
+    /// the call (rule R2).
     pub async fn scan_device(
         &self,
         mut from: Key,
@@ -25,7 +26,8 @@ impl Store {
             };
             let layers = self.layers.read();
             if layers.root != root {
-                // A checkpoint ended meanwhile: what it merged is in neither of the two halves read.
+                // A checkpoint ended meanwhile: the items it merged are in neither of the two
+                // halves read.
                 continue;
             }
             let active = layers.active.range(from, limit);

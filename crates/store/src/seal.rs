@@ -17,7 +17,7 @@ use syncline_log::{Chain, Pending, PendingCounts, Spare, Stamp};
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// To give so many bytes back to the system takes some 50 µs, and 64 MiB a few milliseconds.
+/// Returning this many bytes to the system takes about 50 µs, and 64 MiB a few milliseconds.
 const FORGOTTEN_LATER_BYTES: u64 = 1 << 20;
 
 /// A batch that is not known to be durable, with everything needed to write it and its data again.
@@ -25,13 +25,13 @@ pub(crate) struct Sealed {
     pub(crate) seq: u64,
     pub(crate) op_seq: u64,
     pub(crate) bytes: u64,
-    /// What was put into it, for receipts.
+    /// Counts of its contents, for receipts.
     pub(crate) counts: PendingCounts,
     /// The batch itself.
     pub(crate) log: Arc<Write>,
-    /// Its copy, if it leads to another segment.
+    /// The copy of the batch, if it leads to another segment.
     pub(crate) copy: Option<Arc<Write>>,
-    /// The data it names; writes in flight when it was sealed are its dependencies (rule R1).
+    /// The data it names; writes still in flight when it was sealed are its dependencies (rule R1).
     pub(crate) data: DataWrites,
 }
 
@@ -42,29 +42,30 @@ impl Sealed {
     }
 }
 
-/// The end of the log and what is on its way there.
+/// The end of the log, and the batches in flight there.
 pub(crate) struct LogState {
     pub(crate) chain: Chain,
     /// What the pending log gathers in after the next seal.
     pub(crate) spare: Spare,
     /// Batches not known to be durable, oldest first.
     pub(crate) sealed: VecDeque<Sealed>,
-    /// Bytes of log and data that these hold in memory.
+    /// Bytes of log and data that these batches hold in memory.
     pub(crate) unflushed_bytes: u64,
     /// Highest batch known durable.
     pub(crate) durable_seq: u64,
-    /// The marker batch written last; see `mark_durable_when_idle`.
+    /// Number of the marker batch written last; see `mark_durable_when_idle`.
     pub(crate) marked_seq: u64,
     /// Segments in use since the last freeze, the current one last.
     pub(crate) segments: Vec<BlockRun>,
     /// Log bytes written since the last freeze.
     pub(crate) bytes_since_freeze: u64,
-    /// Changes were frozen that the log does not hold: nothing may be sealed until their superblock is durable.
+    /// Changes were frozen that the log does not have: nothing may be sealed until their superblock
+    /// is durable.
     pub(crate) stalled: bool,
 }
 
 impl Show for LogState {
-    /// Log and data that no flush has covered.
+    /// Log and data not covered by a flush.
     type Numbers = AtomicU64;
 
     fn show(&self, numbers: &AtomicU64) {
@@ -72,24 +73,24 @@ impl Show for LogState {
     }
 }
 
-/// What becomes one batch.
+/// The contents of a batch to be sealed.
 pub(crate) struct Cut {
     pub(crate) pending: Pending,
     pub(crate) data: DataWrites,
     pub(crate) generation: u64,
     pub(crate) op_seq: u64,
-    /// A new segment for it.
+    /// A new segment for the batch.
     pub(crate) segment: Option<NewSegment>,
 }
 
-/// A segment that no batch leads to yet. It goes back to free space unless a batch takes it.
+/// A segment that no batch leads to yet. It returns to free space unless a batch takes it.
 pub(crate) struct NewSegment {
     space: Arc<Space>,
     run: Option<BlockRun>,
 }
 
 impl NewSegment {
-    /// One of `most` blocks, or of at least `least` where there are no more side by side.
+    /// Allocates a segment of `most` blocks, or of at least `least` where no run is that long.
     pub(crate) fn allocate(space: &Arc<Space>, most: u64, least: u64) -> Option<Self> {
         let run = space.allocate(Class::Log, most, least, None)?;
         Some(Self { space: space.clone(), run: Some(run) })
@@ -100,7 +101,7 @@ impl NewSegment {
         self.run.expect("only taking it takes it away")
     }
 
-    /// The log owns it from here on.
+    /// Passes the segment to the log.
     pub(crate) fn take(mut self) -> Option<BlockRun> {
         self.run.take()
     }
@@ -112,23 +113,24 @@ impl Drop for NewSegment {
     }
 }
 
-/// What comes after a batch.
+/// The step that follows a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Nothing that it needs to know of.
+    /// Nothing that matters for the batch.
     Nothing,
-    /// A flush as soon as it is written.
+    /// A flush as soon as the batch is written.
     Flush,
 }
 
 impl Store {
-    /// Seals what is pending and starts writing it; the newest sealed batch.
+    /// Seals the pending log and starts writing it; returns the number of the newest sealed batch.
     pub(crate) fn seal(&self) -> Result<u64, StoreError> {
         self.seal_with(Then::Nothing).map(|(seq, _)| seq)
     }
 
-    /// The same for somebody who is about to flush. If nothing but the batch has yet to be written, and the device can, the flush
-    /// goes with it, and the second part waits for that.
+    /// Like `seal`, for a caller about to flush. If only the batch has yet to be written and the
+    /// device supports it, the flush goes with the batch, and the returned `Durability` waits for
+    /// it.
     pub(crate) fn seal_to_flush(&self) -> Result<(u64, Option<Durability>), StoreError> {
         let alone = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
         let then = if alone || self.ablates(Ablation::WriteThrough) { Then::Nothing } else { Then::Flush };
@@ -139,7 +141,7 @@ impl Store {
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         if log.stalled {
-            // What is missing from the log is not pending any more, but in no batch either.
+            // The changes that the log lacks are no longer pending, yet in no batch.
             return Err(StoreError::NoSpace);
         }
         if commit.pending.is_empty() {
@@ -158,7 +160,8 @@ impl Store {
         Ok(sealed)
     }
 
-    /// A new segment if the pending log does not fit the current one; `NoSpace` if only a checkpoint can take it.
+    /// Allocates a new segment if the pending log does not fit into the current one; `NoSpace` if
+    /// only a checkpoint can take it.
     pub(crate) fn segment_for(
         &self,
         log: &LogState,
@@ -167,12 +170,14 @@ impl Store {
         if self.breaks(Canary::UnboundedPending) && pending.payload_bytes() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::Unusable("the pending log is too long for a batch".into()));
         }
-        // What is too long for a batch goes the way of what finds no room: into the tree, by a checkpoint.
+        // A log too long for a batch is handled like one that finds no room: a checkpoint takes it
+        // into the tree.
         if log.stalled || pending.payload_bytes() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::NoSpace);
         }
         let wanted = log.chain.segment_wanted(pending.payload_bytes());
-        // What a checkpoint needs is not the log's, whether that takes more blocks or not: with a log and no checkpoint there is no recovery.
+        // The log may not take what a checkpoint needs, even if the batch needs no new segment:
+        // with a log but no checkpoint there is no recovery.
         if !self.has_room_for_log(wanted.map_or(0, |wanted| wanted.least)) {
             return Err(StoreError::NoSpace);
         }
@@ -185,7 +190,8 @@ impl Store {
         }
     }
 
-    /// Chains, encodes and submits; the batch's number, and who waits for the flush that went with it.
+    /// Chains, encodes and submits; returns the batch's number, and a handle that waits for the
+    /// flush that went with it.
     pub(crate) fn seal_into(&self, log: &mut LogState, cut: Cut, then: Then) -> (u64, Option<Durability>) {
         let Cut { pending, data, generation, op_seq, segment } = cut;
         let segment = segment.and_then(NewSegment::take);
@@ -230,7 +236,7 @@ impl Store {
         (log.chain.newest_seq(), flushed)
     }
 
-    /// Starts writing a batch with the flush behind it.
+    /// Starts writing a batch with a flush behind it.
     fn start_to_flush(&self, run: BlockRun, bytes: Bytes) -> (Arc<Write>, Option<Durability>) {
         match self.options.canary {
             Some(Canary::SkipFlush) => (Write::start(&self.tracker, run, vec![bytes]), None),
@@ -242,14 +248,15 @@ impl Store {
         }
     }
 
-    /// True when nothing that a flush of the next batch must cover is still on its way (rule R1).
+    /// True when no write that a flush of the next batch must cover is still in flight (rule R1).
     fn all_written(&self, log: &LogState, data: &[DataWrite]) -> bool {
         let earlier = log.sealed.iter().flat_map(Sealed::writes);
         let all = data.iter().map(DataWrite::write).chain(earlier).all(|write| write.is_written());
         all || self.breaks(Canary::ThroughEarly)
     }
 
-    /// Notes that every batch up to `seq` is durable by this flush: its buffers are no longer needed.
+    /// Notes that this flush made every batch up to `seq` durable: their buffers are no longer
+    /// needed.
     pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
         let mut durable: SmallVec<[Sealed; 2]> = SmallVec::new();
         let mut retired: SmallVec<[_; 4]> = SmallVec::new();
@@ -258,10 +265,12 @@ impl Store {
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
             let sealed = log.sealed.pop_front().expect("just seen");
             log.unflushed_bytes -= sealed.bytes;
-            // First: whoever finds an operation durable finds what made it so.
+            // This comes first, so that a caller who finds an operation durable also finds what
+            // made it durable.
             self.durable_mark.lock().advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
             self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
-            // Under the lock: the checkpoint after which these blocks may be used anew comes here, too, before it releases them.
+            // Under the lock: the checkpoint after which these blocks may be reused passes here
+            // too, before it releases them.
             sealed.writes().for_each(|write| write.close());
             retired.extend(sealed.data.iter().map(|data| (data.clone(), self.inflight.retire(data))));
             durable.push(sealed);
@@ -273,20 +282,23 @@ impl Store {
         self.drained.notify(usize::MAX);
     }
 
-    /// Gives the memory of durable batches back; much of it elsewhere, while those who waited for them go on.
+    /// Frees the memory of durable batches; a large amount on another task, while the callers that
+    /// waited for them continue.
     fn forget(&self, durable: SmallVec<[Sealed; 2]>) {
         if durable.iter().map(|sealed| sealed.bytes).sum::<u64>() >= FORGOTTEN_LATER_BYTES {
             self.spawn.spawn(Box::pin(async move { drop(durable) }));
         }
     }
 
-    /// Lets go of the buffers of a write that is durable or of no use, and gives back what of it was never named.
+    /// Releases the buffers of a write that is durable or useless, and gives back the parts that
+    /// were never named.
     pub(crate) fn retire(&self, data: &DataWrite) {
         data.write().close();
         self.give_back_when_ended(data, self.inflight.retire(data));
     }
 
-    /// Gives back blocks of a write that were never named, once no attempt can reach them any more (rule R2).
+    /// Gives back blocks of a write that were never named, once no attempt can reach them any more
+    /// (rule R2).
     fn give_back_when_ended(&self, data: &DataWrite, unnamed: Vec<BlockRun>) {
         if unnamed.is_empty() {
             return;

@@ -1,21 +1,21 @@
-//! A lock whose holder leaves some numbers where everybody may read them without it.
+//! A lock that publishes some numbers of its state, so that they can be read without taking it.
 //!
-//! Each admission asks how much waits for the device. That is counted under `log` and `commit`, and who only asks shall not queue
-//! there with those who seal and commit.
+//! Each admission asks how much waits for the device. That is counted under `log` and `commit`, and
+//! admissions should not queue there behind callers that seal and commit.
 
 use std::ops::{Deref, DerefMut};
 use syncline_sync::{Mutex, MutexGuard};
 
-/// A state of which others read some numbers.
+/// A state that publishes some numbers.
 pub(crate) trait Show {
     /// The numbers, as atomics.
     type Numbers: Default;
 
-    /// Stores them as they are now.
+    /// Stores the current numbers.
     fn show(&self, numbers: &Self::Numbers);
 }
 
-/// A lock that shows the numbers of its state, as they were when it was last let go of.
+/// A lock that publishes the numbers of its state as of the last unlock.
 pub(crate) struct Shown<T: Show> {
     state: Mutex<T>,
     numbers: T::Numbers,
@@ -28,18 +28,19 @@ impl<T: Show> Shown<T> {
         Self { state: Mutex::new(state), numbers }
     }
 
-    /// Waits for the state.
+    /// Locks the state.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         Guard { state: self.state.lock(), numbers: &self.numbers }
     }
 
-    /// The numbers. Whoever waits for one of them to change is to be told after the lock was let go of.
+    /// The published numbers. A waiter for a change of one of them must be notified after the
+    /// unlock.
     pub(crate) fn numbers(&self) -> &T::Numbers {
         &self.numbers
     }
 }
 
-/// The state, for its holder alone.
+/// Exclusive access to the state.
 pub(crate) struct Guard<'a, T: Show> {
     state: MutexGuard<'a, T>,
     numbers: &'a T::Numbers,
@@ -60,7 +61,7 @@ impl<T: Show> DerefMut for Guard<'_, T> {
 
 impl<T: Show> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        // Before the lock opens: the numbers never go back to those of an earlier holder.
+        // Before the unlock: the numbers never go back to those of an earlier holder.
         self.state.show(self.numbers);
     }
 }

@@ -1,9 +1,10 @@
-//! Making a filesystem smaller, while nobody uses it.
+//! Making a filesystem smaller while it is not in use.
 //!
-//! It is opened behind a fence: nothing from the new end on is handed out. What lies there then moves by ordinary means, file data by
-//! transactions (whoever knows what extents are does that), nodes and pages by checkpoints; and one superblock makes the
-//! filesystem smaller. Until then it has its old size, and all that the newest superblock leads to is where it was.
-//! docs/DURABILITY.md has the crash cases.
+//! The filesystem is opened behind a fence: nothing from the new end on is handed out. Everything
+//! behind that end then moves by ordinary means: file data by transactions (done by the layer that
+//! knows extents), nodes and pages by checkpoints. Finally one superblock makes the filesystem
+//! smaller. Until then it has its old size, and everything that the newest superblock leads to is
+//! where it was. docs/DURABILITY.md has the crash cases.
 
 use crate::snapshots::{Table, TableChange};
 use crate::{Admission, RecoveryReport, Store, StoreError, StoreOptions, Transaction};
@@ -14,14 +15,15 @@ use syncline_format::superblock::Pointer;
 use syncline_format::{Geometry, Key};
 use syncline_tree::{TreeError, Visitor};
 
-/// Items put as they are in one transaction, so that the nodes that lead to them move.
+/// Items rewritten unchanged in one transaction, so that the nodes on the path to them move.
 const TOUCHED_AT_ONCE: usize = 256;
-/// Each round moves all that the one before had not seen; there are two at most.
+/// Limit of rounds. Each round moves all nodes that the one before had not seen, so two are enough.
 const ROUNDS_MAX: u32 = 8;
 
 impl Store {
-    /// Opens an image as [`open`](Self::open) does, to make its filesystem `total_blocks` large: nothing is put behind the end that it
-    /// will have. Refuses, before anything is written, if a snapshot is of a larger filesystem.
+    /// Opens an image as [`open`](Self::open) does, to make its filesystem `total_blocks` large:
+    /// nothing is placed behind the future end. Refuses, before anything is written, if a snapshot
+    /// belongs to a larger filesystem.
     pub async fn open_to_shrink(
         device: Arc<dyn Device>,
         options: StoreOptions,
@@ -40,8 +42,9 @@ impl Store {
         Self::open_fenced(device, options, spawn, smaller.usable().end()).await
     }
 
-    /// Makes the filesystem that [`open_to_shrink`](Self::open_to_shrink) opened so large, durably. All file data lies in front of the
-    /// new end; nobody else uses the store. After an error nothing more is written, and the image is as a crash would leave it.
+    /// Makes the filesystem that [`open_to_shrink`](Self::open_to_shrink) opened `total_blocks`
+    /// large, durably. All file data must lie before the new end, and nobody else may use the
+    /// store. After an error nothing more is written, and the image is as a crash would leave it.
     pub async fn shrink(self: &Arc<Self>, total_blocks: u64) -> Result<(), StoreError> {
         let smaller = Geometry { total_blocks, ..self.geometry() };
         let moved = self.move_nodes(smaller).await;
@@ -55,7 +58,7 @@ impl Store {
         result
     }
 
-    /// Writes nodes behind the new end anew, in front of it.
+    /// Moves nodes from behind the new end to places before it.
     async fn move_nodes(self: &Arc<Self>, smaller: Geometry) -> Result<(), StoreError> {
         let end = smaller.usable().end();
         self.tree.fence(end);
@@ -79,7 +82,7 @@ impl Store {
         refuse("tree nodes stay behind the new end; run 'syncline check --repair'")
     }
 
-    /// Of each node that reaches behind `end`, its first key.
+    /// The first key of each node that reaches behind `end`.
     async fn keys_of_nodes_behind(&self, end: u64) -> Result<Vec<Key>, StoreError> {
         let blocks = self.geometry().node_blocks();
         let (mut keys, mut damage) = (Vec::new(), None);
@@ -100,13 +103,15 @@ impl Store {
         }
     }
 
-    /// The checkpoints that move the map and the table of snapshots, and the one that decides.
+    /// Takes the checkpoints that move the map and the table of snapshots, and the one that makes
+    /// the filesystem smaller.
     async fn decide_smaller(&self, smaller: Geometry) -> Result<(), StoreError> {
         let mut state = self.checkpoint.lock().await;
         let (larger, end) = (self.geometry(), smaller.usable().end());
         let mut rounds = 0;
         loop {
-            // Also so that a durable superblock says of all that was freed behind the end that it is free (rule R2).
+            // Also makes a durable superblock say that everything freed behind the end is free
+            // (rule R2).
             let table = state.table.blocks.iter().any(|block| block.start >= end);
             let pages = self.space.move_pages(end, smaller);
             self.run_checkpoint_with(&mut state, false, table.then_some(TableChange::Move)).await?;
@@ -126,18 +131,20 @@ impl Store {
                 "{behind} blocks behind the new end are in use by nothing known; run 'syncline check --repair'"
             ));
         }
-        // Nothing leads there any more; what lies there, a program's data perhaps, must not be taken for a superblock.
+        // Nothing refers to these places any more, and their contents, perhaps a program's data,
+        // must not be taken for a superblock.
         self.clear_second_copies(smaller).await?;
         let generation = self.commit.lock().generation;
         self.space.narrow_map(smaller, generation)?;
         self.run_checkpoint(&mut state, false).await?;
         self.run_checkpoint(&mut state, false).await?;
-        // Both slots tell of the new size. The copies at the old end would be found by who looks at the device's.
+        // Both slots give the new size now. Code that looks at the device's end would find the
+        // copies at the old end.
         self.clear_second_copies(larger).await
     }
 }
 
-/// Refuses what [`Store::open_to_shrink`] would refuse for snapshots. Writes nothing.
+/// Refuses if [`Store::open_to_shrink`] would refuse because of snapshots. Writes nothing.
 pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> Result<(), StoreError> {
     let superblock = crate::read_superblocks(device).await?.superblock;
     require_no_larger_snapshot(&Table::read(device, &superblock).await?, total_blocks)

@@ -1,7 +1,8 @@
-//! Superblock slots: two, written in turn, two copies of each, far apart.
+//! Superblock slots: two slots, written in turn, each with two copies far apart.
 //!
-//! The second copy of a slot is durable before the first is written, so a power cut leaves a whole copy in each: what the slot held
-//! before, or what it was to hold. Of a slot without one the device has lost what it had.
+//! The second copy of a slot is durable before the first is written, so a power cut leaves each
+//! slot a whole copy: of its previous or of its new contents. If a slot has none, the device has
+//! lost what it held.
 
 use crate::{RecoveryReport, StoreError, StoreOptions};
 use std::sync::Arc;
@@ -9,37 +10,40 @@ use syncline_device::{AlignedBuf, Device, DeviceError, FlushTracker, read_settle
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
 
-/// What is said of a copy that is zeros although it was written.
+/// The description of a copy that is zeros although it was written.
 pub const WIPED: &str = "zeros, and it was written once";
 
-/// Up to this generation superblocks go to slots that were never written: one to each.
+/// Superblocks up to this generation go to slots that were never written, one to each slot.
 pub(crate) const GENERATION_OF_MKFS: u64 = 2;
 
-/// What the superblock slots of a device hold.
+/// The contents of a device's superblock slots.
 #[derive(Debug)]
 pub struct ReadSlots {
     /// The newest superblock.
     pub superblock: Superblock,
-    /// The slot it lies in.
+    /// Its slot.
     pub slot: usize,
-    /// Greatest generation seen in any copy.
+    /// The greatest generation in any copy.
     pub generation_seen: u64,
-    /// Copies that are damaged: slot, copy, what is wrong. The slot that was never written counts as absent, not as damaged.
+    /// Damaged copies: slot, copy, what is wrong. A slot that was never written counts as absent,
+    /// not as damaged.
     pub damaged: Vec<(usize, usize, FormatError)>,
     /// Copies that are zeros although they were written once: slot, copy, block.
     pub wiped: Vec<(usize, usize, BlockAddr)>,
-    /// A slot without a whole copy, although it was written once.
+    /// A slot that was written once but has no whole copy.
     lost: Option<usize>,
-    /// Copies that could not be read, or were never written: where they lie, and what a whole copy of the same slot says, if there is one.
+    /// Copies that could not be read or were never written: their block, and the contents of a
+    /// whole copy of the same slot, if there is one.
     incomplete: Vec<(BlockAddr, Option<Superblock>)>,
-    /// Where copies of this filesystem's lie that do not count: what is left of another size.
+    /// Blocks of copies of this filesystem that do not count: left from another size.
     strays: Vec<BlockAddr>,
 }
 
 /// Reads all copies and picks the newest superblock.
 ///
-/// The second copies lie at the end of the filesystem, which a device may have outgrown, or outgrow just now: they are looked for
-/// where the first copies say that it ends, and at the end of the device.
+/// The second copies lie at the end of the filesystem, which may lie before the end of a device
+/// that was enlarged, or may just be growing. So they are looked for both where the first copies
+/// say the filesystem ends and at the end of the device.
 pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, StoreError> {
     let device_blocks = device.size_bytes() / BLOCK_BYTES as u64;
     if device_blocks < Geometry::MIN_BLOCKS {
@@ -53,7 +57,7 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     }
     for slot in 0..2 {
         for total in copies.ends(slot) {
-            // No filesystem that this device can hold ends beyond it.
+            // A filesystem on this device can't end beyond it.
             if total <= device_blocks {
                 copies.look(device, slot, Some(total)).await?;
             }
@@ -72,8 +76,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
     }
     let (wiped, unwritten) = (copies.wiped(&superblock), copies.unwritten(superblock.geometry));
     let Copies { generation_seen, damaged, good, unreadable, mut strays, second, .. } = copies;
-    // A shrink was cut off: the other slot still tells of the larger size. Once nothing does, they would be found by who looks at the
-    // device's end.
+    // After an interrupted shrink the other slot still gives the larger size. Once no slot does, a
+    // search at the device's end would find these copies.
     let present = superblock.geometry.total_blocks;
     strays.extend(second.into_iter().filter_map(|(end, addr)| (end > present).then_some(addr)));
     let lost = (0..2).find(|slot| good[*slot].is_none() && superblock.generation > GENERATION_OF_MKFS);
@@ -82,7 +86,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         unreadable.into_iter().partition(|(_, _, end)| end.is_none_or(|end| end <= present));
     strays.extend(outside.into_iter().map(|(_, addr, _)| addr));
     for (slot, addr) in unreadable.into_iter().map(|(slot, addr, _)| (slot, addr)).chain(unwritten) {
-        // Of a slot without a whole copy both are made one, the second first: alone, it can't be taken for what is left of both.
+        // For a slot without a whole copy both copies are written, the second first: on its own it
+        // can't be mistaken for the remains of both.
         if good[slot].is_none() {
             let [first, second] = superblock.geometry.superblock_copies(slot);
             incomplete.extend([second, first].map(|addr| (addr, None)));
@@ -93,7 +98,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
 }
 
 impl ReadSlots {
-    /// Why the newest superblock may be gone, if it may be: no power cut leaves nothing whole of a slot, and mkfs writes both.
+    /// Why the newest superblock may be lost, if so: no power cut leaves a slot without a whole
+    /// copy, and mkfs writes both slots.
     pub fn loss(&self) -> Option<String> {
         let slot = self.lost?;
         let generation = self.superblock.generation;
@@ -103,7 +109,8 @@ impl ReadSlots {
         ))
     }
 
-    /// Refuses to go on from the older superblock, unless that is accepted; tells what is wrong with copies.
+    /// Refuses to continue from the older superblock, unless that is accepted; reports damaged
+    /// copies.
     pub(crate) fn refuse_loss(
         &self,
         options: &StoreOptions,
@@ -128,13 +135,15 @@ impl ReadSlots {
         Err(StoreError::Damaged(format!("{loss}; {next}").into()))
     }
 
-    /// Makes copies that could not be read, or were never written, say what the other one of their slot says, durably, before anything
-    /// is written that follows from what was read.
+    /// Rewrites copies that could not be read or were never written with the contents of their
+    /// slot's other copy, durably, before anything else is written on the basis of what was read.
     ///
-    /// A copy that can't be read may hold a superblock that was being written when the power failed, newer than the one that is gone on
-    /// from. If it became readable later it would count, and lead to blocks that were used for other things meanwhile. Where there
-    /// is no other copy, it gets what is gone on from, as if that had been written twice. Copies of another size, and those behind the end,
-    /// which could count once the first copies are damaged, become zeros.
+    /// An unreadable copy may hold a superblock that was being written when the power failed, newer
+    /// than the one that recovery continues from. If it became readable later it would count, and
+    /// lead to blocks that have been reused since. If the slot has no other copy, it gets the
+    /// superblock that recovery continues from, as if that had been written twice. Copies of
+    /// another size and copies behind the end are zeroed, since they could count once the first
+    /// copies are damaged.
     pub(crate) async fn settle(&self, tracker: &Arc<FlushTracker>) -> Result<(), StoreError> {
         let before = self.superblock.generation.saturating_sub(1);
         for (addr, other) in &self.incomplete {
@@ -153,7 +162,8 @@ impl ReadSlots {
         }
         let zeros = AlignedBuf::zeroed(BLOCK_BYTES).into_bytes();
         for addr in &self.strays {
-            // They count only where first copies are lost, and lie outside of the filesystem: no reason to refuse it.
+            // Strays count only if first copies are lost, and lie outside the filesystem: no reason
+            // to refuse the image.
             if let Err(error) = tracker.write(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).wait().await {
                 tracing::warn!("what is left of a superblock of another size stays: {error}");
             }
@@ -167,19 +177,20 @@ impl ReadSlots {
 #[derive(Default)]
 struct Copies {
     device_blocks: u64,
-    /// The first copies that are whole, by slot.
+    /// The whole first copies, by slot.
     first: [Option<Superblock>; 2],
     /// The newest whole copy of each slot.
     good: [Option<Superblock>; 2],
-    /// Copies that could not be read: slot, block, and where the filesystem ends if they lie there.
+    /// Unreadable copies: slot, block, and the end of the filesystem that a second copy there
+    /// belongs to.
     unreadable: Vec<(usize, BlockAddr, Option<u64>)>,
-    /// Why one could not be read.
+    /// The error of an unreadable copy.
     error: Option<DeviceError>,
-    /// Blocks of zeros where copies may lie.
+    /// Blocks of zeros at places of copies.
     zeros: Vec<BlockAddr>,
     /// Copies that do not count.
     strays: Vec<BlockAddr>,
-    /// Second copies that count: where the filesystem ends that they lie in, and their blocks.
+    /// Second copies that count: the end of the filesystem that they belong to, and their blocks.
     second: Vec<(u64, BlockAddr)>,
     best: Option<(usize, Superblock)>,
     generation_seen: u64,
@@ -187,8 +198,8 @@ struct Copies {
 }
 
 impl Copies {
-    /// Where the filesystem may end, as far as the second copy of this slot is concerned. One that was written for a new size may be there
-    /// before its first copy says so.
+    /// Possible ends of the filesystem for the second copy of this slot. A second copy written for
+    /// a new size may exist before its first copy gives that size.
     fn ends(&self, slot: usize) -> Vec<u64> {
         let told = [slot, 1 - slot].into_iter().filter_map(|slot| self.first[slot].as_ref());
         let mut ends: Vec<u64> = told.map(|superblock| superblock.geometry.total_blocks).collect();
@@ -198,33 +209,37 @@ impl Copies {
         ends
     }
 
-    /// False where no whole first copy says that the filesystem ends, though one is whole: anything may lie there.
+    /// False if there are whole first copies but none says that the filesystem ends at `end`:
+    /// anything may lie there.
     fn is_certain(&self, end: Option<u64>) -> bool {
         let mut told =
             self.first.iter().flatten().map(|superblock| superblock.geometry.total_blocks).peekable();
         end.is_none() || told.peek().is_none() || told.any(|total| Some(total) == end)
     }
 
-    /// Whether a superblock that lies where no whole first copy says that the filesystem ends is one to go on from: its own first copy was
-    /// being written when the power failed, or has rotted since, and it follows what the other slot holds. Anything else is left of a
-    /// time when the filesystem was larger, before it shrank or an older image was copied over it, or of a growth that did not end: a
-    /// second copy of this slot, where it is told to lie, follows the other slot already.
+    /// Whether to continue from a superblock found where no whole first copy says that the
+    /// filesystem ends. That is so if its own first copy was being written when the power failed,
+    /// or has rotted since, and it follows the contents of the other slot. Anything else is left
+    /// from a time when the filesystem was larger (before it shrank or an older image was copied
+    /// over it), or from a growth that did not end: then a second copy of this slot, at the place
+    /// that a first copy gives, already follows the other slot.
     fn follows(&self, superblock: &Superblock, slot: usize) -> bool {
         let other = self.first[1 - slot].as_ref();
         let is_newer = |one: &Superblock| other.is_none_or(|other| other.generation < one.generation);
         self.first[slot].is_none() && is_newer(superblock) && !self.good[slot].as_ref().is_some_and(is_newer)
     }
 
-    /// Whether a superblock that was found there is this filesystem's.
+    /// Whether a superblock found there belongs to this filesystem.
     fn belongs(&self, superblock: &Superblock, end: Option<u64>) -> bool {
-        // Neither ever changes.
+        // Neither field ever changes.
         let name = |superblock: &Superblock| (superblock.hash_seed, superblock.created_ns);
         let Some(end) = end else { return true };
         let stranger = self.first.iter().flatten().any(|first| name(first) != name(superblock));
         superblock.geometry.total_blocks == end && !stranger
     }
 
-    /// Copies of a slot of which the other copy is whole and says that the filesystem has its present size.
+    /// Copies that are zeros, in slots whose other copy is whole and gives the filesystem's present
+    /// size.
     fn unwritten(&self, present: Geometry) -> Vec<(usize, BlockAddr)> {
         let copies = |slot: usize| present.superblock_copies(slot).map(|addr| (slot, addr));
         let of_size =
@@ -233,8 +248,8 @@ impl Copies {
         copies.filter(|(_, addr)| self.zeros.contains(addr)).collect()
     }
 
-    /// Copies that are zeros and were written. Only at a new end there are places that never were, until both slots have been written
-    /// there.
+    /// Copies that are zeros although they were written. Places that were never written exist only
+    /// at a new end, until both slots have been written there.
     fn wiped(&self, newest: &Superblock) -> Vec<(usize, usize, BlockAddr)> {
         if newest.generation <= GENERATION_OF_MKFS {
             return Vec::new();
@@ -250,7 +265,7 @@ impl Copies {
         copies.filter(|(slot, copy, addr)| self.zeros.contains(addr) && was_written(*slot, *copy)).collect()
     }
 
-    /// Looks at the first copy of a slot, or at the second one of a filesystem that ends there.
+    /// Reads the first copy of a slot, or the second copy in a filesystem that ends at `end`.
     async fn look(
         &mut self,
         device: &Arc<dyn Device>,
@@ -267,7 +282,7 @@ impl Copies {
                 return Ok(());
             }
             Ok(block) => Superblock::decode(&block),
-            // A slot counts as durable only when both of its copies are, so the good one tells enough.
+            // A slot counts as durable only when both copies are, so the good copy is enough.
             Err(error) => {
                 tracing::warn!("copy {copy} of superblock {slot}: {error}; the other one has to do");
                 if certain {
@@ -282,7 +297,7 @@ impl Copies {
                 if !certain && self.belongs(&superblock, end) && !self.follows(&superblock, slot) =>
             {
                 self.strays.push(addr);
-                // One that can't be made zeros is older than all that is written from now on.
+                // If it can't be zeroed, it is at least older than everything written from now on.
                 self.generation_seen = self.generation_seen.max(superblock.generation);
             }
             Ok(superblock) if self.belongs(&superblock, end) => {
@@ -299,7 +314,7 @@ impl Copies {
                     self.best = Some((slot, superblock));
                 }
             }
-            // Never an older slot instead: what it does not know of would be lost.
+            // Never use an older slot instead: anything that it does not know of would be lost.
             Err(error @ FormatError::Features { .. }) if certain => return Err(unusable(&error.to_string())),
             Err(error) if certain => self.damaged.push((slot, copy, error)),
             Ok(_) | Err(_) => {}
@@ -312,7 +327,7 @@ fn unusable(text: &str) -> StoreError {
     StoreError::Unusable(text.into())
 }
 
-/// Why no copy could be used, in the words that help most.
+/// Picks the most helpful explanation of why no copy could be used.
 fn no_superblock(damaged: &[(usize, usize, FormatError)]) -> StoreError {
     let errors = || damaged.iter().map(|(_, _, error)| error);
     if let Some(version) = errors().find(|error| matches!(error, FormatError::Version { .. })) {
@@ -327,12 +342,14 @@ fn no_superblock(damaged: &[(usize, usize, FormatError)]) -> StoreError {
     )
 }
 
-/// Writes both copies of a slot, one after the other, each durably: the second first, since a slot that is written for the first time at
-/// a new end has nothing there that could be torn.
+/// Writes both copies of a slot, one after the other, each durably. The second comes first, since a
+/// slot that is written for the first time at a new end has no second copy there that could be
+/// torn.
 ///
-/// The slot must not be the one that holds the newest durable superblock, and everything the superblock refers to
-/// must be durable already. One that could not be read back is refused: a hostile image may have driven a number past
-/// its limit, and two such superblocks would make the image unreadable.
+/// The slot must not hold the newest durable superblock, and everything that the superblock refers
+/// to must already be durable. A superblock that could not be read back is refused: a hostile image
+/// may have driven a number past its limit, and two such superblocks would make the image
+/// unreadable.
 pub(crate) async fn write_slot(
     tracker: &Arc<FlushTracker>,
     slot: usize,

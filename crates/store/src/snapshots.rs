@@ -1,10 +1,13 @@
-//! Snapshots: what a checkpoint wrote, kept under a name.
+//! Snapshots: the state that a checkpoint wrote, kept under a name.
 //!
-//! A checkpoint that makes one writes, beside its nodes and its space map, a new table with one entry more, and its superblock
-//! points to that: the snapshot exists from the moment that the superblock does, and a crash leaves it whole or not at all. From
-//! then on the allocator keeps what its space map names. Nothing is copied, and nothing of the path of writes or fsyncs knows of it.
+//! A checkpoint that makes a snapshot writes, beside its nodes and its space map, a new table with
+//! one more entry, and its superblock points to that table. So the snapshot exists from the moment
+//! that the superblock does, and a crash leaves it whole or not at all. From then on the allocator
+//! keeps the blocks that its space map names. Nothing is copied, and the write and fsync paths do
+//! not know of it.
 //!
-//! Its removal is a checkpoint whose table lacks it; what only it kept becomes reusable when that superblock is durable (rule R2).
+//! A checkpoint whose table lacks the snapshot removes it; blocks that only it kept become reusable
+//! when that superblock is durable (rule R2).
 
 use crate::checkpoint::CheckpointState;
 use crate::slots::{read_superblocks, write_slot};
@@ -21,46 +24,46 @@ pub use syncline_format::snapshots::Snapshot;
 /// Why a snapshot can't be made, found or removed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// There is none of that name.
+    /// No snapshot has this name.
     #[error("there is no snapshot {name:?}; 'syncline snapshot list' shows those that there are")]
     NotFound {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// There is one of that name already.
+    /// A snapshot of this name exists already.
     #[error("there is a snapshot {name:?} already; choose another name, or delete that one first")]
     Exists {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// It is mounted or being read.
+    /// The snapshot is mounted or being read.
     #[error("snapshot {name:?} is in use; unmount it first")]
     InUse {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// It is no name for a snapshot.
+    /// The name is not valid for a snapshot.
     #[error(
         "{name:?} can't be the name of a snapshot: 1 to 255 bytes of UTF-8 without slashes and control characters"
     )]
     Name {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The image was made larger or smaller since: there is no going back to it.
+    /// The image was resized since, so it can't be rolled back to this snapshot.
     #[error(
         "the image had {then_bytes} bytes when snapshot {name:?} was taken, and has {now_bytes}; give it that size again \
          ('syncline resize') and roll back, or mount the snapshot ('mount --snapshot') and copy from it"
     )]
     OtherSize {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The size of the filesystem then.
         then_bytes: u64,
         /// Its size now.
         now_bytes: u64,
     },
-    /// There are as many as there can be.
+    /// The limit on the number of snapshots is reached.
     #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
     TooMany,
 }
@@ -74,29 +77,29 @@ pub struct SnapshotUsage {
     pub exclusive_blocks: u64,
 }
 
-/// The snapshots, each with what only it uses.
+/// The snapshots, each with the number of blocks that only it uses.
 pub(crate) fn usage(entries: Vec<Snapshot>, exclusive: Vec<u64>) -> Vec<SnapshotUsage> {
     let usage = entries.into_iter().zip(exclusive);
     usage.map(|(snapshot, exclusive_blocks)| SnapshotUsage { snapshot, exclusive_blocks }).collect()
 }
 
-/// The table as the newest superblock has it.
+/// The table of snapshots that the newest superblock points to.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Table {
-    /// In the order in which they were made.
+    /// The snapshots, in order of creation.
     pub(crate) entries: Vec<Snapshot>,
-    /// Where it lies.
+    /// The blocks of the table.
     pub(crate) blocks: Vec<BlockRun>,
 }
 
-/// What a checkpoint does to the table.
+/// A change of the table by a checkpoint.
 #[derive(Clone)]
 pub(crate) enum TableChange {
-    /// A snapshot of what it writes.
+    /// Adds a snapshot of the state that the checkpoint writes.
     Create { name: String, created_ns: u64 },
-    /// The same entries, elsewhere.
+    /// Keeps the entries and moves the table.
     Move,
-    /// One snapshot less; `rest` is what the others keep.
+    /// Removes a snapshot; `rest` is what the other snapshots keep.
     Delete { id: u64, rest: KeptMap },
 }
 
@@ -117,20 +120,20 @@ impl Table {
             let (entries, next) = decode_block(&block, superblock.geometry, at).map_err(corrupt)?;
             table.entries.extend(entries);
             table.blocks.push(BlockRun::new(at.addr, 1));
-            // Every block has an entry, so a chain that bites its tail ends here.
+            // Every block has an entry, so a circular chain ends here with an error.
             check_table(&table.entries).map_err(corrupt)?;
             at = next;
         }
         Ok(table)
     }
 
-    /// The snapshot of that name.
+    /// The snapshot of this name.
     pub(crate) fn find(&self, name: &str) -> Result<&Snapshot, SnapshotError> {
         let found = self.entries.iter().find(|entry| entry.name == name);
         found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
     }
 
-    /// Keeps what the snapshots need, before anything is allocated.
+    /// Keeps the blocks that the snapshots need, before anything is allocated.
     pub(crate) async fn keep(
         &self,
         tracker: &Arc<FlushTracker>,
@@ -148,7 +151,7 @@ impl Table {
         Ok(())
     }
 
-    /// What all snapshots but `id` keep together.
+    /// All blocks that the snapshots other than `id` keep.
     pub(crate) async fn kept_without(
         &self,
         tracker: &Arc<FlushTracker>,
@@ -160,7 +163,7 @@ impl Table {
         Ok(KeptMap::union(tracker, superblock.geometry, &maps).await?)
     }
 
-    /// Writes the table to free blocks, the last first, since each points to the next.
+    /// Writes the table to free blocks, the last block first, since each points to the next.
     fn write(
         &mut self,
         space: &Space,
@@ -180,28 +183,28 @@ impl Table {
 }
 
 impl NewTable {
-    /// One that is not written yet.
+    /// A table that is not written yet.
     pub(crate) fn new(change: TableChange) -> Self {
         Self { table: Table::default(), change }
     }
 
-    /// True when it has a snapshot less.
+    /// True when it has one snapshot less than before.
     pub(crate) fn removes(&self) -> bool {
         matches!(self.change, TableChange::Delete { .. })
     }
 
-    /// True when it has a snapshot more.
+    /// True when it has one snapshot more than before.
     pub(crate) fn adds(&self) -> bool {
         matches!(self.change, TableChange::Create { .. })
     }
 
-    /// Blocks that it takes, once it is written.
+    /// Number of its blocks, once it is written.
     pub(crate) fn blocks(&self) -> usize {
         self.table.blocks.len()
     }
 
-    /// Writes it, and lets the superblock that will be written point to it. After an error, and once no write is under way,
-    /// `undo` gives its blocks back.
+    /// Writes the table and makes the superblock to be written point to it. After an error, and
+    /// once no write is in flight, `undo` gives its blocks back.
     pub(crate) fn write(
         &mut self,
         before: &Table,
@@ -233,7 +236,8 @@ impl NewTable {
         Ok(())
     }
 
-    /// A superblock that may be durable or not points to it: its blocks are reusable after a later one.
+    /// Holds its blocks until a later superblock is durable: the one that points to it may or may
+    /// not be.
     pub(crate) fn hold(self, space: &Space, generation: u64) {
         self.table.blocks.into_iter().for_each(|block| space.hold(block, generation));
     }
@@ -243,8 +247,8 @@ impl NewTable {
         self.table.blocks.into_iter().for_each(|block| space.give_back(block));
     }
 
-    /// The superblock that points to it is durable: it counts from now on, and the one before will not be needed.
-    /// (`forget` is for a canary.)
+    /// Makes this table the current one: the superblock that points to it is durable, and the one
+    /// before is not needed any more. (`forget` is for a canary.)
     pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap, forget: bool) -> Table {
         before.blocks.iter().for_each(|block| space.hold(*block, frozen.generation()));
         match self.change {
@@ -258,7 +262,8 @@ impl NewTable {
 }
 
 impl Store {
-    /// Makes a snapshot of everything committed so far. It and all that it contains are durable when this returns.
+    /// Makes a snapshot of everything committed so far. It and all that it contains are durable
+    /// when this returns.
     pub async fn create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         if !Snapshot::is_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());
@@ -282,7 +287,8 @@ impl Store {
         Ok(state.table.find(name)?.clone())
     }
 
-    /// Deletes a snapshot that nobody has open. What only it kept is free when this returns.
+    /// Deletes a snapshot that nobody has open. Blocks that only it kept are free when this
+    /// returns.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_delete_snapshot(name).await).await? {
             Some(done) => Ok(done),
@@ -311,12 +317,12 @@ impl Store {
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
     }
 
-    /// The snapshots, in the order in which they were made.
+    /// The snapshots, in order of creation.
     pub async fn snapshots(&self) -> Vec<Snapshot> {
         self.checkpoint.lock().await.table.entries.clone()
     }
 
-    /// The snapshots with the space that only they use. Reads their space maps.
+    /// The snapshots, each with the number of blocks that only it uses. Reads their space maps.
     pub async fn snapshot_usage(&self) -> Result<Vec<SnapshotUsage>, StoreError> {
         let state = self.checkpoint.lock().await;
         let now = self.geometry();
@@ -327,7 +333,7 @@ impl Store {
     }
 }
 
-/// The blocks that snapshots keep, and those in which their table lies.
+/// The blocks that snapshots keep, and the blocks of their table.
 pub async fn kept_by_snapshots(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -338,7 +344,7 @@ pub async fn kept_by_snapshots(
     Ok(runs)
 }
 
-/// The first of these runs that a snapshot keeps a block of.
+/// The first of these runs of which a snapshot, or the table, has a block.
 pub async fn first_kept_by_snapshots(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -353,7 +359,7 @@ pub async fn first_kept_by_snapshots(
     Ok(runs.iter().find(common).copied())
 }
 
-/// A part of the table of snapshots that lies in what a snapshot keeps, which is damage.
+/// The first block of the table of snapshots that a snapshot also keeps, which is damage.
 pub async fn table_in_what_is_kept(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -363,7 +369,7 @@ pub async fn table_in_what_is_kept(
     Ok(table.blocks.iter().find(|run| !kept.is_clear_of(**run)).copied())
 }
 
-/// The blocks in which the table of snapshots lies.
+/// The blocks of the table of snapshots.
 pub async fn table_of_snapshots(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -371,14 +377,14 @@ pub async fn table_of_snapshots(
     Ok(Table::read(device, superblock).await?.blocks)
 }
 
-/// Refuses a snapshot that [`roll_back`] would refuse. Writes nothing.
+/// Fails if [`roll_back`] would refuse this snapshot. Writes nothing.
 pub async fn require_rollback(device: &Arc<dyn Device>, name: &str) -> Result<(), StoreError> {
     let slots = read_superblocks(device).await?;
     slots.refuse_loss(&StoreOptions::default(), &mut RecoveryReport::default())?;
     rollback_target(device, &slots.superblock, name).await.map(drop)
 }
 
-/// The snapshot to go back to.
+/// The snapshot to roll back to.
 async fn rollback_target(
     device: &Arc<dyn Device>,
     now: &Superblock,
@@ -393,8 +399,9 @@ async fn rollback_target(
     Ok(snapshot)
 }
 
-/// Makes an image what it was when a snapshot was taken. All snapshots stay. The image must have been closed cleanly: there is
-/// no log to be lost. One superblock does it, so a crash leaves the image as it was or as it shall be.
+/// Returns an image to the state of a snapshot. All snapshots stay. The image must have been closed
+/// cleanly, so that there is no log to lose. A single superblock makes the switch, so a crash
+/// leaves the image in the old or in the new state.
 pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, StoreError> {
     let tracker = FlushTracker::new(device.clone());
     tracker.flush_now().await?;

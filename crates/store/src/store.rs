@@ -1,4 +1,4 @@
-//! The store: what an open image consists of.
+//! The store: the parts of an open image.
 
 use crate::admit::UnderWay;
 use crate::checkpoint::CheckpointState;
@@ -24,12 +24,13 @@ use syncline_tree::Tree;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
-/// Locks are taken in the order `log`, `commit`, `layers`, and none of them is held across an await.
+/// Locks are taken in the order `log`, `commit`, `layers`, and none of them is held across an
+/// await.
 pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) tracker: Arc<FlushTracker>,
-    /// The sizes that the newest durable superblock tells, shared with the tree.
+    /// The sizes given by the newest durable superblock, shared with the tree.
     pub(crate) geometry: Arc<SharedGeometry>,
     pub(crate) tree: Arc<Tree>,
     pub(crate) space: Arc<Space>,
@@ -45,39 +46,40 @@ pub struct Store {
     pub(crate) counters: Counters,
     pub(crate) last_op: AtomicU64,
     pub(crate) durable_op: AtomicU64,
-    /// What made `durable_op` durable; moved on before it.
+    /// What made `durable_op` durable; advanced before `durable_op` is.
     pub(crate) durable_mark: Mutex<DurableMark>,
     pub(crate) next_object: AtomicU64,
-    /// Blocks set aside by reservations.
+    /// Blocks reserved.
     pub(crate) reserved: AtomicU64,
-    /// Changes that were admitted and are not committed.
+    /// Changes that are admitted but not committed.
     pub(crate) under_way: UnderWay,
-    /// Asks the background tasks to look whether something is due.
+    /// Wakes the background tasks to check whether something is due.
     pub(crate) wake: Event,
-    /// A checkpoint was asked for by a limit.
+    /// A limit was reached that requires a checkpoint.
     pub(crate) checkpoint_due: AtomicBool,
-    /// Told when a checkpoint ends, well or not.
+    /// Notified when a checkpoint ends, successful or not.
     pub(crate) checkpoint_ended: Event,
-    /// Told when sealed or pending bytes went down.
+    /// Notified when the number of sealed or pending bytes went down.
     pub(crate) drained: Event,
-    /// The background is flushing what is sealed.
+    /// A background flush of sealed batches is running.
     pub(crate) flushing: AtomicBool,
-    /// Held by whoever leaves the log.
+    /// Held while leaving the log.
     pub(crate) leaving: syncline_sync::asynchronous::Mutex<()>,
-    /// Data is being placed anew, so that the log can be left: nobody waits for a flush or a checkpoint that only comes after it.
+    /// Data is being placed anew so that the log can be left: changes needed for that do not wait
+    /// for a flush or a checkpoint, which would come only after them.
     pub(crate) leaving_log: AtomicBool,
-    /// Who places data anew that the device does not take.
+    /// Places data anew where the device refuses it.
     pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
-    /// What was replayed may be made the new start.
+    /// True once the replayed state may be made the new start.
     pub(crate) begun: AtomicBool,
-    /// Held while the image becomes larger.
+    /// Held while the image is being enlarged.
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl Store {
-    /// Sizes of the image. It may become larger.
+    /// Sizes of the image, which may grow.
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
     }
@@ -102,7 +104,7 @@ impl Store {
         self.next_object.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Objects that exist.
+    /// Number of objects that exist.
     pub fn objects(&self) -> u64 {
         self.commit.lock().objects
     }
@@ -127,13 +129,13 @@ impl Store {
         self.health.writable()
     }
 
-    /// Changes nothing from now on, for this reason: what is not durable yet is lost with the end of the process. A sync, a
-    /// checkpoint or the closing of the store fails after this.
+    /// Refuses all changes from now on, for this reason: anything not durable yet is lost when the
+    /// process ends. Later syncs and checkpoints, and closing the store, fail.
     pub fn shut_down(&self, reason: &str) {
         self.turn_read_only(reason);
     }
 
-    /// Lets the read-only latch fall, and wakes those who wait for room that nobody will make any more.
+    /// Sets the read-only latch, and wakes those who wait for room that nobody will make any more.
     pub(crate) fn turn_read_only(&self, reason: &str) {
         self.health.turn_read_only(reason);
         self.checkpoint_ended.notify(usize::MAX);
@@ -146,22 +148,22 @@ impl Store {
         self.space.counters()
     }
 
-    /// For tests: of the allocations to come, `after` pass and the next `times` find no room. Returns how many were refused
-    /// since this was called last.
+    /// For tests: lets the next `after` allocations pass and fails the `times` allocations that
+    /// follow for lack of room. Returns how many were refused since the last call.
     #[doc(hidden)]
     pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
         self.space.refuse_allocations(after, times)
     }
 
-    /// What has been counted since the image was opened.
+    /// The counts since the image was opened.
     pub fn counters(&self) -> CountersSnapshot {
         let counters = self.counters.snapshot(self.tracker.counters());
-        // Metadata is read and compared by the tree.
+        // The tree reads and verifies metadata, so it counts those errors.
         let checksum_errors = counters.checksum_errors + self.tree.counters().nodes_corrupt;
         CountersSnapshot { checksum_errors, ..counters }
     }
 
-    /// What the device did since the image was opened.
+    /// The device's counters since the image was opened.
     pub fn device_counters(&self) -> TrackerCounters {
         self.tracker.counters()
     }

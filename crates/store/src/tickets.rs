@@ -7,32 +7,35 @@ use syncline_device::{DeviceError, FlushTracker, Ticket};
 
 /// The tickets that no flush had covered when they were added.
 ///
-/// All of them are kept: while a batch waits for its last write, one flush may cover the first ticket and another fail
-/// on a later one, so that neither end of the set tells of a loss in its middle (rule R6).
+/// All of them are kept: while a batch waits for its last write, one flush may cover the first
+/// ticket and another may fail on a later one, so that neither end of the set reveals a loss in the
+/// middle (rule R6).
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Tickets {
     open: SmallVec<[Ticket; 4]>,
 }
 
 impl Tickets {
-    /// Adds a completed write.
+    /// Adds the ticket of a completed write.
     pub(crate) fn add(&mut self, ticket: Ticket, tracker: &FlushTracker) {
         if !tracker.is_durable(ticket) {
             self.open.push(ticket);
         }
     }
 
-    /// The ticket that a flush must cover; the zero ticket, which is always durable, when there is nothing to cover.
+    /// The newest ticket, which a flush must cover; the zero ticket, which is always durable, if
+    /// there is nothing to cover.
     pub(crate) fn newest(&self) -> Ticket {
         self.open.iter().copied().max().unwrap_or_default()
     }
 
-    /// True when a flush has failed before any covered all of them.
+    /// True when a flush has failed before all of them were covered.
     pub(crate) fn are_lost(&self, tracker: &FlushTracker) -> bool {
         self.open.iter().any(|ticket| tracker.is_lost(*ticket))
     }
 
-    /// After a flush that covered the newest ticket: fails when an earlier flush had lost any of the others.
+    /// Call after a flush that covered the newest ticket: fails if an earlier flush lost any of the
+    /// others.
     pub(crate) fn confirm(&self, tracker: &FlushTracker) -> Result<(), StoreError> {
         if self.open.iter().all(|ticket| tracker.is_durable(*ticket)) {
             return Ok(());
@@ -48,7 +51,7 @@ mod tests {
     use bytes::Bytes;
     use syncline_device::{AlignedBuf, Completion, Device, MemoryDevice, block_on};
 
-    /// Memory whose flushes fail while told to.
+    /// A memory device whose flushes fail while `fail` is set.
     struct Failing {
         inner: Arc<MemoryDevice>,
         fail: std::sync::atomic::AtomicBool,

@@ -1,5 +1,5 @@
-//! What a sync learned on its way to being durable: the store's part of a receipt. All of it is of fixed size and is copied
-//! around; none of it costs more than a few reads of the clock.
+//! The trace of a sync: the store's part of a receipt. It has a fixed size and is copied around,
+//! and costs no more than a few reads of the clock.
 
 use crate::seal::Sealed;
 use serde::{Serialize, Serializer};
@@ -8,37 +8,38 @@ use syncline_device::{FlushCover, Flushed, Ticket};
 use syncline_format::Kind;
 use syncline_log::{ITEM_KINDS, PendingCounts};
 
-/// Stands for the flush that a canary left out.
+/// Stands in for the flush that a canary left out.
 pub(crate) const NO_FLUSH: Flushed = Flushed { cover: FlushCover::Elided, flush: 0, through: Ticket(0) };
 
 /// What made a sync's target durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cover {
-    /// Nothing did: it failed.
+    /// Nothing did: the sync failed.
     #[default]
     Nothing,
-    /// A flush that had completed before anybody had to ask for one.
+    /// A flush that had already completed, so none had to be requested.
     Elided,
-    /// A flush that another caller had asked for.
+    /// A flush that another caller had requested.
     Joined,
-    /// A flush of its own.
+    /// A flush that this sync requested.
     Issued,
     /// A checkpoint: for syncfs, and where the log found no room.
     Checkpoint,
 }
 
-/// A stage of a sync, in the order in which they come.
+/// A stage of a sync, in chronological order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Dirty data was placed, its write started, and the transaction that names it committed.
     Submit,
-    /// The batch before was still on its way.
+    /// The previous batch was still in flight.
     Wait,
     /// Others were given a moment to join.
     Gather,
-    /// The batch was sealed, and it and all data that it names were written; and flushed, where that was one request.
+    /// The batch was sealed, and it and all data that it names were written, and also flushed if
+    /// one request did both.
     Write,
     /// The flush.
     Flush,
@@ -46,7 +47,7 @@ pub enum Stage {
     Checkpoint,
 }
 
-/// Nanoseconds in each stage that lies in the store.
+/// Nanoseconds spent in each stage inside the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StageTimes {
     /// See [`Stage::Wait`].
@@ -61,7 +62,7 @@ pub struct StageTimes {
     pub checkpoint_ns: u64,
 }
 
-/// Items by kind.
+/// Numbers of items by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ItemCounts(pub [u32; ITEM_KINDS]);
 
@@ -78,7 +79,7 @@ impl ItemCounts {
 }
 
 impl Serialize for ItemCounts {
-    /// Names of kinds and their counts, without zeros.
+    /// Serializes the names of kinds with their counts, without zeros.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let name = |kind: usize| u8::try_from(kind).ok().and_then(Kind::from_u8).map_or("other", Kind::name);
         let counted = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -86,18 +87,19 @@ impl Serialize for ItemCounts {
     }
 }
 
-/// The batches that a sync had to wait for: all that were not known durable, up to the one that its own group sealed.
+/// The batches that a sync waited for: all that were not known to be durable, up to the one that
+/// its own group sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct BatchesTrace {
-    /// How many. With none, other syncs had made durable what was pending.
+    /// Number of batches. If 0, other syncs had already made the pending changes durable.
     pub count: u32,
-    /// Number of the first.
+    /// Number of the first batch.
     pub first: u64,
-    /// Number of the last.
+    /// Number of the last batch.
     pub last: u64,
-    /// Bytes of log written, whole blocks.
+    /// Bytes of log written, in whole blocks.
     pub log_bytes: u64,
-    /// Bytes of data whose writes they name, whoever wrote them.
+    /// Bytes of data that these batches name, whoever wrote it.
     pub data_bytes: u64,
     /// Items set.
     pub items: ItemCounts,
@@ -105,9 +107,9 @@ pub struct BatchesTrace {
     pub removed: u64,
     /// Runs of blocks freed.
     pub freed: u64,
-    /// Puts that replaced an earlier one and so were not logged twice.
+    /// Puts that replaced an earlier put and so were not logged twice.
     pub coalesced: u64,
-    /// The newest operation in them.
+    /// The newest operation in these batches.
     pub op: u64,
 }
 
@@ -129,14 +131,15 @@ impl BatchesTrace {
     }
 }
 
-/// Up to where the history is durable, and what made it so.
+/// How far the history is durable, and what made it so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct DurableMark {
     /// The newest operation that is durable.
     pub op: u64,
     /// The batch that holds it.
     pub batch: u64,
-    /// The flush that covered the batch, counted from 1; 0 if a superblock or the opening of the image made it durable.
+    /// The flush that covered the batch, counted from 1; 0 if a superblock or the opening of the
+    /// image made it durable.
     pub flush: u64,
     /// The newest completed write that this flush covers.
     pub ticket: u64,
@@ -145,12 +148,13 @@ pub struct DurableMark {
 }
 
 impl DurableMark {
-    /// Of a flush.
+    /// The mark set by a flush.
     pub(crate) fn flushed(op: u64, batch: u64, by: Flushed) -> Self {
         Self { op, batch, flush: by.flush, ticket: by.through.0, generation: 0 }
     }
 
-    /// Moves on; what is durable stays so by what made it durable first.
+    /// Advances the mark. Operations that are already durable keep the mark that first made them
+    /// so.
     pub(crate) fn advance(&mut self, to: Self) {
         if to.op > self.op {
             *self = to;
@@ -158,38 +162,38 @@ impl DurableMark {
     }
 }
 
-/// How a sync went, well or not.
+/// The course of a sync, successful or not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyncTrace {
     /// The operation that had to be durable.
     pub target_op: u64,
     /// What made it durable.
     pub cover: Cover,
-    /// This caller took the batch to the device.
+    /// This caller drove the batch to the device.
     pub drove: bool,
-    /// Callers in its group; 0 where there was no group.
+    /// Callers in its group; 0 if there was no group.
     pub members: u64,
-    /// What it waited for.
+    /// The batches it waited for.
     pub batches: BatchesTrace,
-    /// What it is durable by.
+    /// The mark that it is durable by.
     pub durable: DurableMark,
-    /// Where it failed.
+    /// The stage in which it failed.
     pub failed_in: Option<Stage>,
-    /// What took how long.
+    /// The time taken by each stage.
     pub stages: StageTimes,
 }
 
 impl SyncTrace {
-    /// Of a sync whose target was durable already.
+    /// The trace of a sync whose target was already durable.
     pub(crate) fn elided(target_op: u64, durable: DurableMark) -> Self {
         Self { target_op, cover: Cover::Elided, durable, ..Self::default() }
     }
 }
 
-/// A group's way, as its driver notes it.
+/// The course of a group, as its driver records it.
 #[derive(Clone, Copy)]
 pub(crate) struct Drive {
-    /// The driver's turn came.
+    /// When the driver's turn came.
     pub(crate) begun: Instant,
     pub(crate) gathered: Option<Instant>,
     pub(crate) written: Option<Instant>,
@@ -216,7 +220,7 @@ impl Drive {
         }
     }
 
-    /// Notes what the flush was to the driver.
+    /// Records the flush from the driver's point of view.
     pub(crate) fn covered(&mut self, cover: FlushCover) {
         self.cover = match cover {
             FlushCover::Elided => Cover::Elided,
@@ -225,7 +229,8 @@ impl Drive {
         };
     }
 
-    /// What it was to a member that asked at `asked`. A stage that had begun before counts from then.
+    /// The trace for a member that asked at `asked`. A stage already in progress then counts from
+    /// `asked` on.
     pub(crate) fn trace(&self, target_op: u64, drove: bool, asked: Instant, failed: bool) -> SyncTrace {
         let mut at = asked;
         let mut until = |moment: Option<Instant>| {
@@ -240,7 +245,7 @@ impl Drive {
             flush_ns: until(self.flushed),
             checkpoint_ns: until(self.checkpointed),
         };
-        // Each stage is noted when it ends, well or not.
+        // The end of each stage is recorded, successful or not.
         let last = [
             (self.checkpointed, Stage::Checkpoint),
             (self.flushed, Stage::Flush),

@@ -12,10 +12,11 @@ pub struct OpSeq(pub u64);
 /// Changed items; `None` removes one.
 pub(crate) type Changes = SmallVec<[(Key, Option<Bytes>); 4]>;
 
-/// Data writes that a transaction or a batch names: one or two, mostly.
+/// Data writes that a transaction or a batch names: mostly one or two.
 pub(crate) type DataWrites = SmallVec<[DataWrite; 2]>;
 
-/// Changes to be committed together. Building one touches nothing; [`crate::Store::commit`] applies it at once.
+/// Changes to be committed together. Building a transaction changes nothing;
+/// [`crate::Store::commit`] applies it at once.
 #[derive(Default)]
 pub struct Transaction {
     pub(crate) changes: Changes,
@@ -26,7 +27,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// No changes yet.
+    /// A transaction without changes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -34,16 +35,18 @@ impl Transaction {
     pub fn put(&mut self, key: Key, value: impl Into<Bytes>) {
         self.changes.push((key, Some(value.into())));
     }
-    /// Removes an item; removing what is not there is harmless.
+    /// Removes an item; removing one that does not exist is harmless.
     pub fn delete(&mut self, key: Key) {
         self.changes.push((key, None));
     }
-    /// Names `part` of the blocks that `write` is writing or has written. The batch that carries this transaction is
-    /// not acknowledged before the write has completed (rule R1), and replay verifies the checksums.
+    /// Names `part` of the blocks that `write` is writing or has written. The batch with this
+    /// transaction is not acknowledged before the write has completed (rule R1), and replay
+    /// verifies the checksums.
     pub fn name_data(&mut self, write: &DataWrite, part: BlockRun) {
         self.named.push((write.clone(), part));
     }
-    /// Frees blocks that committed transactions (or this one) named. Each block once.
+    /// Frees blocks that committed transactions (or this one) named. Each block may be freed only
+    /// once.
     pub fn free(&mut self, run: BlockRun) {
         self.freed.push(run);
     }

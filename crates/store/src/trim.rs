@@ -1,7 +1,8 @@
-//! Telling the device what it may forget: all that is free, when asked, or what becomes free, in the background.
+//! Discarding free blocks: all of them on request, or newly freed ones in the background.
 //!
-//! A block is discarded only while nobody can allocate it, and only if no superblock slot leads to it (rule R2; see
-//! `syncline_space`). So a crash at any time, whatever it makes of the discard, finds nothing missing.
+//! A block is discarded only while it can't be allocated, and only if no superblock slot leads to
+//! it (rule R2; see `syncline_space`). So after a crash at any time nothing is missing, whatever
+//! the crash made of the discard.
 
 use crate::{Canary, Store, StoreError};
 use futures_lite::future::poll_once;
@@ -14,42 +15,48 @@ use syncline_device::{DeviceError, DeviceExt};
 use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_sync::atomic::{AtomicBool, Ordering};
 
-/// Most blocks that are kept from writers at a time: 16 MiB.
+/// Maximum number of blocks withheld from writers at a time: 16 MiB.
 const BATCH_BLOCKS: u64 = 4096;
-/// Most discards on their way at a time: an unmount waits for them however long they take.
+/// Maximum number of discards in flight: an unmount waits for them, however long they take.
 const BATCH_DISCARDS: usize = 8;
 
-/// How long an unmount goes on discarding.
+/// How long an unmount continues to discard.
 const AT_THE_END_MAX: Duration = Duration::from_secs(5);
-/// How much has to wait for one more superblock before one is written for its sake: 1 MiB, more than such a checkpoint frees itself.
+/// Blocks that must be waiting for one more superblock before one is written just for them: 1 MiB,
+/// more than such a checkpoint itself frees.
 const WORTH_BLOCKS: u64 = 256;
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is known of discards.
+/// The state of discarding.
 #[derive(Default)]
 pub(crate) struct Discarding {
-    /// Held while blocks are kept from writers, so that one who finds no room can wait for them.
+    /// Held while blocks are withheld from writers, so that a writer that finds no room can wait
+    /// for them.
     pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
-    /// What became free and has still to be discarded. Held by whoever does that, so that it has all been when another has done so.
+    /// Blocks that became free and are still to be discarded. The lock is held while discarding, so
+    /// whoever gets it next finds the earlier ones done.
     sweep: syncline_sync::asynchronous::Mutex<VecDeque<BlockRun>>,
-    /// The filesystem is being unmounted: the background leaves the rest to whoever does that, and who has little time.
+    /// The filesystem is being unmounted: the background leaves the rest to the unmount, which has
+    /// little time.
     ending: AtomicBool,
-    /// The device failed one; the background leaves it at that.
+    /// The device failed a discard; the background makes no more.
     given_up: AtomicBool,
 }
 
 impl Store {
-    /// Discards what is free in a range of the device, in runs of at least `min_bytes`; returns how many bytes that were.
+    /// Discards the free blocks in a range of the device, in runs of at least `min_bytes`; returns
+    /// the number of bytes discarded.
     ///
-    /// What was deleted before the call is among it, unless a reader still holds on to it. [`StoreError::KeepsRoom`] where the device
-    /// is an image file that was not opened to give any back.
+    /// That includes blocks deleted before the call, unless a reader still holds on to them. Fails
+    /// with [`StoreError::KeepsRoom`] if the device is an image file that was not opened to give
+    /// back space.
     pub async fn trim(&self, bytes: Range<u64>, min_bytes: u64) -> Result<u64, StoreError> {
         self.health.writable()?;
         if !self.device().discards() {
             return Err(StoreError::KeepsRoom);
         }
-        // After two superblocks neither slot leads to anything that was free or freed before.
+        // After two superblocks, neither slot leads to anything that was free or freed before.
         if self.unless_log_left(self.checkpoint_twice().await).await?.is_none() {
             self.checkpoint_twice().await?;
         }
@@ -60,7 +67,8 @@ impl Store {
         let mut trimmed = 0;
         let whole = BlockRun::new(start, end.saturating_sub(start));
         for run in self.space.free_runs(whole, min_bytes.div_ceil(block)) {
-            // As runs of that length, but not all of one at once: writers are to find room meanwhile.
+            // The minimum length applies to whole runs, but only a part is withheld at a time, so
+            // that writers find room meanwhile.
             for piece in run.pieces(BATCH_BLOCKS) {
                 let (discarded, result) = self.discard_batch(&[piece]).await;
                 trimmed += discarded;
@@ -70,7 +78,8 @@ impl Store {
         Ok(trimmed)
     }
 
-    /// Discards what became free since this was done last, until that is `over`; in the background, until an unmount begins.
+    /// Discards blocks freed since the last call, until the timer `over` ends; without a timer (in
+    /// the background), until an unmount begins.
     async fn discard_freed(&self, mut over: Option<Sleep>) -> Result<(), StoreError> {
         let mut left = self.discarding.sweep.lock().await;
         if self.breaks(Canary::DiscardEarly) {
@@ -102,13 +111,15 @@ impl Store {
         Ok(())
     }
 
-    /// True if enough was freed by the newest superblock that one more should be written, so that it can be discarded.
+    /// True if the newest superblock freed enough blocks to write one more, so that they can be
+    /// discarded.
     fn wants_superblock(&self) -> bool {
         let discards = self.options.discard && self.device().discards() && !self.given_up();
         discards && !self.has_hole() && self.space.discards_waiting() >= WORTH_BLOCKS
     }
 
-    /// A checkpoint of a filesystem that may have come to rest: what it freed last would wait for ever for another one.
+    /// A checkpoint of a filesystem that may have come to rest: blocks freed by its last checkpoint
+    /// would otherwise wait for ever for the next one.
     pub(crate) async fn checkpoint_at_rest(&self) -> Result<(), StoreError> {
         let before = self.superblock.read().generation;
         self.checkpoint().await?;
@@ -119,7 +130,8 @@ impl Store {
         Ok(())
     }
 
-    /// Discards what was freed: nobody will know of it any more. A device that takes long keeps nobody from unmounting.
+    /// Discards freed blocks at unmount, after which nobody knows of them any more. A slow device
+    /// does not hold up the unmount.
     pub(crate) async fn discard_at_the_end(&self) {
         self.discarding.ending.store(true, Ordering::Release);
         let done = async {
@@ -149,10 +161,11 @@ impl Store {
         self.run_checkpoint(&mut state, false).await
     }
 
-    /// Discards what is free of some runs. Says how many bytes were, also when a later one failed.
+    /// Discards the free parts of some runs. Returns the number of bytes discarded, even if some
+    /// discard failed.
     async fn discard_batch(&self, runs: &[BlockRun]) -> (u64, Result<(), StoreError>) {
         let _batch = self.discarding.batch.lock().await;
-        // Whoever closes waits for the batch under way, and gives the image to others then.
+        // `close` waits for the batch in flight and then hands the image to others.
         if self.closing.load(Ordering::Acquire) {
             return (0, Ok(()));
         }
@@ -161,11 +174,12 @@ impl Store {
         }
         let claimed: Vec<BlockRun> = runs.iter().flat_map(|run| self.space.claim_discardable(*run)).collect();
         if self.room().least() < 0 {
-            // What is promised comes first. On a full image there is little to discard anyway.
+            // Promised room comes first. On a full image there is little to discard anyway.
             claimed.iter().for_each(|run| self.space.give_back(*run));
             return (0, Ok(()));
         }
-        // They start when they are asked for. The blocks are kept until the device has answered, however it does.
+        // The discards start when they are created. The blocks are withheld until the device has
+        // answered, whatever the answer.
         let discards =
             claimed.iter().map(|run| self.device().discard_at(run.offset_bytes(), run.len_bytes()));
         let discards: Vec<_> = discards.collect();
@@ -188,7 +202,8 @@ impl Store {
     }
 }
 
-/// Discards what each checkpoint releases, until the store closes or the device fails a discard.
+/// Discards the blocks that each checkpoint releases, until the store closes or the device fails a
+/// discard.
 pub(crate) async fn tend_discards(store: Weak<Store>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
@@ -199,7 +214,7 @@ pub(crate) async fn tend_discards(store: Weak<Store>) {
         match strong.discard_freed(None).await {
             Ok(()) => {}
             Err(StoreError::Device(error)) => return strong.give_up(&error),
-            // Read-only: nothing more is discarded.
+            // Read-only: stop discarding.
             Err(_) => return,
         }
         drop(strong);

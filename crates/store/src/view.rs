@@ -1,4 +1,5 @@
-//! Opening a snapshot: a store without a log, for reading only, perhaps beside somebody who writes to the image.
+//! Opening a snapshot: a read-only store without a log, possibly while somebody else writes to the
+//! image.
 
 use crate::memtable::Layers;
 use crate::recovery::{Replayed, assemble, load_space};
@@ -13,14 +14,15 @@ use syncline_format::superblock::Superblock;
 use syncline_space::{KeptMap, Space};
 use syncline_tree::Difference;
 
-/// How often superblock and table are read again beside somebody who changes them.
+/// How many times superblock and table are read while somebody else changes them.
 const TRIES: u32 = 16;
-/// Nodes kept in memory of a snapshot that is gone through once.
+/// Node cache of a snapshot that is read through once.
 const LOOK_CACHE_BYTES: usize = 1 << 20;
 
 impl Store {
-    /// Opens a snapshot, for reading only. Somebody else may have the image open for writing: what a snapshot needs stays as it
-    /// is, and the snapshot can't be deleted while `device` is open.
+    /// Opens a snapshot read-only. Somebody else may have the image open for writing: everything
+    /// that the snapshot needs stays in place, and the snapshot can't be deleted while `device` is
+    /// open.
     pub async fn open_snapshot(
         device: Arc<dyn Device>,
         options: StoreOptions,
@@ -33,8 +35,9 @@ impl Store {
         Ok((store, snapshot))
     }
 
-    /// Opens a snapshot beside the store that is open, without a claim: it may be deleted at any time, and what is read then is
-    /// anything. Whoever finds something wrong asks whether the snapshot is still there ([`Store::snapshots`]).
+    /// Opens a snapshot beside the open store, without claiming it: it may be deleted at any time,
+    /// and reads then return anything. A caller that finds something wrong checks whether the
+    /// snapshot still exists ([`Store::snapshots`]).
     pub async fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Self>, StoreError> {
         let tracker = FlushTracker::new(self.device().clone());
         let options = StoreOptions { node_cache_bytes: LOOK_CACHE_BYTES, ..self.options.clone() };
@@ -44,8 +47,8 @@ impl Store {
     }
 }
 
-/// A store that shows what a superblock leads to. The map is one for `then`, the size that the image had when it was written; if
-/// `lenient`, it may be damaged.
+/// A read-only store of the state that a superblock leads to. `then` is the size that the image had
+/// when the map was written; if `lenient`, the map may be damaged.
 async fn show(
     tracker: Arc<FlushTracker>,
     options: StoreOptions,
@@ -56,7 +59,7 @@ async fn show(
 ) -> Result<Arc<Store>, StoreError> {
     let loaded = load_space(&tracker, &Superblock { geometry: then, ..superblock.clone() }).await;
     let space = match loaded {
-        // It is needed for nothing that is read.
+        // Reading does not need the map.
         Err(_) if lenient && then.total_blocks <= MAX_BLOCKS => Space::format(then),
         loaded => loaded?,
     };
@@ -70,8 +73,9 @@ async fn show(
 }
 
 impl Store {
-    /// What this store has and `before`, a snapshot of the same image, has not, and the other way round, in the order of the
-    /// keys. Reads the tree nodes that they do not share. Both must be open for reading only, and have nothing in their logs.
+    /// Visits the items that differ between this store and `before`, a snapshot of the same image,
+    /// in key order. Reads only the tree nodes that they do not share. Both must be open read-only
+    /// and have nothing in their logs.
     pub async fn differences(
         &self,
         before: &Store,
@@ -92,7 +96,7 @@ impl Store {
     }
 }
 
-/// Reads the snapshots of an image, perhaps beside somebody who writes to it.
+/// Reads the snapshots of an image, possibly while somebody else writes to it.
 pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec<Snapshot>), StoreError> {
     let mut tries = 0;
     loop {
@@ -100,14 +104,15 @@ pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec
         let superblock = read_superblocks(device).await?.superblock;
         match Table::read(device, &superblock).await {
             Ok(table) => return Ok((superblock, table.entries)),
-            // Whoever is writing may just have replaced it.
+            // A writer may just have replaced the table.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The snapshots with the space that only they use, perhaps beside somebody who writes to the image: as of its last checkpoint.
+/// The snapshots, each with the number of blocks that only it uses, as of the last checkpoint.
+/// Somebody else may be writing to the image.
 pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsage>, StoreError> {
     let tracker = FlushTracker::new(device.clone());
     let mut tries = 0;
@@ -117,18 +122,19 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
         let now = (superblock.geometry, superblock.space);
         let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
         let maps: Vec<_> = maps.chain([now]).collect();
-        // The present is one more map: what it has, too, no snapshot has alone.
+        // The present state counts as one more map: blocks that it uses as well are exclusive to no
+        // snapshot.
         let nothing = KeptMap::empty(superblock.geometry);
         match KeptMap::exclusive(&tracker, &maps, &nothing).await.map_err(StoreError::from) {
             Ok(exclusive) => return Ok(usage(entries, exclusive)),
-            // The present map may have been written anew, and its old pages used again.
+            // The present map may have been rewritten, and its old pages reused.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Finds a snapshot, and makes sure that nobody deletes it.
+/// Finds a snapshot and claims it, so that nobody can delete it.
 async fn claim(device: &Arc<dyn Device>, name: &str) -> Result<(Superblock, Snapshot), StoreError> {
     let find = |entries: Vec<Snapshot>| {
         let found = entries.into_iter().find(|entry| entry.name == name);
@@ -138,7 +144,7 @@ async fn claim(device: &Arc<dyn Device>, name: &str) -> Result<(Superblock, Snap
     if !device.claim_snapshot(snapshot.id, Claim::Shared)? {
         return Err(SnapshotError::InUse { name: name.to_owned() }.into());
     }
-    // It was there before it was claimed, and may have gone in between.
+    // It existed before the claim, and may have been deleted in between.
     let (superblock, entries) = read_snapshots(device).await?;
     if find(entries)?.id != snapshot.id {
         device.claim_snapshot(snapshot.id, Claim::Released)?;

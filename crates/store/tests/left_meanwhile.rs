@@ -1,4 +1,5 @@
-//! An fsync that is about to repeat a write while somebody else leaves the log. A program of its own: its log of messages is slow.
+//! An fsync that is about to repeat a write while somebody else leaves the log. A separate program,
+//! because its log of messages is slow.
 
 #[path = "troubles/late.rs"]
 mod late;
@@ -11,7 +12,8 @@ use support::{bench, put};
 use syncline_device::block_on;
 use syncline_store::StoreOptions;
 
-/// A checkpoint leaves the log while an fsync is about to repeat the same bad write: all is durable, and the fsync says so.
+/// A checkpoint leaves the log while an fsync is about to repeat the same bad write: everything
+/// becomes durable, and the fsync succeeds.
 #[test]
 fn a_sync_beside_a_checkpoint_that_leaves_the_log_succeeds() {
     tracing::subscriber::set_global_default(SlowLog).unwrap();
@@ -20,7 +22,7 @@ fn a_sync_beside_a_checkpoint_that_leaves_the_log_succeeds() {
     device.spoil(segment.start..segment.end());
     let op = put(&store, 100, "value");
     let late = LateSync::begin(&store, op);
-    // The background's, or that of a writer without room.
+    // As the background does, or a writer that finds no room.
     block_on(store.checkpoint()).unwrap();
     assert_eq!(store.counters().logs_left, 1);
     assert!(store.is_durable(op));

@@ -1,6 +1,8 @@
-//! Memory and reads of an image with as many snapshots as there can be: what the snapshots share counts once, whatever the size of the image.
+//! Memory use and reads of an image with the maximum number of snapshots: anything that snapshots
+//! share counts once, whatever the size of the image.
 //!
-//! It measures the whole process, so there is one test here. `SYNCLINE_SNAPSHOTS_TIB` makes the image larger.
+//! It measures the whole process, so there is one test here. `SYNCLINE_SNAPSHOTS_TIB` makes the
+//! image larger.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +14,8 @@ use syncline_store::{
     snapshot_usage,
 };
 
-/// More than this, beside what is there before the image is opened, no step may take. The present map of 8 TiB alone takes some megabytes.
+/// No step may take more memory than this, beyond what is used before the image is opened. The
+/// present map of 8 TiB alone takes some megabytes.
 const ROOM_MIB: u64 = 64;
 
 fn rss_mib() -> u64 {
@@ -21,7 +24,7 @@ fn rss_mib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
 }
 
-/// Forgets how much memory there once was, so that what is measured next is the most since now.
+/// Resets the peak of memory use, so that the next measurement is the peak from now on.
 fn forget_peak() -> u64 {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     rss_mib()
@@ -69,7 +72,8 @@ fn a_thousand_snapshots_of_a_huge_image_take_little_memory() {
     let usage = block_on(snapshot_usage(&plain)).unwrap();
     measured("list", begun);
     assert_eq!(usage.len(), SNAPSHOTS_MAX);
-    // Each has the nodes and pages that name its one block more; the last is as the present.
+    // Each has the nodes and pages that name its one additional block; the last equals the present
+    // state.
     let own: Vec<u64> = usage.iter().map(|usage| usage.exclusive_blocks).collect();
     assert!(own[..SNAPSHOTS_MAX - 1].iter().all(|own| (1..100).contains(own)), "{own:?}");
 

@@ -1,4 +1,4 @@
-//! An image that is refused is as it was: opening reads all that it needs before it writes anything.
+//! A refused image stays as it was: opening reads everything it needs before it writes anything.
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use syncline_store::{FormatOptions, Store, StoreOptions, Transaction, format};
 const SIZE: u64 = 16 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A disk that has one block that it can't read until it is written, and counts what is written to it. Nobody knows whether what it
-/// reads comes from a cache.
+/// A disk with one block that can't be read until it is written. It counts writes, and does not say
+/// whether reads come from a cache.
 struct Disk {
     memory: Arc<MemoryDevice>,
     unreadable: u64,
@@ -65,7 +65,7 @@ impl Device for Disk {
     }
 }
 
-/// An image that a crash left with a log to replay.
+/// An image after a crash, with a log to replay.
 fn crashed(spawn: &Arc<dyn Spawn>) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(SIZE);
     block_on(format(device.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
@@ -121,11 +121,12 @@ fn whatever_is_wrong_with_it_a_refused_image_is_not_written_to() {
             }
         }
     }
-    // Both happen, or this would show nothing.
+    // Both must happen, or the test would show nothing.
     assert!(refused > 5 && opened > 20, "{refused} refused, {opened} opened of {} blocks", used.len());
 }
 
-/// One that was read and then not begun is as it was, and says nothing of an unmount.
+/// An image that is read and closed before it has begun stays as it was, and is not marked as
+/// unmounted.
 #[test]
 fn what_is_closed_before_it_has_begun_is_as_it_was() {
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
@@ -141,7 +142,7 @@ fn what_is_closed_before_it_has_begun_is_as_it_was() {
     drop(recovered);
     block_on(store.close()).unwrap();
     assert!(device.image() == before);
-    // Nor is it begun any more when it was closed.
+    // After closing, it can't begin any more.
     let (recovered, _) = recover();
     block_on(recovered.store().close()).unwrap();
     assert!(block_on(recovered.begin()).is_err());

@@ -18,7 +18,8 @@ fn key(n: u64) -> Key {
     Key { object: 100 + n, kind: 1, offset: 0 }
 }
 
-/// A store of which so many syncs of one block were acknowledged, as a crash left it, and where its log lies.
+/// A store after a crash, with this many acknowledged syncs of one block, and the segments of its
+/// log.
 fn crashed(syncs: u64) -> (Arc<MemoryDevice>, Vec<BlockRun>) {
     let spawn = spawn();
     let device = MemoryDevice::new(SIZE);
@@ -35,7 +36,8 @@ fn crashed(syncs: u64) -> (Arc<MemoryDevice>, Vec<BlockRun>) {
     (crashed, salvaged.segments)
 }
 
-/// What opening finds when these blocks are zeros: how many of the syncs, and the report.
+/// Opens the image with these blocks zeroed; returns how many of the syncs are there, and the
+/// report.
 fn open(
     crashed: &MemoryDevice,
     rotten: Range<BlockAddr>,
@@ -85,7 +87,7 @@ fn a_batch_in_the_middle_of_its_segment_is_missed() {
     assert!(refusal(&crashed, rotten..rotten + 1).contains("the log is damaged"));
 }
 
-/// What proves the loss lies in a segment that only the copy leads to.
+/// The proof of the loss lies in a segment that only the copy leads to.
 #[test]
 fn the_end_of_a_segment_is_missed_with_all_that_leads_on_from_it() {
     let (crashed, segments) = crashed(SYNCS);
@@ -125,7 +127,7 @@ fn the_last_batch_is_missed_wherever_it_lies() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let crashed = device.snapshot();
-        // The last block in use of the first segment, or of the next one.
+        // The last used block of the first segment, or of the next one.
         let salvaged = block_on(Store::open_to_salvage(crashed.clone(), spawn.clone())).unwrap().1;
         let last = *salvaged.segments.last().unwrap();
         assert!(last == segment || salvaged.segments.len() == 2);

@@ -1,4 +1,4 @@
-//! An unmount beside discards on a device that takes long for each.
+//! An unmount during discards on a device that takes long for each.
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use syncline_format::Key;
 use syncline_store::{FormatOptions, Store, StoreOptions, Transaction, format};
 
 const EACH: Duration = Duration::from_millis(500);
-/// More than an unmount could wait for.
+/// More runs than an unmount could wait for.
 const RUNS: u64 = 1280;
 
-/// A device whose discards take long, one after the other.
+/// A device whose discards take long and run one after the other.
 struct Slow {
     inner: Arc<MemoryDevice>,
     begun: AtomicU64,
@@ -74,7 +74,7 @@ fn an_unmount_does_not_wait_for_all_that_was_freed() {
         runs.push(run);
     }
     block_on(store.checkpoint()).unwrap();
-    // Every other one goes: runs that do not touch.
+    // Free every other run, so that the freed runs do not touch.
     let mut frees = Transaction::new();
     runs.iter().step_by(2).for_each(|run| frees.free(*run));
     store.commit(frees).unwrap();
@@ -91,7 +91,7 @@ fn an_unmount_does_not_wait_for_all_that_was_freed() {
     }
     let begun = Instant::now();
     block_on(store.close()).unwrap();
-    // What is under way (4 s), 5 s, and what is under way then.
+    // The discards in flight at first (4 s), 5 s, and those in flight then.
     assert!(begun.elapsed() < Duration::from_secs(16), "{:?}", begun.elapsed());
     assert!(device.begun.load(Ordering::SeqCst) < RUNS / 2, "it waited for all");
 }

@@ -1,4 +1,4 @@
-//! The store over a memory device: what is committed, synced, checkpointed and recovered.
+//! The store on a memory device: commit, sync, checkpoint and recovery.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -201,7 +201,8 @@ fn data_and_its_batch_share_one_flush_and_reads_are_checked() {
     assert_eq!(store.counters().checksum_errors, 1);
 }
 
-/// Who makes data durable lets go of its buffers before anybody can use the blocks for something else, however long that takes.
+/// The task that makes data durable drops its buffers before anybody can reuse the blocks, however
+/// long that takes.
 #[test]
 fn blocks_that_were_written_anew_are_not_read_from_the_memory_of_what_was_there_before() {
     let (spawn, armed) = (spawn(), Arc::new(AtomicBool::new(false)));
@@ -252,7 +253,7 @@ fn a_batch_whose_data_is_missing_does_not_count() {
     let op = store.commit(transaction).unwrap();
     block_on(store.sync(op)).unwrap();
     let crashed = device.snapshot();
-    // The flush never came and the device lost the last block of the data.
+    // The flush never happened, and the device lost the last block of the data.
     let lost = AlignedBuf::zeroed(4096).into_bytes();
     crashed.write(data.run().offset_bytes() + 3 * 4096, vec![lost], Box::new(|result| result.unwrap()));
     let (store, report) = block_on(Store::open(crashed, StoreOptions::default(), spawn.clone())).unwrap();
@@ -334,7 +335,7 @@ fn a_read_only_store_replays_and_writes_nothing() {
     assert!(image == crashed.image());
 }
 
-/// Two who unmount at a time, as at two signals, both hear how it went.
+/// If two callers unmount at once, as after two signals, both get the result.
 #[test]
 fn a_store_that_is_closed_twice_is_closed() {
     let spawn = spawn();
@@ -390,7 +391,8 @@ fn either_superblock_copy_is_enough() {
     }
 }
 
-/// Memtables far below what is written, and no checkpoint but those that are asked for: whoever waits for one must be heard.
+/// Memtables far smaller than the amount written, and no checkpoints except requested ones: a
+/// caller that waits for one must get it.
 #[test]
 fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
     const WRITERS: u64 = 4;
@@ -419,7 +421,8 @@ fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
     assert!(store.counters().checkpoints > 100);
 }
 
-/// A rotten node is damage like a rotten block of data, and a checkpoint that meets it is no secret.
+/// A rotten node counts as damage like a rotten data block, and a checkpoint that meets it is
+/// reported.
 #[test]
 fn damaged_metadata_is_counted_and_so_is_a_checkpoint_that_fails() {
     let spawn = spawn();

@@ -1,4 +1,5 @@
-//! What two trees of one image have not in common: cheap where they share nodes, as a tree and an older state of it do.
+//! The differences between two trees of one image: cheap where they share nodes, as a tree and an
+//! older state of it do.
 
 use crate::TreeError;
 use crate::frame::Place;
@@ -9,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use syncline_format::Key;
 use syncline_format::superblock::TreeRoot;
 
-/// An item that is in one of two trees only, or has different values in them.
+/// An item that exists in only one of two trees, or has different values in them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// Its key.
@@ -21,8 +22,8 @@ pub struct Difference {
 }
 
 impl Tree {
-    /// Calls `visit` for each difference of the trees `before` and `after`, in the order of the keys. Reads the nodes that they
-    /// do not share, and no others; memory is taken for the places of these.
+    /// Calls `visit` for each difference between the trees `before` and `after`, in key order.
+    /// Reads only the nodes that they do not share; memory use grows with the number of these.
     pub async fn differences(
         &self,
         before: TreeRoot,
@@ -35,7 +36,7 @@ impl Tree {
             if left_level == right_level {
                 drop_shared(&mut left, &mut right);
             }
-            // The higher tree first, until both are at the same level.
+            // Descend in the higher tree first, until both are at the same level.
             match (left_level, right_level) {
                 (0, 0) => break,
                 (l, r) if l >= r => {
@@ -64,8 +65,8 @@ impl Tree {
         Ok(children)
     }
 
-    /// Compares the items of two lists of leaves. Neither list has a leaf that the other tree has too, so an item that is in one
-    /// list only is in one tree only.
+    /// Compares the items of two lists of leaves. No leaf is in both trees any more, so an item
+    /// that is in only one list is in only one tree.
     async fn compare(
         &self,
         left: Vec<Place>,
@@ -93,7 +94,7 @@ impl Tree {
     }
 }
 
-/// Drops the nodes that both lists have.
+/// Drops the nodes that are in both lists.
 fn drop_shared(left: &mut Vec<Place>, right: &mut Vec<Place>) {
     let name = |place: &Place| (place.pointer.addr, place.pointer.checksum);
     let in_left: HashSet<_> = left.iter().map(name).collect();
@@ -113,7 +114,7 @@ impl Items {
         Self { leaves: leaves.into_iter(), next: VecDeque::new() }
     }
 
-    /// Goes on to the next leaf when there is no item left.
+    /// Moves to the next leaf when there is no item left.
     async fn fill(&mut self, tree: &Tree) -> Result<(), TreeError> {
         while self.next.is_empty() {
             let Some(place) = self.leaves.next() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Why the tree could not answer or could not be written.
+//! Errors of reading or writing the tree.
 
 use syncline_device::DeviceError;
 use syncline_format::{BlockAddr, BlockRun, FormatError, Key};
@@ -9,10 +9,10 @@ pub enum TreeError {
     /// The device failed.
     #[error("tree node: {0}")]
     Device(#[from] DeviceError),
-    /// A node is not what its parent says (promise P4).
+    /// A node does not match what its parent says (promise P4).
     #[error("the tree node at block {addr} is damaged: {detail}")]
     Corrupt {
-        /// Where the node lies.
+        /// The node's address.
         addr: BlockAddr,
         /// What is wrong with it.
         detail: FormatError,
@@ -27,18 +27,18 @@ pub enum TreeError {
         key: Key,
         /// Length of its value.
         len_bytes: usize,
-        /// Greatest length.
+        /// The greatest length allowed.
         max_bytes: usize,
     },
 }
 
-/// A merge that failed. The tree it started from is as good as before.
+/// A merge that failed. The tree it started from is unaffected.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct MergeFailed {
-    /// Why.
+    /// The cause.
     pub error: TreeError,
-    /// Every run that was allocated. No write to them is in flight any more and the cache holds nothing of them, so
-    /// that they may be reused at once.
+    /// Every run that was allocated. No write to them is in flight any more and the cache holds
+    /// none of their nodes, so they may be reused at once.
     pub allocated: Vec<BlockRun>,
 }

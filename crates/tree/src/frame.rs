@@ -1,4 +1,4 @@
-//! A position in an internal node during a walk over the tree, and reads started ahead of it.
+//! A position in an internal node during a tree walk, and reads started ahead of it.
 
 use crate::TreeError;
 use crate::tree::{Caching, Tree};
@@ -8,7 +8,7 @@ use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BlockAddr, Key};
 
-/// What is known of a node before it is read: everything in it is checked against this.
+/// What is known about a node before it is read; the node is checked against all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) pointer: Pointer,
@@ -35,11 +35,11 @@ impl Place {
 /// An internal node and how far a walk has come in it.
 pub(crate) struct Frame {
     pub(crate) node: Node,
-    /// First key after the node.
+    /// The first key after the node.
     pub(crate) bound: Option<Key>,
-    /// Child to go on with.
+    /// The next child to visit.
     pub(crate) next: usize,
-    /// First child that was not considered for reading ahead.
+    /// The first child not yet considered for reading ahead.
     pub(crate) ahead: usize,
     started: VecDeque<(BlockAddr, DeviceFuture<AlignedBuf>)>,
 }
@@ -53,12 +53,12 @@ impl Frame {
         Place::child(&self.node, index, self.bound)
     }
 
-    /// Reads started and not yet taken.
+    /// Number of reads started and not yet consumed.
     pub(crate) fn started(&self) -> usize {
         self.started.len()
     }
 
-    /// Starts to read the child `index`, and goes on behind it.
+    /// Starts reading the child `index`, and moves `ahead` past it.
     pub(crate) fn read_ahead(&mut self, tree: &Tree, index: usize, caching: Caching) {
         let place = self.place(index);
         if let Some(read) = tree.start_read(place, caching) {
@@ -67,7 +67,7 @@ impl Frame {
         self.ahead = index + 1;
     }
 
-    /// Steps to the next child: its place and its node.
+    /// Steps to the next child; returns its place and its node.
     pub(crate) async fn step(&mut self, tree: &Tree, caching: Caching) -> (Place, Result<Node, TreeError>) {
         let place = self.place(self.next);
         self.next += 1;

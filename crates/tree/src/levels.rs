@@ -1,9 +1,9 @@
 //! The tree under construction: one running node for each level, filled from left to right.
 //!
-//! Each level holds back one full node behind the one being filled, so that a sequence of entries that ends, because
-//! an untouched subtree follows, ends in two nodes that are both at least half full rather than in a full one and a
-//! crumb. A node under a third full that nothing can be moved from absorbs what follows it instead: see
-//! [`Levels::must_absorb`].
+//! Each level holds back one full node behind the one being filled. When a sequence of entries ends
+//! because an untouched subtree follows, it then ends in two nodes that are both at least half
+//! full, rather than in a full node and a crumb. A node that is under a third full and can't take
+//! entries from another absorbs what follows it instead: see [`Levels::must_absorb`].
 
 use crate::TreeError;
 use crate::writer::Writer;
@@ -69,7 +69,8 @@ impl Levels {
         Ok(())
     }
 
-    /// Adds entries of an old node to the running node of its level; the number of copies that took.
+    /// Adds entries of an old node to the running node of its level; returns the number of copies
+    /// made.
     pub(crate) fn push_run(
         &mut self,
         out: &mut Writer<'_>,
@@ -88,9 +89,10 @@ impl Levels {
         }
     }
 
-    /// Makes ready for an untouched subtree of this level: closes the running nodes up to that level, so that the
-    /// subtree can be kept by its pointer. True when one of them is too empty to be closed and the subtree must be
-    /// opened, its entries taken in (else a tree from which much is deleted decays to nearly empty nodes).
+    /// Prepares for an untouched subtree of this level: closes the running nodes up to that level,
+    /// so that the subtree can be kept by its pointer. True if one of them is too empty to be
+    /// closed: then the subtree must be opened and its entries absorbed (otherwise a tree with many
+    /// deletions decays to nearly empty nodes).
     pub(crate) fn must_absorb(&mut self, out: &mut Writer<'_>, level: u8) -> Result<bool, TreeError> {
         for level in 0..=level {
             if self.level(level).is_empty() {
@@ -104,7 +106,7 @@ impl Levels {
         Ok(false)
     }
 
-    /// Closes everything; the root of the finished tree.
+    /// Closes all levels; returns the root of the finished tree.
     pub(crate) fn finish(&mut self, out: &mut Writer<'_>) -> Result<TreeRoot, TreeError> {
         if self.levels.iter().all(Level::is_empty) {
             let node = out.write(&NodeBuilder::new(self.node_bytes, 0))?;
@@ -118,13 +120,15 @@ impl Levels {
             {
                 return Ok(TreeRoot { node, level: level - 1 });
             }
-            // At the right edge of the tree the last node may stay small: the next items to come go there.
+            // At the right edge of the tree the last node may stay small: the next new items go
+            // there.
             self.close(out, level, false)?;
             level += 1;
         }
     }
 
-    /// Writes the running nodes of a level, after moving entries to a last one that is nearly empty if `even`.
+    /// Writes the running nodes of a level. If `even`, first moves entries to a last node that is
+    /// nearly empty.
     fn close(&mut self, out: &mut Writer<'_>, level: u8, even: bool) -> Result<(), TreeError> {
         let Level { held, current } = self.level(level);
         if even
@@ -138,7 +142,7 @@ impl Levels {
         self.write_held(out, level)
     }
 
-    /// Makes the current node the held one, after writing the held one.
+    /// Writes the held node, then makes the current node the held one.
     fn rotate(&mut self, out: &mut Writer<'_>, level: u8) -> Result<(), TreeError> {
         self.write_held(out, level)?;
         let Level { held, current } = self.level(level);
@@ -151,7 +155,8 @@ impl Levels {
         let Some(first) = held.first_key() else { return Ok(()) };
         let pointer = out.write(held)?;
         held.clear();
-        // At most one call deep for each level, of which the format allows seventeen: the writer refuses more.
+        // The recursion is at most one call per level, and the format allows seventeen: the writer
+        // refuses more.
         self.push_child(out, level + 1, first, pointer)
     }
 

@@ -1,13 +1,16 @@
-//! The item tree: one immutable copy-on-write B+tree, whose nodes carry the checksums of their children.
+//! The item tree: one immutable copy-on-write B+tree, whose nodes carry the checksums of their
+//! children.
 //!
-//! A [`Tree`] is the machinery (device, node cache); which tree it works on is said by a
-//! [`TreeRoot`](syncline_format::superblock::TreeRoot), a plain value. Readers of one root never see another: a merge
-//! writes new nodes to free space, keeps what is untouched by pointer and yields a new root, and nothing that the old
-//! root reaches is written over while anybody may read it (rule R2, upheld by whoever reuses the space).
+//! A [`Tree`] is the machinery (device, node cache); a
+//! [`TreeRoot`](syncline_format::superblock::TreeRoot), a plain value, selects the tree it works
+//! on. Readers of one root never see another: a merge writes new nodes to free space, keeps
+//! untouched subtrees by pointer and yields a new root. Nothing that the old root reaches is
+//! overwritten while anybody may read it (rule R2, upheld by the code that reuses the space).
 //!
-//! Every node read is checked three times over (promise P4): its bytes against the checksum in the pointer, its
-//! structure by [`Node::decode`](syncline_format::node::Node::decode), and its place: level and keys must be what the
-//! parent says. So a descent can't loop, and a scan can't go backwards, whatever an image holds.
+//! Every node read is checked three times (promise P4): its bytes against the checksum in the
+//! pointer, its structure by [`Node::decode`](syncline_format::node::Node::decode), and its place:
+//! level and keys must match what the parent says. So a descent can't loop, and a scan can't go
+//! backwards, whatever the image holds.
 #![forbid(unsafe_code)]
 
 mod difference;

@@ -1,8 +1,8 @@
 //! Writes the tree that results from changes to an old one, in one pass along both.
 //!
-//! The pass goes down only where a change falls. What lies between is kept by pointer, and the items between two
-//! changes of one leaf move as a whole run. New nodes stream out as they fill, so that memory does not grow with the
-//! tree.
+//! The pass descends only where a change falls. Subtrees in between are kept by pointer, and the
+//! items between two changes of one leaf move as a whole run. New nodes are written as they fill,
+//! so that memory does not grow with the tree.
 
 use crate::frame::{Frame, Place};
 use crate::levels::Levels;
@@ -27,9 +27,9 @@ pub struct Merged {
     pub root: TreeRoot,
     /// The writes that must succeed and be flushed before a superblock may name the root (rule R1).
     pub written: Vec<WrittenRun>,
-    /// Blocks of nodes that the old tree has and the new one has not, in runs of whole nodes, ascending.
+    /// Blocks of nodes that only the old tree has, in runs of whole nodes, ascending.
     pub freed: Vec<BlockRun>,
-    /// Blocks that were allocated and not used after all; nothing was ever written there.
+    /// Blocks that were allocated but not used; nothing was ever written there.
     pub unused: Vec<BlockRun>,
     /// Number of new nodes.
     pub nodes_written: u64,
@@ -40,7 +40,8 @@ type Changes = BTreeMap<Key, Option<Bytes>>;
 impl Tree {
     /// Writes the tree that results from applying `changes` (`None` deletes) to `root`.
     ///
-    /// The future is to be driven to its end: dropped halfway, what it allocated is lost until the next mount.
+    /// The future must be driven to completion: if it is dropped halfway, the blocks that it
+    /// allocated are lost until the next mount.
     pub async fn merge(
         &self,
         root: TreeRoot,
@@ -48,7 +49,8 @@ impl Tree {
         changes: &Changes,
         allocate: &Allocate<'_>,
     ) -> Result<Merged, MergeFailed> {
-        // Enough for small merges: every change alone in its leaf. A longer run is asked for as often as needed.
+        // Enough for small merges, with every change alone in its leaf. Larger merges ask again as
+        // often as needed.
         let nodes = (changes.len() as u64).saturating_mul(u64::from(root.level) + 1).saturating_add(1);
         let mut merger = Merger::new(self, changes, Writer::new(self, generation, nodes, allocate));
         let result = if changes.is_empty() { Ok(root) } else { merger.run(root).await };
@@ -71,7 +73,7 @@ struct Merger<'a> {
     pending: Peekable<btree_map::Iter<'a, Key, Option<Bytes>>>,
     levels: Levels,
     out: Writer<'a>,
-    /// Addresses of old nodes that the new tree does without.
+    /// Addresses of old nodes that are not part of the new tree.
     freed: Vec<BlockAddr>,
     items_kept: u64,
     copies: u64,
@@ -120,7 +122,7 @@ impl<'a> Merger<'a> {
         self.shrink(root).await
     }
 
-    /// Opens a node: rebuilds a leaf, puts an internal node on the stack.
+    /// Opens a node: rebuilds a leaf, or puts an internal node on the stack.
     async fn enter(&mut self, place: Place, node: Node, stack: &mut Vec<Frame>) -> Result<(), TreeError> {
         if node.level() > 0 {
             self.freed.push(node.addr());
@@ -180,7 +182,8 @@ impl<'a> Merger<'a> {
         Some((*key, value.as_ref()))
     }
 
-    /// False when the changes that fall into this leaf leave it as it is, such as deletes of what was never written.
+    /// False if the changes that fall into this leaf leave it as it is, such as deletes of keys
+    /// that do not exist.
     fn changes_something(&self, place: Place, leaf: &Node) -> bool {
         let mut at = 0;
         for (key, value) in
@@ -195,7 +198,7 @@ impl<'a> Merger<'a> {
         false
     }
 
-    /// Starts to read the leaves that changes fall into.
+    /// Starts reading the leaves that changes fall into.
     fn read_ahead(&self, frame: &mut Frame) {
         if frame.node.level() != 1 {
             return;
@@ -214,7 +217,8 @@ impl<'a> Merger<'a> {
         }
     }
 
-    /// A root with one child gives way to the child. Only an old node can be such a root: a new one has more children.
+    /// Replaces a root that has one child by that child. Only an old node can be such a root: a new
+    /// one has more children.
     async fn shrink(&mut self, mut root: TreeRoot) -> Result<TreeRoot, TreeError> {
         while root.level > 0 && !self.out.has_placed(root.node.addr) {
             let node = self.tree.load(Place::root(root), None, Caching::Peek).await?;
@@ -245,7 +249,8 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// The first child from `frame.next` on that the next change falls into; the number of children if none.
+/// The first child from `frame.next` on that the next change falls into; the number of children if
+/// there is none.
 fn touched_child(frame: &Frame, change: Option<Key>) -> usize {
     match change.filter(|&key| frame.bound.is_none_or(|bound| key < bound)) {
         Some(key) => frame.node.child_for(key).max(frame.next),
@@ -253,7 +258,7 @@ fn touched_child(frame: &Frame, change: Option<Key>) -> usize {
     }
 }
 
-/// Nodes as runs: sorted, neighbours joined.
+/// The nodes as runs: sorted, with neighbours joined.
 fn runs(mut nodes: Vec<BlockAddr>, node_blocks: u64) -> Vec<BlockRun> {
     nodes.sort_unstable();
     let mut runs: Vec<BlockRun> = Vec::new();

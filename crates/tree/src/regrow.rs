@@ -1,9 +1,10 @@
-//! An inner node that can't be read, made again from the nodes below it.
+//! Restores an unreadable inner node from the nodes below it.
 //!
-//! Everything in an inner node but its generation follows from its children: their first keys, their addresses, the checksums of
-//! their bytes. And whatever points to the lost node has the checksum of all its bytes. So it is known whether what was made again
-//! is what was lost: the right children, all of them, none of them another than it was. Nothing else could prove that: a node carries no
-//! checksum of its own and nothing that ties it to its filesystem, and file data may look like nodes.
+//! Everything in an inner node except its generation follows from its children: their first keys,
+//! their addresses, and the checksums of their bytes. The pointer to the lost node holds the
+//! checksum of all its bytes, so that checksum tells whether the restored node equals the lost one,
+//! with exactly the right children. Nothing else could prove that: a node carries no checksum of
+//! its own and nothing that ties it to its filesystem, and file data may look like nodes.
 
 use crate::frame::Place;
 use crate::tree::{Caching, Tree};
@@ -14,14 +15,15 @@ use syncline_format::node::{HEADER_BYTES, MAX_LEVEL, Node, NodeBuilder, POINTER_
 use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BlockAddr, BlockRun, Geometry, KEY_BYTES, Key, crc};
 
-/// Generations tried past that of the newest child. An inner node is written with its newest child, unless one was only taken
-/// away; more of them would let chance say yes.
+/// Number of generations tried beyond that of the newest child. An inner node is written together
+/// with its newest child, unless only a child was removed. Trying more would risk a match by
+/// chance.
 const GENERATIONS: u64 = 64;
 
 /// An inner node that can't be read or is damaged.
 #[derive(Clone, Copy, Debug)]
 pub struct LostNode {
-    /// Where it lies, and the checksum of its bytes.
+    /// Its address, and the checksum of its bytes.
     pub pointer: Pointer,
     /// Its level.
     pub level: u8,
@@ -29,7 +31,7 @@ pub struct LostNode {
     bound: Option<Key>,
 }
 
-/// A node that was found and may be a child of a lost one.
+/// A node found by searching, which may be a child of a lost one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stray {
     pointer: Pointer,
@@ -40,7 +42,7 @@ pub struct Stray {
 }
 
 impl Stray {
-    /// Takes a node for one. `None` for the leaf of an empty tree.
+    /// The stray of a node; `None` for the leaf of an empty tree.
     pub fn of(node: &Node) -> Option<Self> {
         Some(Self {
             pointer: Pointer { addr: node.addr(), checksum: crc(node.bytes()) },
@@ -51,30 +53,32 @@ impl Stray {
         })
     }
 
-    /// Where it lies.
+    /// The node's address.
     pub fn addr(&self) -> BlockAddr {
         self.pointer.addr
     }
 }
 
-/// What is left of a lost node.
+/// The remains of a lost node.
 pub struct Remains {
     bytes: Bytes,
-    /// Its bytes hold the checksums of these children.
+    /// The children whose checksums its bytes hold.
     children: Vec<Stray>,
-    /// What stands where its keys were.
+    /// The bytes at the positions of its keys.
     keys: HashSet<[u8; KEY_BYTES]>,
 }
 
 impl Remains {
-    /// True if a child with the first key of this one had its place in the node, as far as that can be read.
+    /// True if the node had an entry with the first key of `stray`, as far as its bytes can be
+    /// read.
     pub fn have_key_of(&self, stray: &Stray) -> bool {
         self.keys.contains(&stray.first.to_bytes())
     }
 }
 
 impl Tree {
-    /// The inner nodes of a tree that can't be had, as far as those above them can. Leaves are not read.
+    /// The inner nodes of a tree that can't be read, as far as the nodes above them can. Leaves are
+    /// not read.
     pub async fn lost_inner_nodes(&self, root: TreeRoot) -> Vec<LostNode> {
         let (mut lost, mut places) = (Vec::new(), vec![Place::root(root)]);
         while let Some(place) = places.pop() {
@@ -94,8 +98,9 @@ impl Tree {
         lost
     }
 
-    /// Looks at what is left of a lost node: each address in it where a child lies whose bytes have the checksum that stands behind
-    /// the address. Where in the node that is does not matter, so any part of it may be damaged.
+    /// Examines the remains of a lost node: finds each address in them that is followed by a
+    /// checksum matching the bytes of a child at that address. The position within the node does
+    /// not matter, so any part of it may be damaged.
     pub async fn remains(&self, lost: &LostNode) -> Remains {
         let geometry = self.geometry.get();
         let Some(bytes) = self.bytes_at(lost.pointer.addr, geometry.node_bytes as usize).await else {
@@ -119,12 +124,12 @@ impl Tree {
         Remains { bytes, children, keys }
     }
 
-    /// The node that lies at an address, if what lies there calls itself one.
+    /// The node at an address, if the bytes there look like a node of that address.
     pub async fn stray_at(&self, addr: BlockAddr) -> Option<Stray> {
         Stray::of(&self.node_at(addr).await?)
     }
 
-    /// The same with its contents.
+    /// The node at an address with its contents, if the bytes there are one.
     pub async fn node_at(&self, addr: BlockAddr) -> Option<Node> {
         let geometry = self.geometry.get();
         let start = self.bytes_at(addr, syncline_format::BLOCK_BYTES).await?;
@@ -146,8 +151,8 @@ impl Tree {
     }
 }
 
-/// The bytes of a lost node, made of those of the nodes that belong below it. `None` if they are not all there. `newest` is
-/// the generation of the checkpoint that wrote the tree last.
+/// Restores the bytes of a lost node from the nodes that belong below it; `None` if some are
+/// missing. `newest` is the generation of the checkpoint that last wrote the tree.
 pub fn regrow<'a>(
     geometry: Geometry,
     lost: &LostNode,
@@ -176,7 +181,8 @@ pub fn regrow<'a>(
     right.map(|_| bytes.into_bytes())
 }
 
-/// Those that can lie below the lost node, none over another: first those whose checksums it held itself, then the newest.
+/// Nodes that fit below the lost node, none overlapping another: first those whose checksums it
+/// held itself, then the newest.
 fn children<'a>(
     lost: &LostNode,
     remains: &Remains,

@@ -9,34 +9,34 @@ use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
 use syncline_format::{BlockAddr, Key};
 
-/// Leaves read ahead at most.
+/// Maximum number of leaves read ahead.
 const WINDOW: usize = 8;
 
-/// Some of the items of a range.
+/// Some of the items in a range.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     /// The items, in key order.
     pub items: Vec<(Key, Bytes)>,
-    /// True when the range holds nothing after the last of them.
+    /// True when the range holds nothing after the last item.
     pub complete: bool,
 }
 
-/// A node that could not be read or is damaged, and the keys that lay below it.
+/// A node that could not be read or is damaged, and the range of keys below it.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
-    /// Where it lies.
+    /// The node's address.
     pub addr: BlockAddr,
-    /// Its level.
+    /// The node's level.
     pub level: u8,
     /// The least key below it; `None` for a root.
     pub first: Option<Key>,
-    /// The first key behind it; `None` when nothing follows.
+    /// The first key after the node; `None` if nothing follows.
     pub bound: Option<Key>,
     /// What is wrong with it.
     pub error: TreeError,
 }
 
-/// Sees each node of a scan, with what is wrong with it; an error ends the scan.
+/// Called for each node of a scan, with its error if it is bad; returning an error ends the scan.
 type Watch<'a> = dyn FnMut(Place, Option<TreeError>) -> Result<(), TreeError> + Send + 'a;
 
 impl Place {
@@ -46,8 +46,8 @@ impl Place {
 }
 
 impl Tree {
-    /// The first items of the tree `root` with keys from `from` to `to`, both included: `max_items` at most, and at
-    /// least one unless there is none.
+    /// The first items of the tree `root` with keys from `from` to `to`, both included: `max_items`
+    /// at most, and at least one unless there is none.
     pub async fn scan(
         &self,
         root: TreeRoot,
@@ -71,7 +71,8 @@ impl Tree {
         self.scan_past(root, low..=to, at, max_items, Caching::Fill, &mut watch).await
     }
 
-    /// The same for a damaged tree: `unreadable` is told of each bad node, and the scan goes on behind it.
+    /// Like `scan`, for a damaged tree: each bad node is reported to `unreadable`, and the scan
+    /// continues behind it.
     pub async fn scan_readable(
         &self,
         root: TreeRoot,
@@ -88,8 +89,8 @@ impl Tree {
         scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
     }
 
-    /// The same with every node read from the device, whatever the cache has; `visit` is told of each: its address, or
-    /// what is wrong.
+    /// Like `scan_readable`, but reads every node from the device even if it is cached; `visit`
+    /// gets the address of each node, or its error.
     pub async fn scan_device(
         &self,
         root: TreeRoot,
@@ -106,8 +107,7 @@ impl Tree {
         scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
     }
 
-    /// Scans from the last key of the range that is not greater than `at`, or else from `at`. `watch` sees each node and decides
-    /// whether to go on behind a bad one.
+    /// Scans; `watch` is called for each node and decides whether to continue after a bad one.
     async fn scan_past(
         &self,
         root: TreeRoot,
@@ -142,7 +142,8 @@ impl Tree {
             }
             while stack.pop_if(|frame| frame.next == frame.node.len()).is_some() {}
             let Some(frame) = stack.last_mut() else {
-                // Not reached: without a frame the last leaf had no bound, and the chunk is complete.
+                // Unreachable: without a frame the last leaf had no bound, so the chunk is
+                // complete.
                 chunk.complete = true;
                 break;
             };
@@ -152,7 +153,8 @@ impl Tree {
         Ok(chunk)
     }
 
-    /// Starts to read the leaves that the rest of the chunk will probably need, judging by the last one.
+    /// Starts reading the leaves that the rest of the chunk will probably need, judging by the last
+    /// leaf.
     fn read_leaves_ahead(
         &self,
         frame: &mut Frame,
@@ -174,8 +176,8 @@ impl Tree {
 }
 
 impl Chunk {
-    /// Takes the items of a leaf that lie in the range. The next leaf's first key is known from above, so that the end
-    /// of the range is seen without reading it.
+    /// Takes the items of a leaf that lie in the range. The parent gives the next leaf's first key,
+    /// so the end of the range is recognized without reading that leaf.
     fn take(
         &mut self,
         leaf: &Node,

@@ -1,4 +1,4 @@
-//! The tree's machinery: node cache, checked reads, and the lookups of single items.
+//! The tree's machinery: node cache, checked reads, and lookups of single items.
 
 use crate::TreeError;
 use crate::frame::Place;
@@ -19,27 +19,27 @@ use syncline_sync::yield_point;
 /// Reads and writes trees of one device; see the crate's documentation.
 pub struct Tree {
     pub(crate) tracker: Arc<FlushTracker>,
-    /// Whoever opened the image may make it larger.
+    /// Sizes of the image, which may grow while it is open.
     pub(crate) geometry: Arc<SharedGeometry>,
-    /// Leaves that reach behind this block are written anew by whatever change leads to them.
+    /// Leaves that reach behind this block are rewritten by any change that leads to them.
     pub(crate) fence: AtomicU64,
-    /// Its hash is the same in every process, so that what it evicts depends on nothing but what was read.
+    /// Its hash is the same in every process, so that evictions depend only on what was read.
     cache: Cache<BlockAddr, Cached, Weight, FixedState>,
     pub(crate) counters: Counters,
 }
 
-/// What the tree has done since it was opened.
+/// Counts since the tree was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TreeCounters {
     /// Nodes read from the device.
     pub nodes_read: u64,
     /// Nodes handed to the device to write.
     pub nodes_written: u64,
-    /// Nodes that were not what their parent says.
+    /// Nodes that did not match what their parent says.
     pub nodes_corrupt: u64,
     /// Items that merges copied from old nodes to new ones.
     pub items_kept: u64,
-    /// Copies of whole runs in which they were copied.
+    /// Bulk copies by which these items were copied.
     pub copies: u64,
 }
 
@@ -55,15 +55,16 @@ pub(crate) struct Counters {
 /// How a walk uses the node cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// Look there first, and keep what had to be read.
+    /// Look in the cache first, and keep what had to be read.
     Fill,
-    /// Look there first, but keep nothing: the nodes that a merge reads are about to be freed.
+    /// Look in the cache first, but keep nothing: the nodes that a merge reads are about to be
+    /// freed.
     Peek,
-    /// Read from the device whatever the cache has: a check wants to know what lies there.
+    /// Always read from the device: a check wants to know what lies there.
     Bypass,
 }
 
-/// The checksum says whether the cached node is the one that a pointer means.
+/// A cached node; the checksum tells whether it is the one that a pointer means.
 #[derive(Clone)]
 struct Cached {
     node: Node,
@@ -83,12 +84,12 @@ impl Weighter<BlockAddr, Cached> for Weight {
 }
 
 impl Tree {
-    /// A tree machinery over `tracker`'s device that keeps about `cache_bytes` of nodes in memory.
+    /// A tree on `tracker`'s device that keeps about `cache_bytes` of nodes in memory.
     pub fn new(tracker: Arc<FlushTracker>, geometry: Geometry, cache_bytes: usize) -> Arc<Tree> {
         Self::of_shared(tracker, Arc::new(SharedGeometry::new(geometry)), cache_bytes)
     }
 
-    /// The same in an image that may become larger.
+    /// Like `new`, for an image that may grow.
     pub fn of_shared(
         tracker: Arc<FlushTracker>,
         geometry: Arc<SharedGeometry>,
@@ -101,13 +102,13 @@ impl Tree {
         Arc::new(Self { tracker, geometry, fence, cache, counters: Counters::default() })
     }
 
-    /// From now on a merge writes each leaf that reaches behind `end` anew if any change leads to it, also one that changes nothing: to
-    /// put an item as it is moves the nodes on the way to it.
+    /// From now on, a merge rewrites each leaf that reaches behind `end` if any change leads to it,
+    /// even one that changes nothing: putting an item unchanged moves the nodes on the path to it.
     pub fn fence(&self, end: BlockAddr) {
         self.fence.store(end, Relaxed);
     }
 
-    /// What was done so far.
+    /// The counts so far.
     pub fn counters(&self) -> TreeCounters {
         TreeCounters {
             nodes_read: self.counters.read.load(Relaxed),
@@ -118,7 +119,7 @@ impl Tree {
         }
     }
 
-    /// Nodes in memory, and the bytes that they take.
+    /// The number of nodes in memory, and the bytes that they take.
     pub fn cached_nodes(&self) -> (u64, u64) {
         (self.cache.len() as u64, self.cache.weight())
     }
@@ -128,7 +129,7 @@ impl Tree {
         Ok(value_in(&self.leaf_for(root, key).await?, key))
     }
 
-    /// The same if every node on the way is in memory, and `None` if one is not.
+    /// The value of `key` if every node on the way is in memory; `None` if one is not.
     pub fn try_get(&self, root: TreeRoot, key: Key) -> Option<Result<Option<Bytes>, TreeError>> {
         let mut place = Place::root(root);
         loop {
@@ -143,9 +144,11 @@ impl Tree {
         }
     }
 
-    /// The last item whose key is not greater than `key`, such as the extent that covers a file block.
+    /// The last item whose key is not greater than `key`, such as the extent that covers a file
+    /// block.
     pub async fn floor(&self, root: TreeRoot, key: Key) -> Result<Option<(Key, Bytes)>, TreeError> {
-        // A child's first key is in its parent, so the leaf for `key` holds the answer unless there is none at all.
+        // A child's first key is in its parent, so the leaf for `key` holds the answer if there is
+        // one.
         let leaf = self.leaf_for(root, key).await?;
         Ok(match leaf.find(key) {
             Ok(index) => Some(leaf.entry(index)),
@@ -153,7 +156,7 @@ impl Tree {
         })
     }
 
-    /// Drops the nodes that the cache holds of `run`. To be called before the blocks are used anew.
+    /// Drops the cached nodes of `run`. Call before the blocks are reused.
     pub fn forget(&self, run: BlockRun) {
         yield_point();
         let inside = |addr: BlockAddr| addr >= run.start && addr - run.start < run.blocks;
@@ -177,7 +180,7 @@ impl Tree {
         }
     }
 
-    /// The node at `place` from the cache or from the device; `started` is a read of it under way.
+    /// The node at `place`, from the cache or from the device; `started` is a read of it in flight.
     pub(crate) async fn load(
         &self,
         place: Place,
@@ -186,12 +189,12 @@ impl Tree {
     ) -> Result<Node, TreeError> {
         match self.cached(place, caching) {
             Some(node) => node,
-            // In memory of its own, so that whoever finds everything here carries no room for a read along.
+            // Boxed, so that callers that find everything in the cache carry no space for a read.
             None => Box::pin(self.load_missing(place, started, caching)).await,
         }
     }
 
-    /// The same of a node that the cache does not have.
+    /// Loads a node that the cache does not have.
     async fn load_missing(
         &self,
         place: Place,
@@ -201,14 +204,14 @@ impl Tree {
         let addr = place.pointer.addr;
         let read = self.read(place, started);
         let cached = match caching {
-            // Of several that miss the same node at once, one reads it.
+            // If several callers miss the same node at once, one of them reads it.
             Caching::Fill => self.cache.get_or_insert_async(&addr, read).await?,
             Caching::Peek | Caching::Bypass => read.await?,
         };
         if cached.checksum == place.pointer.checksum {
             return self.check_place(place, cached.node);
         }
-        // The cached node is not the one meant: what the device has decides.
+        // The cached node is not the one meant: the device decides.
         let fresh = self.read(place, None).await?;
         yield_point();
         self.cache.insert(addr, fresh.clone());
@@ -225,7 +228,8 @@ impl Tree {
         (cached.checksum == place.pointer.checksum).then(|| self.check_place(place, cached.node))
     }
 
-    /// Starts to read a node unless the cache has it. A place outside the device is left to [`Tree::load`] to refuse.
+    /// Starts reading a node unless the cache has it. [`Tree::load`] refuses places outside the
+    /// device.
     pub(crate) fn start_read(&self, place: Place, caching: Caching) -> Option<DeviceFuture<AlignedBuf>> {
         let geometry = self.geometry.get();
         let run = BlockRun::new(place.pointer.addr, geometry.node_blocks());
@@ -257,7 +261,8 @@ impl Tree {
         Ok(Cached { node, checksum })
     }
 
-    /// Checks what only the parent knows: only the root may be empty, and the keys lie between this entry and the next.
+    /// Checks a node against its parent: only the root may be empty, and the keys must lie between
+    /// this entry and the next.
     fn check_place(&self, place: Place, node: Node) -> Result<Node, TreeError> {
         let first = node.first_key();
         let right = node.level() == place.level
@@ -275,7 +280,7 @@ impl Tree {
         TreeError::Corrupt { addr: place.pointer.addr, detail }
     }
 
-    /// Takes a node that is about to be written into the cache, checked as if it were read.
+    /// Puts a node that is about to be written into the cache, checked as if it had been read.
     pub(crate) fn keep_new(
         &self,
         bytes: Bytes,
@@ -291,7 +296,7 @@ impl Tree {
     }
 }
 
-/// Node addresses are in blocks, writes in bytes.
+/// Converts a node address, in blocks, to a byte offset.
 pub(crate) fn offset_bytes(addr: BlockAddr) -> u64 {
     addr * BLOCK_BYTES as u64
 }

@@ -11,21 +11,23 @@ const WINDOW: usize = 16;
 /// Nodes visited between two yields to the executor.
 const NODES_PER_TURN: u64 = 32;
 
-/// Called for each node with its level, its pointer and itself, or why it can't be had.
+/// Called for each node with its level, its pointer, and the node itself or why it could not be
+/// read.
 pub type Visitor<'a> = dyn FnMut(u8, Pointer, Result<&Node, &TreeError>) + Send + 'a;
 
-/// How a walk went.
+/// The outcome of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Walked {
     /// Nodes that were read and are sound.
     pub nodes: u64,
-    /// Nodes that could not be read or are damaged; what lies below them was not visited.
+    /// Nodes that could not be read or are damaged; the nodes below them were not visited.
     pub bad_nodes: u64,
 }
 
 impl Tree {
-    /// Visits every node of the tree `root`, parents before their children, children in key order. Reads from the
-    /// device, not from the cache, and goes on after a bad node. Memory does not grow with the tree.
+    /// Visits every node of the tree `root`, parents before their children, children in key order.
+    /// Reads from the device, not from the cache, and continues after a bad node. Memory use does
+    /// not grow with the tree.
     pub async fn walk(&self, root: TreeRoot, visitor: &mut Visitor<'_>) -> Walked {
         let mut walked = Walked::default();
         let mut stack: Vec<Frame> = Vec::new();

@@ -1,4 +1,5 @@
-//! Gives new nodes their addresses and writes them, in long runs and with a bound on what is in flight.
+//! Gives new nodes their addresses and writes them, in long runs and with a limit on what is in
+//! flight.
 
 use crate::TreeError;
 use crate::tree::{Tree, offset_bytes};
@@ -10,25 +11,26 @@ use syncline_format::node::NodeBuilder;
 use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
 
-/// Hands out free blocks: asked for a number of blocks, a multiple of a node's, it returns a run of at most that many,
-/// itself a multiple of a node's, or `None` when there is not even room for one node.
+/// Allocates free blocks: asked for a number of blocks, a multiple of a node's, it returns a run of
+/// at most that many, also a multiple of a node's, or `None` if there is not even room for one
+/// node.
 pub type Allocate<'a> = dyn Fn(u64) -> Option<BlockRun> + Sync + 'a;
 
 /// One vectored write of new nodes.
 ///
-/// The buffers are to be kept until a successful flush covers the write: after a failed one they are written again
-/// (rule R6).
+/// Keep the buffers until a successful flush covers the write: after a failed flush they are
+/// written again (rule R6).
 #[derive(Clone)]
 pub struct WrittenRun {
-    /// Where it lies.
+    /// The blocks of the run.
     pub run: BlockRun,
-    /// Its nodes, one buffer each.
+    /// The nodes, one buffer each.
     pub bufs: Vec<Bytes>,
-    /// The write, perhaps still on its way.
+    /// The write, perhaps still in flight.
     pub handle: WriteHandle,
 }
 
-/// Length of one write at most.
+/// Maximum length of one write.
 const RUN_BYTES: u64 = 1 << 20;
 /// Bytes in flight above which a merge waits for its oldest write.
 const IN_FLIGHT_BYTES: u64 = 8 << 20;
@@ -39,11 +41,11 @@ pub(crate) struct Writer<'a> {
     tree: &'a Tree,
     generation: u64,
     allocate: &'a Allocate<'a>,
-    /// Nodes to ask for at once.
+    /// Number of nodes to request in one allocation.
     ask_nodes: u64,
-    /// What is left of the run allocated last.
+    /// The unused rest of the last allocated run.
     room: BlockRun,
-    /// Nodes not yet handed to the device; they end where `room` starts.
+    /// Nodes not yet submitted; they end where `room` starts.
     batch: Vec<Bytes>,
     in_flight: VecDeque<(WriteHandle, u64)>,
     in_flight_bytes: u64,
@@ -75,7 +77,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Places, encodes and caches a node, and writes it soon.
+    /// Places, encodes and caches a node; it is written soon.
     pub(crate) fn write(&mut self, node: &NodeBuilder) -> Result<Pointer, TreeError> {
         let addr = self.place()?;
         let mut buf = AlignedBuf::for_read(self.tree.geometry.get().node_bytes as usize);
@@ -91,7 +93,7 @@ impl<'a> Writer<'a> {
         Ok(Pointer { addr, checksum })
     }
 
-    /// Blocks for one node, right behind the last one's if possible.
+    /// Allocates blocks for one node, right behind the last one if possible.
     fn place(&mut self) -> Result<BlockAddr, TreeError> {
         let node_blocks = self.tree.geometry.get().node_blocks();
         if self.room.blocks < node_blocks {
@@ -115,7 +117,7 @@ impl<'a> Writer<'a> {
         self.allocated.iter().any(|run| addr >= run.start && addr < run.end())
     }
 
-    /// Hands the gathered nodes to the device.
+    /// Submits the gathered nodes as one write.
     fn submit(&mut self) {
         let blocks = self.batch.iter().map(|buf| (buf.len() / BLOCK_BYTES) as u64).sum();
         if blocks == 0 {
@@ -137,7 +139,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Counts one old node as handled.
+    /// Counts one old node as processed.
     pub(crate) fn count_turn(&mut self) {
         self.turn += 1;
     }
@@ -163,16 +165,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Hands the rest to the device and gives back what was not needed.
+    /// Submits the rest and gives back unused blocks.
     pub(crate) fn finish(&mut self) {
         self.submit();
         self.give_back_room();
     }
 
-    /// Waits until nothing is in flight and takes the new nodes out of the cache; what was allocated.
+    /// Waits until nothing is in flight and removes the new nodes from the cache; returns what was
+    /// allocated.
     pub(crate) async fn abandon(self) -> Vec<BlockRun> {
         for (handle, _) in &self.in_flight {
-            // How it ended is of no interest: nothing refers to these nodes. But the blocks must be quiet (rule R2).
+            // The outcome does not matter, since nothing refers to these nodes. But nothing may be
+            // in flight to the blocks (rule R2).
             let _ = handle.wait().await;
         }
         for &run in &self.allocated {

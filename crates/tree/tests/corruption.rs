@@ -1,4 +1,4 @@
-//! Damaged nodes answer with `Corrupt`, are counted, and never panic, loop or answer with wrong items.
+//! Damaged nodes yield `Corrupt`, are counted, and never cause a panic, a loop or wrong items.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn write(bench: &Bench, addr: BlockAddr, bytes: &[u8]) {
         .unwrap();
 }
 
-/// Addresses from the root to the leaf that holds `key`, each with its index in the node before.
+/// The addresses from the root to the leaf that holds `key`, each with its index in the node above.
 fn path(bench: &Bench, key: Key) -> Vec<(BlockAddr, usize)> {
     let mut path = vec![(bench.root.node.addr, 0)];
     for level in (1..=bench.root.level).rev() {
@@ -42,7 +42,8 @@ fn path(bench: &Bench, key: Key) -> Vec<(BlockAddr, usize)> {
     path
 }
 
-/// Damages the node `depth` steps below the root and makes all checksums above it right again; the forged root.
+/// Damages the node `depth` steps below the root and corrects all checksums above it; returns the
+/// forged root.
 fn forge(bench: &Bench, key: Key, depth: usize, damage: impl FnOnce(&mut Vec<u8>)) -> TreeRoot {
     let path = path(bench, key);
     let mut node = read(bench, path[depth].0);
@@ -61,7 +62,7 @@ fn forge(bench: &Bench, key: Key, depth: usize, damage: impl FnOnce(&mut Vec<u8>
     TreeRoot { node: Pointer { addr: bench.root.node.addr, checksum }, level: bench.root.level }
 }
 
-/// Does everything that can be done to a tree; true when any of it met a damaged node.
+/// Runs every tree operation; true if any of them met a damaged node.
 fn exercise(bench: &Bench, root: TreeRoot) -> bool {
     let tree = bench.cold(4 << 20);
     let mut damaged = false;
@@ -95,7 +96,7 @@ fn exercise(bench: &Bench, root: TreeRoot) -> bool {
     damaged || merge_fails(bench, &tree, root)
 }
 
-/// A merge that touches every leaf.
+/// A merge that touches every leaf; true if it fails because of damage.
 fn merge_fails(bench: &Bench, tree: &Tree, root: TreeRoot) -> bool {
     let changes: Changes = (0..9000).step_by(20).map(|number| (key(number), Some(value(1, 10)))).collect();
     match block_on(tree.merge(root, 99, &changes, &|wanted| bench.space.allocate(wanted))) {
@@ -160,7 +161,7 @@ fn a_node_that_is_not_where_its_parent_says_is_refused() {
         TreeError::Corrupt { detail, .. } => detail.to_string(),
         other => panic!("{other}"),
     };
-    // Each forgery has right checksums throughout.
+    // In each forgery all checksums are right.
     let forgeries: [(&str, usize, usize, Vec<u8>); 4] = [
         ("tree node: impossible own address", 2, 8, vec![9]),
         ("tree node: impossible level", 2, 32, vec![1]),
@@ -195,7 +196,8 @@ fn a_node_that_is_not_where_its_parent_says_is_refused() {
 fn a_node_reached_twice_is_refused() {
     let (bench, _) = bench();
     let mut at_child = BTreeMap::new();
-    // The second child's pointer becomes the first child's: same level, right checksum, but not its keys.
+    // The second child's pointer becomes the first child's: same level, right checksum, but wrong
+    // keys.
     let root = forge(&bench, key(4000), 1, |node| {
         let count = u32::from_le_bytes(node[24..28].try_into().unwrap()) as usize;
         let values = HEADER_BYTES + count * ENTRY_BYTES;
@@ -212,7 +214,8 @@ fn a_node_reached_twice_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
-    /// Whatever bytes a hostile image holds under right checksums, nothing panics, loops or goes backwards.
+    /// Whatever bytes a hostile image holds under right checksums, nothing panics, loops or goes
+    /// backwards.
     #[test]
     fn forged_nodes_never_panic(
         number in 0..9000u64,

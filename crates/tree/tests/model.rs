@@ -1,4 +1,5 @@
-//! Any series of merges gives what a map gives, in well-filled nodes, without losing or leaking a block.
+//! Any series of merges gives the same result as a map, in well-filled nodes, without losing or
+//! leaking a block.
 
 mod common;
 
@@ -11,14 +12,14 @@ use syncline_tree::{Tree, TreeError};
 
 const NODE_SIZES: [u32; 5] = [4096, 8192, 16384, 32768, 65536];
 
-/// One merge: which keys, and what becomes of them.
+/// One merge: the keys that change, and how.
 #[derive(Clone, Debug)]
 struct Step {
     first: u64,
     count: u64,
     stride: u64,
     delete_percent: u64,
-    /// Longest value, in thousandths of what the geometry allows.
+    /// Longest value, in thousandths of the maximum that the geometry allows.
     longest: usize,
     seed: u64,
 }
@@ -109,7 +110,8 @@ proptest! {
         prop_assert_eq!(bench.root.level, 0);
     }
 
-    /// However a merge fails for lack of space, the old tree is whole and every block is handed back.
+    /// However a merge fails for lack of space, the old tree stays whole and every block is handed
+    /// back.
     #[test]
     fn a_merge_without_space_leaves_nothing_behind(nodes_left in 0..200u64, step in step(), second in step()) {
         let mut bench = Bench::new(4096, 64 << 10, 1 << 20);
@@ -160,7 +162,7 @@ fn changes_that_change_nothing_write_next_to_nothing() {
     bench.merge(&Changes::new()).unwrap();
     assert_eq!(bench.root, before, "no changes, no writes");
 
-    // Deletes of what is not there, and items as they are already: only the root is written anew.
+    // Deletes of keys that do not exist and puts of unchanged items: only the root is rewritten.
     let mut nothing: Changes = (0..2000).map(|number| (key(number * 2 + 1), None)).collect();
     nothing.extend(items.iter().take(100).map(|(key, value)| (*key, value.clone())));
     let merged = bench.merge_only(&nothing).unwrap();

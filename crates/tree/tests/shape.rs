@@ -1,4 +1,4 @@
-//! Nodes stay reasonably full, whatever is deleted, and merges cost what they should.
+//! Nodes stay reasonably full, whatever is deleted, and merges do not cost more than they should.
 
 mod common;
 
@@ -51,7 +51,8 @@ fn deleting_most_of_a_tree_at_once_leaves_full_nodes() {
     }
 }
 
-/// So few at a time that each leaf loses its items while its neighbours are left alone.
+/// Deletes so few items at a time that each leaf loses its items while its neighbours stay as they
+/// are.
 #[test]
 fn deleting_most_of_a_tree_bit_by_bit_leaves_it_half_full() {
     for (node_bytes, items) in [(4096, 6000), (16384, 12_000)] {
@@ -73,7 +74,8 @@ fn deleting_most_of_a_tree_bit_by_bit_leaves_it_half_full() {
     }
 }
 
-/// One leaf is emptied but for an item while all around it stays: it takes in its neighbour, and the two share evenly.
+/// A leaf loses all items but one while everything around it stays: it absorbs its neighbour, and
+/// the two share evenly.
 #[test]
 fn a_nearly_empty_leaf_takes_in_its_neighbour() {
     let (mut bench, mut model) = filled(4096, 3000);
@@ -91,7 +93,8 @@ fn a_nearly_empty_leaf_takes_in_its_neighbour() {
     assert!(after.used_bytes[&0].len() <= before.used_bytes[&0].len());
 }
 
-/// The last internal node has one child; when all before it goes, the root is that child and not a chain down to it.
+/// The last internal node has one child; when everything before it is deleted, that child becomes
+/// the root, not a chain down to it.
 #[test]
 fn a_root_with_one_old_child_gives_way() {
     let (mut bench, mut model) = filled(4096, 6110);
@@ -109,7 +112,7 @@ fn a_root_with_one_old_child_gives_way() {
     bench.check(&model);
 }
 
-/// Two streams of growth in the middle of the tree, as of two files that are appended to.
+/// Two streams of growth in the middle of the tree, like two files that are appended to.
 #[test]
 fn growth_in_the_middle_keeps_nodes_half_full() {
     let (mut bench, mut model) = filled(4096, 5000);
@@ -125,7 +128,8 @@ fn growth_in_the_middle_keeps_nodes_half_full() {
     assert!(fill > 0.5, "{fill}");
 }
 
-/// A checkpoint in small: 200,000 items into an empty tree, then changes all over it. Says how long it took.
+/// A small checkpoint: 200,000 items into an empty tree, then changes all over it. Prints how long
+/// it took.
 #[test]
 fn two_hundred_thousand_items() {
     let mut bench = Bench::new(16384, 256 << 10, 64 << 20);
@@ -178,11 +182,13 @@ fn reading_through_a_cold_tree_reads_each_node_once() {
 #[test]
 fn forgotten_nodes_are_not_answered_from_memory() {
     let (bench, _) = filled(16384, 40_000);
-    // So large that nothing is ever evicted, however the nodes fall on the cache's shards.
+    // Large enough that nothing is ever evicted, however the nodes are spread over the cache's
+    // shards.
     let tree = bench.cold(256 << 20);
     let run = |addr| BlockRun::new(addr, bench.geometry.node_blocks());
     let root = run(bench.root.node.addr);
-    // The root alone, everything, nothing on the way to the item, all of that way but the root.
+    // The root alone, everything, nothing on the path to the item, and all of that path except the
+    // root.
     for (forgotten, is_gone) in [
         (root, true),
         (bench.geometry.usable(), true),

@@ -1,4 +1,4 @@
-//! Merges on a device whose writes take their time, or fail.
+//! Merges on a device whose writes are slow or fail.
 
 mod common;
 
@@ -14,11 +14,11 @@ use syncline_tree::{Tree, TreeError};
 
 type Write = (u64, Vec<Bytes>, Completion<()>);
 
-/// Much longer than a merge takes to fill a write.
+/// Much longer than a merge needs to fill one write.
 const WRITE_TAKES: Duration = Duration::from_millis(10);
 
-/// Hands writes to a thread that does them one after the other, each after a pause; from number `fail_from` on they
-/// fail.
+/// Passes writes to a thread that performs them one after the other, each after a pause. Writes
+/// fail from number `fail_from` on.
 struct SlowDevice {
     memory: Arc<MemoryDevice>,
     writes: Mutex<mpsc::Sender<Write>>,
@@ -76,7 +76,7 @@ impl Device for SlowDevice {
     }
 }
 
-/// A bench whose device turns slow after the empty tree was made.
+/// A bench whose device becomes slow after the empty tree was made.
 fn bench(fail_from: u64) -> (Bench, Arc<Figures>) {
     let mut bench = Bench::new(16384, 64 << 10, 1 << 20);
     let slow = SlowDevice::new(bench.device.clone(), fail_from);

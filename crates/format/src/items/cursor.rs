@@ -2,7 +2,7 @@
 
 use crate::FormatError;
 
-/// Takes fields one after the other; every step is checked.
+/// Reads fields one after the other; every step is checked.
 pub struct Cursor<'a> {
     rest: &'a [u8],
     structure: &'static str,
@@ -43,12 +43,12 @@ impl<'a> Cursor<'a> {
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         self.array().map(u64::from_le_bytes)
     }
-    /// So many times four bytes.
+    /// The next `count` four-byte numbers.
     pub fn u32s(&mut self, count: usize) -> Result<impl Iterator<Item = u32> + 'a, FormatError> {
         let bytes = self.bytes(count.saturating_mul(4))?;
         Ok(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)))
     }
-    /// Everything that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

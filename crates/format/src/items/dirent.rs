@@ -11,7 +11,7 @@ const STRUCTURE: &str = "directory entry";
 /// One name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirent<'a> {
-    /// What it names.
+    /// The named inode.
     pub ino: ObjectId,
     /// File type bits of the named inode's mode, shifted down by 12 (as in `d_type`).
     pub file_type: u8,
@@ -48,7 +48,7 @@ impl<'a> Dirent<'a> {
     }
 }
 
-/// True for what may name a directory entry.
+/// True for valid names of directory entries.
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX

@@ -3,12 +3,13 @@
 use super::{Cursor, inode::SIZE_MAX};
 use crate::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError};
 
-/// Most blocks of one extent item. Items never cross a multiple of this in the file, so that an overwrite of an aligned
-/// piece replaces whole items, and a reader of block `b` has only to look from `b` rounded down.
+/// Maximum number of blocks in one extent item. Items never cross a multiple of this in the file,
+/// so an overwrite of an aligned piece replaces whole items, and a reader of block `b` only has to
+/// look from `b` rounded down.
 pub const EXTENT_BLOCKS_MAX: u64 = 32;
-/// Number of the first block that no file can have.
+/// Number of the first block beyond the largest possible file.
 pub const FILE_BLOCKS_MAX: u64 = SIZE_MAX / BLOCK_BYTES as u64 + 1;
-/// Bytes of the value before the checksums, of an extent that is not compressed.
+/// Bytes of the value before the checksums, in an extent that is not compressed.
 pub const FIXED_BYTES: usize = 12;
 /// Other extents may lie on some of the same blocks: [`super::shared`] has their reference counts.
 const FLAG_SHARED: u16 = 1;
@@ -17,7 +18,7 @@ const FLAG_LZ4: u16 = 1 << 1;
 /// The blocks hold a unit compressed with Zstandard.
 const FLAG_ZSTD: u16 = 1 << 2;
 
-/// Bytes between those and the checksums, of one that is.
+/// Additional bytes before the checksums, in an extent that is compressed.
 const PACKED_BYTES: usize = 8;
 
 const STRUCTURE: &str = "extent";
@@ -31,15 +32,15 @@ pub enum Algorithm {
     Zstd,
 }
 
-/// What an extent says of a compressed unit: up to [`EXTENT_BLOCKS_MAX`] file blocks that were compressed together, of which it
-/// covers some.
+/// The part of an extent that describes a compressed unit: up to [`EXTENT_BLOCKS_MAX`] file blocks
+/// that were compressed together, of which the extent covers some.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packed {
-    /// How.
+    /// The compression algorithm.
     pub algorithm: Algorithm,
     /// Bytes of the compressed unit; zeros follow in its last block.
     pub bytes: u32,
-    /// Blocks of the whole unit when it is decoded; more than it takes on the device.
+    /// Blocks of the whole decoded unit; more than it takes on the device.
     pub unit_blocks: u64,
     /// Blocks of the unit before those that the extent covers.
     pub skip: u64,
@@ -47,7 +48,7 @@ pub struct Packed {
     pub blocks: u64,
 }
 
-/// A run of file blocks that lies in one run of device blocks, as it is or compressed.
+/// A run of file blocks that lies in one run of device blocks, either uncompressed or compressed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// First block in the file: the offset of the item's key.
@@ -58,12 +59,12 @@ pub struct Extent {
     pub checksums: Vec<Crc>,
     /// Other extents may lie on some of the same blocks. Without this mark none does.
     pub shared: bool,
-    /// The blocks hold a compressed unit; all of them belong to it.
+    /// The blocks hold a compressed unit, and nothing else.
     pub packed: Option<Packed>,
 }
 
 impl Extent {
-    /// File blocks that lie as they are in as many device blocks, which nothing else uses.
+    /// File blocks stored uncompressed in as many device blocks, which nothing else uses.
     pub fn plain(file_block: u64, addr: BlockAddr, checksums: Vec<Crc>) -> Self {
         Self { file_block, addr, checksums, shared: false, packed: None }
     }
@@ -73,7 +74,8 @@ impl Extent {
         self.packed.map_or(self.checksums.len() as u64, |packed| packed.blocks)
     }
 
-    /// Blocks that the inode's count has for this: those it covers, or those it lies on if these are fewer.
+    /// Blocks by which the inode's count includes this extent: the file blocks it covers, or the
+    /// device blocks it lies on if these are fewer.
     pub fn charged_blocks(&self) -> u64 {
         self.blocks().min(self.checksums.len() as u64)
     }
@@ -83,20 +85,21 @@ impl Extent {
         self.file_block + self.blocks()
     }
 
-    /// Where it lies on the device.
+    /// The device blocks of the extent.
     pub fn run(&self) -> BlockRun {
         BlockRun::new(self.addr, self.checksums.len() as u64)
     }
 
-    /// Where the file blocks `first..end` lie, and their checksums, if the extent has all of them and as they are.
+    /// The device blocks of the file blocks `first..end` and their checksums, if the extent has all
+    /// of them uncompressed.
     pub fn whole(&self, first: u64, end: u64) -> Option<(BlockRun, &[Crc])> {
         let skip = first.checked_sub(self.file_block).filter(|_| self.packed.is_none())?;
         let checksums = self.checksums.get(skip as usize..end.checked_sub(self.file_block)? as usize)?;
         Some((BlockRun::new(self.addr + skip, checksums.len() as u64), checksums))
     }
 
-    /// The part of the extent that lies in the file blocks `first..end`, if any. A part of a compressed one lies on all of the
-    /// unit's blocks.
+    /// The part of the extent that lies in the file blocks `first..end`, if any. A part of a
+    /// compressed extent lies on all blocks of the unit.
     pub fn slice(&self, first: u64, end: u64) -> Option<Extent> {
         let first = first.max(self.file_block);
         let end = end.min(self.end());
@@ -138,8 +141,8 @@ impl Extent {
         value
     }
 
-    /// Where the extent of the item at `file_block` ends, for those who look for one among many; what they need is then decoded and
-    /// checked. `None` if the length is certainly wrong.
+    /// The end of the extent of the item at `file_block`, for callers that search one among many;
+    /// the one found is then decoded and checked. `None` if the length is certainly wrong.
     pub fn end_of(file_block: u64, value: &[u8]) -> Option<u64> {
         let mut cursor = Cursor::new(value.get(8..)?, STRUCTURE);
         let (blocks, flags) = (u64::from(cursor.u16().ok()?), cursor.u16().ok()?);
@@ -149,8 +152,8 @@ impl Extent {
         if fits && within { file_block.checked_add(blocks) } else { None }
     }
 
-    /// Reads the value of the item at `file_block`. Whether the address lies in the filesystem is for those to check who
-    /// know its size.
+    /// Reads the value of the item at `file_block`. Whether the address lies in the filesystem is
+    /// checked by callers that know its size.
     pub fn decode(file_block: u64, value: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(value, STRUCTURE);
         let addr = cursor.u64()?;
@@ -194,7 +197,7 @@ impl Packed {
         if unit_blocks > EXTENT_BLOCKS_MAX || skip + blocks > unit_blocks {
             return Err(cursor.field("unit"));
         }
-        // Whoever compresses and gains nothing stores the blocks as they are.
+        // A unit that compression does not make smaller is stored uncompressed.
         if bytes == 0 || packed.stored_blocks() >= unit_blocks {
             return Err(cursor.field("compressed length"));
         }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub const FIXED_BYTES: usize = 120;
 /// Bytes of a section beside its contents: tag, a zero, length.
 pub const SECTION_BYTES: usize = 4;
-/// Greatest size of a file: offsets are signed where the kernel meets them.
+/// Greatest size of a file: the kernel's file offsets are signed.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 /// Flag: the inode has a `security.capability` attribute, which a write must remove.
 pub const FLAG_CAPABILITY: u32 = 1;
@@ -21,17 +21,19 @@ pub const FLAG_CAPABILITY: u32 = 1;
 pub const FLAG_IMMUTABLE: u32 = 1 << 1;
 /// Flag: a file may only get longer, a directory only get more entries.
 pub const FLAG_APPEND: u32 = 1 << 2;
-/// Flag: reading does not move the access time.
+/// Flag: reading does not update the access time.
 pub const FLAG_NO_ACCESS_TIME: u32 = 1 << 3;
 /// Flag: backup programs may leave the file out.
 pub const FLAG_NO_DUMP: u32 = 1 << 4;
-/// Flag: what is written is compressed with LZ4. Directories hand it down.
+/// Flag: new data is compressed with LZ4. New files and directories inherit it from their
+/// directory.
 pub const FLAG_LZ4: u32 = 1 << 5;
-/// Flag: what is written is compressed with Zstandard; never together with [`FLAG_LZ4`]. Directories hand it down.
+/// Flag: new data is compressed with Zstandard; never together with [`FLAG_LZ4`]. New files and
+/// directories inherit it from their directory.
 pub const FLAG_ZSTD: u32 = 1 << 6;
 /// Flag: some of the file's contents may be in items of their own, logged and not placed yet.
 pub const FLAG_UNPLACED: u32 = 1 << 7;
-/// All flags there are.
+/// All defined flags.
 pub const FLAGS: u32 = FLAG_CAPABILITY
     | FLAG_IMMUTABLE
     | FLAG_APPEND
@@ -41,13 +43,13 @@ pub const FLAGS: u32 = FLAG_CAPABILITY
     | FLAG_ZSTD
     | FLAG_UNPLACED;
 
-/// The flags without those that make no sense: unknown ones, and one of two ways to compress.
+/// The flags without invalid ones: unknown flags, and one of two compression algorithms.
 pub fn sound_flags(flags: u32) -> u32 {
     let both = flags & (FLAG_LZ4 | FLAG_ZSTD) == FLAG_LZ4 | FLAG_ZSTD;
     flags & FLAGS & if both { !FLAG_LZ4 } else { FLAGS }
 }
 
-/// How the flags say that what is written is to be compressed.
+/// The compression that the flags request for new data.
 pub fn compression_of(flags: u32) -> Option<Algorithm> {
     match sound_flags(flags) {
         flags if flags & FLAG_ZSTD != 0 => Some(Algorithm::Zstd),
@@ -72,7 +74,7 @@ const TAG_QUOTA: u8 = 7;
 const TAG_XATTR_UNITS: u8 = 8;
 /// Bytes of the section that names the quota.
 const QUOTA_SECTION_BYTES: usize = SECTION_BYTES + 8;
-/// Bytes of the section that says what extended attributes count for.
+/// Bytes of the section with the units that extended attributes count for.
 const XATTR_UNITS_SECTION_BYTES: usize = SECTION_BYTES + 4;
 
 const REGULAR: u8 = 0o10;
@@ -84,7 +86,7 @@ pub fn is_file_type(number: u8) -> bool {
     matches!(number, 0o01 | 0o02 | DIRECTORY | 0o06 | REGULAR | SYMLINK | 0o14)
 }
 
-/// A moment: seconds since 1970 and nanoseconds below 1,000,000,000.
+/// A point in time: seconds since 1970 and nanoseconds below 1,000,000,000.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Time {
     /// Seconds.
@@ -102,7 +104,8 @@ pub enum Target<'a> {
     Chunks(ChunkRef),
 }
 
-/// A decoded inode item. Sizes, data and mtime are those of the last logged write, never ahead of the disk.
+/// A decoded inode item. Sizes, data and mtime are those of the last logged write, never ahead of
+/// the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InodeItem<'a> {
     /// File type and permissions, as in `st_mode`.
@@ -117,11 +120,11 @@ pub struct InodeItem<'a> {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
-    /// Size in bytes; of a directory the number of its entries.
+    /// Size in bytes; for a directory, the number of its entries.
     pub size: u64,
-    /// 512-byte units allocated, those of extended attributes among them.
+    /// 512-byte units allocated, including those of extended attributes.
     pub blocks: u64,
-    /// Changes of the inode's identity; tells apart what file handles name.
+    /// Generation of the inode number, for file handles; 0, since numbers are not reused.
     pub generation: u64,
     /// Parent of a directory; 0 for everything else.
     pub parent: ObjectId,
@@ -139,7 +142,7 @@ pub struct InodeItem<'a> {
     pub xattr_items: u32,
     /// Bytes of a listing of all extended attributes.
     pub xattr_list_bytes: u32,
-    /// Contents of a small file, at most `size` bytes; what follows up to `size` is zeros.
+    /// Contents of a small file, at most `size` bytes; the rest up to `size` is zeros.
     pub data: Option<&'a [u8]>,
     /// Target of a symbolic link.
     pub target: Option<Target<'a>>,
@@ -151,7 +154,8 @@ pub struct InodeItem<'a> {
     pub parent_items: u32,
     /// Number of the quota that the inode counts in; 0 for none.
     pub quota: u64,
-    /// 512-byte units that extended attributes with an item of their own count for; 0 where images do not count them.
+    /// 512-byte units that extended attributes with an item of their own count for; 0 on images
+    /// that do not count them.
     pub xattr_units: u32,
 }
 
@@ -333,17 +337,19 @@ pub fn xattr_section_bytes(name: &[u8], value: &[u8]) -> usize {
     SECTION_BYTES + 1 + name.len() + value.len()
 }
 
-/// True if inode items always have room for the number of a quota: in small nodes parent pointers may take all that there is.
+/// True if inode items always have room for the number of a quota: in small nodes, parent pointers
+/// may take all the room.
 pub fn has_room_for_quota(node_bytes: u32, parent_pointers: bool) -> bool {
     QUOTA_SECTION_BYTES <= room_left(node_bytes, parent_pointers)
 }
 
-/// True if inode items always have room for what extended attributes count for, beside the number of a quota.
+/// True if inode items always have room for both the number of a quota and the units that extended
+/// attributes count for.
 pub fn has_room_for_xattr_units(node_bytes: u32, parent_pointers: bool) -> bool {
     QUOTA_SECTION_BYTES + XATTR_UNITS_SECTION_BYTES <= room_left(node_bytes, parent_pointers)
 }
 
-/// Bytes that the longest inode item leaves without these two.
+/// Bytes that the longest inode item leaves free, without these two sections.
 fn room_left(node_bytes: u32, parent_pointers: bool) -> usize {
     let parents = if parent_pointers { COUNT_SECTION_BYTES + parent_bytes_max(node_bytes) } else { 0 };
     let contents = SECTION_BYTES + inline_bytes_max(node_bytes);
@@ -351,12 +357,12 @@ fn room_left(node_bytes: u32, parent_pointers: bool) -> usize {
     (node_bytes as usize / 4 - 64).saturating_sub(others)
 }
 
-/// Most bytes of file data or symlink target that an inode item may hold.
+/// Maximum number of bytes of file data or symlink target in an inode item.
 pub fn inline_bytes_max(node_bytes: u32) -> usize {
     (node_bytes as usize / 8).min(2048)
 }
 
-/// Most bytes that all small extended attributes together may take in an inode item.
+/// Maximum number of bytes that all small extended attributes together may take in an inode item.
 pub fn xattr_bytes_max(node_bytes: u32) -> usize {
     (node_bytes as usize / 16).min(512)
 }

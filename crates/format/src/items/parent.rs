@@ -1,12 +1,13 @@
-//! Parent pointers: each name of an inode, kept with the inode. They live in sections of the inode item while they fit there,
-//! and else in items of their own, `Key(inode, Parent, hash << 7 | slot)`; the bytes are the same in both places.
+//! Parent pointers: each name of an inode, kept with the inode. They are in sections of the inode
+//! item while they fit there, and otherwise in items of their own, `Key(inode, Parent, hash << 7 |
+//! slot)`; the bytes are the same in both places.
 
 use super::Cursor;
 use super::dirent::is_name;
 use super::inode::{FIXED_BYTES, SECTION_BYTES, inline_bytes_max, xattr_bytes_max};
 use crate::{FormatError, ObjectId};
 
-/// Bytes of the section that counts the items.
+/// Bytes of the section that counts the parent pointers with items of their own.
 pub const COUNT_SECTION_BYTES: usize = SECTION_BYTES + 4;
 
 const STRUCTURE: &str = "parent pointer";
@@ -14,14 +15,14 @@ const STRUCTURE: &str = "parent pointer";
 /// One name of an inode, as the inode knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parent<'a> {
-    /// The directory that has the name.
+    /// The directory that contains the name.
     pub parent: ObjectId,
     /// The name.
     pub name: &'a [u8],
 }
 
 impl<'a> Parent<'a> {
-    /// The item's value; a section holds the same.
+    /// The item's value; a section has the same contents.
     pub fn encode(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(8 + self.name.len());
         value.extend_from_slice(&self.parent.to_le_bytes());
@@ -54,8 +55,8 @@ pub fn section_bytes(name: &[u8]) -> usize {
     SECTION_BYTES + 8 + name.len()
 }
 
-/// Most bytes that the sections of all parent pointers together may take in an inode item: what is left of the longest item
-/// when everything else in it is as long as it may be.
+/// Maximum number of bytes that the sections of all parent pointers together may take in an inode
+/// item: what the longest item has left when everything else in it is as long as possible.
 pub fn parent_bytes_max(node_bytes: u32) -> usize {
     let contents = SECTION_BYTES + inline_bytes_max(node_bytes);
     let others = FIXED_BYTES + contents + xattr_bytes_max(node_bytes) + COUNT_SECTION_BYTES;

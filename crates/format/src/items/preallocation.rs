@@ -1,4 +1,4 @@
-//! Room set aside for a file's blocks: `Key(inode, Preallocation, first file block)`, and how much it is in all:
+//! Room reserved for a file's blocks: `Key(inode, Preallocation, first file block)`, and its total:
 //! `Key(0, Preallocation, inode)`.
 
 use super::Cursor;
@@ -7,17 +7,17 @@ use crate::FormatError;
 
 const STRUCTURE: &str = "preallocation";
 
-/// File blocks that have no extent, and for which room is set aside.
+/// File blocks without an extent for which room is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Preallocation {
     /// First block in the file: the offset of the item's key.
     pub file_block: u64,
-    /// How many: at least one.
+    /// Number of blocks: at least one.
     pub blocks: u64,
 }
 
 impl Preallocation {
-    /// First file block after it.
+    /// First file block after the run.
     pub fn end(&self) -> u64 {
         self.file_block + self.blocks
     }
@@ -37,12 +37,12 @@ impl Preallocation {
     }
 }
 
-/// The value of an inode's sum.
+/// The value of the item with an inode's total.
 pub fn encode_sum(blocks: u64) -> Vec<u8> {
     blocks.to_le_bytes().to_vec()
 }
 
-/// Reads an inode's sum: at least one block.
+/// Reads an inode's total: at least one block.
 pub fn decode_sum(value: &[u8]) -> Result<u64, FormatError> {
     let mut cursor = Cursor::new(value, STRUCTURE);
     let blocks = cursor.u64()?;

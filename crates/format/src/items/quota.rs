@@ -1,29 +1,29 @@
-//! A quota: limits of a directory tree and what it uses, `Key(0, Quota, number of the quota)`.
+//! A quota: limits of a directory tree and its usage, `Key(0, Quota, number of the quota)`.
 
 use super::Cursor;
 use crate::{FormatError, ObjectId};
 
 const STRUCTURE: &str = "quota";
 
-/// Flag: not all that belongs to the tree carries the quota's number yet, and the limits do not apply.
+/// Flag: not everything in the tree carries the quota's number yet, and the limits do not apply.
 pub const QUOTA_BEING_SET: u32 = 1;
-/// All flags there are.
+/// All defined flags.
 pub const QUOTA_FLAGS: u32 = QUOTA_BEING_SET;
 
-/// Limits of a directory tree, and what those inodes use that carry the quota's number.
+/// Limits of a directory tree, and the usage of the inodes that carry the quota's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Quota {
     /// The directory at the top of the tree.
     pub root: ObjectId,
     /// `QUOTA_*`.
     pub flags: u32,
-    /// Most bytes that the tree may have allocated; 0 for any number.
+    /// Maximum number of bytes allocated in the tree; 0 means no limit.
     pub limit_bytes: u64,
-    /// Most inodes that the tree may have; 0 for any number.
+    /// Maximum number of inodes in the tree; 0 means no limit.
     pub limit_inodes: u64,
-    /// 512-byte units of all its inodes.
+    /// 512-byte units used by all its inodes.
     pub used_units: u64,
-    /// Its inodes, the root among them.
+    /// Number of its inodes, including the root.
     pub used_inodes: u64,
 }
 
@@ -64,7 +64,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// True while not everything in the tree is counted.
+    /// True while not everything in the tree is counted yet.
     pub fn is_being_set(&self) -> bool {
         self.flags & QUOTA_BEING_SET != 0
     }

@@ -5,10 +5,10 @@
 use super::Cursor;
 use crate::{BlockAddr, BlockRun, FormatError};
 
-/// Most blocks of one item. Items never cross a multiple of this on the device, so that whoever looks for block `b` has only
-/// to look from `b` rounded down.
+/// Maximum number of blocks in one item. Items never cross a multiple of this on the device, so a
+/// lookup of block `b` only has to start from `b` rounded down.
 pub const SHARED_BLOCKS_MAX: u64 = 1024;
-/// Least count that an item may tell: one reference needs no item.
+/// The smallest count that an item may have: a single reference needs no item.
 pub const COUNT_MIN: u32 = 2;
 
 const STRUCTURE: &str = "reference count";
@@ -18,7 +18,7 @@ const STRUCTURE: &str = "reference count";
 pub struct SharedRun {
     /// The blocks: at most [`SHARED_BLOCKS_MAX`]. The first one is the offset of the item's key.
     pub run: BlockRun,
-    /// Extents that each of the blocks belongs to: [`COUNT_MIN`] or more.
+    /// Number of extents that each of the blocks belongs to: [`COUNT_MIN`] or more.
     pub count: u32,
 }
 
@@ -29,8 +29,8 @@ impl SharedRun {
         [blocks.to_le_bytes(), self.count.to_le_bytes()].concat()
     }
 
-    /// Reads the value of the item at block `start`. Whether the blocks lie in the filesystem is for those to check who know
-    /// its size.
+    /// Reads the value of the item at block `start`. Whether the blocks lie in the filesystem is
+    /// checked by callers that know its size.
     pub fn decode(start: BlockAddr, value: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(value, STRUCTURE);
         let blocks = u64::from(cursor.u32()?);

@@ -1,13 +1,14 @@
-//! Contents of file blocks that are logged and have no place on the device yet: `Key(inode, Unplaced, number of the piece)`.
+//! Contents of file blocks that are logged and have no place on the device yet: `Key(inode,
+//! Unplaced, number of the piece)`.
 //!
-//! A block is two pieces, each an item: with nodes of 16 KiB an item can't hold all of it.
+//! A block is two pieces, each an item: with nodes of 16 KiB, one item can't hold a whole block.
 
 use super::extent::FILE_BLOCKS_MAX;
 use crate::{BLOCK_BYTES, FormatError};
 
 /// Bytes of a piece.
 pub const PIECE_BYTES: usize = BLOCK_BYTES / PIECES as usize;
-/// Pieces of a block.
+/// Pieces per block.
 pub const PIECES: u64 = 2;
 
 /// A part of a block.
@@ -15,7 +16,7 @@ pub const PIECES: u64 = 2;
 pub struct Piece {
     /// The block in the file.
     pub file_block: u64,
-    /// Where in the block the piece begins.
+    /// Offset of the piece within the block.
     pub at: usize,
 }
 
@@ -30,14 +31,14 @@ impl Piece {
         self.file_block * PIECES + (self.at / PIECE_BYTES) as u64
     }
 
-    /// The item's value: without the zeros at the end.
+    /// The item's value: the piece without its trailing zeros.
     pub fn encode(self, block: &[u8]) -> &[u8] {
         let piece = &block[self.at..self.at + PIECE_BYTES];
         let len = piece.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         &piece[..len]
     }
 
-    /// The piece that an item is, if its value can be one.
+    /// The piece that an item holds, if the item is valid.
     pub fn decode(offset: u64, value: &[u8]) -> Result<Self, FormatError> {
         let field = |field| Err(FormatError::Field { structure: "unplaced", field });
         let file_block = offset / PIECES;

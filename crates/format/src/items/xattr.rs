@@ -1,5 +1,5 @@
-//! Extended attributes with an item of their own, `Key(inode, Xattr, hash << 7 | slot)`, and the chunks that hold
-//! values too long for one item, `Key(inode, Chunk, id << 16 | piece)`.
+//! Extended attributes with an item of their own, `Key(inode, Xattr, hash << 7 | slot)`, and the
+//! chunks that hold values too long for one item, `Key(inode, Chunk, id << 16 | piece)`.
 
 use super::Cursor;
 use crate::FormatError;
@@ -8,7 +8,7 @@ use crate::FormatError;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 65536;
-/// Most bytes that all names of an inode take in a listing, each with its NUL.
+/// Maximum number of bytes that all names of an inode take in a listing, each with its NUL.
 pub const LIST_BYTES_MAX: u32 = 65536;
 
 /// Bytes of a unit in which attributes are counted.
@@ -16,10 +16,10 @@ const UNIT_BYTES: usize = 512;
 
 const STRUCTURE: &str = "extended attribute";
 
-/// A value kept in pieces, each as long as an item's value may be (the last one shorter).
+/// A value kept in pieces, each as long as an item's value may be (the last one may be shorter).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkRef {
-    /// Number of the value among those of its inode; never used twice.
+    /// Number of the value within its inode; never reused.
     pub id: u64,
     /// Length of the whole value in bytes.
     pub len_bytes: u32,
@@ -55,7 +55,7 @@ impl ChunkRef {
     }
 }
 
-/// Where a value is.
+/// Where a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrValue<'a> {
     /// In the item.
@@ -74,10 +74,11 @@ pub struct Xattr<'a> {
 }
 
 impl<'a> Xattr<'a> {
-    /// Bytes of the item's value beside name and value.
+    /// Bytes of the item's value other than name and value.
     pub const OVERHEAD_BYTES: usize = 2;
 
-    /// Units of 512 bytes that the attribute counts for, where images count them: those that name and value fill.
+    /// Units of 512 bytes that name and value fill, which the attribute counts for on images that
+    /// count them.
     pub fn units(&self) -> u32 {
         let value_bytes = match self.value {
             XattrValue::Here(bytes) => bytes.len(),
@@ -121,7 +122,7 @@ impl<'a> Xattr<'a> {
     }
 }
 
-/// True for what may name an extended attribute.
+/// True for valid names of extended attributes.
 pub fn is_xattr_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(&0)
 }

@@ -1,4 +1,4 @@
-//! Gathers the entries of a node that will be written.
+//! Gathers the entries of a node to be written.
 
 use super::{
     ADDR, COUNT, END_BYTES, ENTRY_BYTES, GENERATION, HEADER_BYTES, LEVEL, MAGIC, Node, POINTER_BYTES,
@@ -8,7 +8,7 @@ use crate::superblock::Pointer;
 use crate::{BlockAddr, Crc, KEY_BYTES, Key, crc};
 use std::ops::Range;
 
-/// The entries of one node to be, in key order. It knows when the node is full.
+/// The entries of one node under construction, in key order. It knows when the node is full.
 #[derive(Clone, Debug)]
 pub struct NodeBuilder {
     node_bytes: usize,
@@ -45,12 +45,12 @@ impl NodeBuilder {
         self.ends.is_empty()
     }
 
-    /// Bytes that the entries take.
+    /// Number of bytes that the entries take.
     pub fn used_bytes(&self) -> usize {
         self.ends.len() * ENTRY_BYTES + self.values.len()
     }
 
-    /// Bytes that entries may take.
+    /// Number of bytes that entries may take.
     pub fn capacity_bytes(&self) -> usize {
         self.node_bytes - HEADER_BYTES
     }
@@ -65,12 +65,13 @@ impl NodeBuilder {
         self.keys.last_chunk().map(Key::from_bytes)
     }
 
-    /// The first child, of an internal node that has one.
+    /// The first child of an internal node, if it has one.
     pub fn first_child(&self) -> Option<Pointer> {
         (self.level > 0 && !self.is_empty()).then(|| pointer_from_bytes(&self.values[..POINTER_BYTES]))
     }
 
-    /// Adds an entry whose key is greater than all before it; false when it does not fit, and nothing is changed.
+    /// Adds an entry whose key is greater than all before it; false, and nothing changes, if it
+    /// does not fit.
     pub fn push(&mut self, key: Key, value: &[u8]) -> bool {
         debug_assert!(self.last_key().is_none_or(|last| last < key), "entries come in key order");
         if self.used_bytes() + ENTRY_BYTES + value.len() > self.capacity_bytes() {
@@ -88,7 +89,8 @@ impl NodeBuilder {
         self.push(key, &pointer_to_bytes(pointer))
     }
 
-    /// Copies entries of a node of the same level, as many from the start of `range` as fit; how many those were.
+    /// Copies entries of a node of the same level, as many from the start of `range` as fit;
+    /// returns how many.
     pub fn push_run(&mut self, node: &Node, range: Range<usize>) -> usize {
         debug_assert_eq!(node.level(), self.level);
         if range.is_empty() {
@@ -117,8 +119,8 @@ impl NodeBuilder {
         count
     }
 
-    /// Moves entries from the end of this node to the front of `next`, whose keys are greater, so that the two are
-    /// about equally full. The two together must not exceed two nodes.
+    /// Moves entries from the end of this node to the front of `next`, whose keys are greater, so
+    /// that both are about equally full. Together they must fit into two nodes.
     pub fn balance(&mut self, next: &mut Self) {
         let half = (self.used_bytes() + next.used_bytes()) / 2;
         let below_half = |count: usize| count * ENTRY_BYTES + self.values_before(count) < half;
@@ -135,14 +137,15 @@ impl NodeBuilder {
         debug_assert!(next.used_bytes() <= next.capacity_bytes(), "half of two nodes fits one");
     }
 
-    /// Forgets the entries and keeps the memory.
+    /// Removes the entries but keeps the memory.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.ends.clear();
         self.values.clear();
     }
 
-    /// Writes the node into `out`, which is one node long, for this address and generation; its checksum.
+    /// Encodes the node into `out`, which is one node long, for this address and generation;
+    /// returns its checksum.
     pub fn encode(&self, out: &mut [u8], addr: BlockAddr, generation: u64) -> Crc {
         assert_eq!(out.len(), self.node_bytes, "the buffer is one node");
         let (header, body) = out.split_at_mut(HEADER_BYTES);
@@ -171,7 +174,8 @@ impl NodeBuilder {
     }
 }
 
-/// The greatest count up to `most` for which `holds`; it holds for 0, and once false it stays so.
+/// The greatest count up to `most` for which `holds` is true; it is true for 0, and once false it
+/// stays false.
 fn partition(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, most);
     while low < high {

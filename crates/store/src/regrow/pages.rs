@@ -1,4 +1,4 @@
-//! Pages of space maps that are lost, made again from what the trees use.
+//! Restores lost pages of space maps from what the trees use.
 
 use super::{Regrown, extents};
 use crate::{Salvaged, Snapshot, Store, StoreError};
@@ -10,8 +10,9 @@ use syncline_space::{PageSearch, SpaceError, TornMap};
 use syncline_tree::TreeError;
 
 impl Store {
-    /// Puts back what it can of the pages that the space map has lost, and those of these snapshots, on the device of the store,
-    /// which should not be the image itself. For a tree that has lost a node it is not known what it uses.
+    /// Restores as many lost pages as it can, of the space map and of the maps of these snapshots,
+    /// on the store's device, which should not be the image itself. If a tree has lost a node, its
+    /// use of blocks is unknown, and its map is skipped.
     pub async fn regrow_pages(
         &self,
         salvaged: &Salvaged,
@@ -22,13 +23,13 @@ impl Store {
         }
         let superblock = self.superblock();
         let present = (superblock.geometry, superblock.tree, superblock.space);
-        // All that snapshots have can be read if what they keep can.
+        // If the blocks that snapshots keep could be read, all their maps can.
         let torn = if salvaged.kept.is_some() { &[] } else { snapshots };
         let earlier = torn.iter().map(|it| (it.geometry(superblock.geometry), it.tree, it.space));
         let mut search = PageSearch::new(self.tracker.clone(), superblock.geometry);
         let mut regrown = Vec::new();
         for (geometry, tree, root) in std::iter::once(present).chain(earlier) {
-            // What one map has got back the next does not miss.
+            // A page restored for one map is no longer missing for the next.
             let mut torn = match TornMap::read(&self.tracker, geometry, root).await {
                 Ok(Some(torn)) => torn,
                 Ok(None) | Err(SpaceError::RootLevel { .. } | SpaceError::TooLarge { .. }) => continue,
@@ -48,7 +49,8 @@ impl Store {
         Ok(regrown)
     }
 
-    /// Tells what a tree uses, its nodes and data; false if a node of it is lost.
+    /// Calls `tell` with the blocks that a tree uses, for its nodes and for data; false if a node
+    /// is lost.
     pub async fn each_use(&self, root: TreeRoot, tell: &mut (dyn FnMut(BlockRun) + Send)) -> bool {
         let (blocks, mut whole) = (self.geometry().node_blocks(), true);
         let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {

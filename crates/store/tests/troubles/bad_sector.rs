@@ -7,12 +7,12 @@ use std::time::Duration;
 use syncline_device::{Spawn, block_on};
 use syncline_store::{Store, StoreError, StoreOptions};
 
-/// A change that is acknowledged, or not.
+/// Makes a change and syncs it.
 fn change(store: &Store, n: u64) -> Result<(), StoreError> {
     block_on(store.sync(put(store, 100 + n, n.to_le_bytes().to_vec())))
 }
 
-/// Every acknowledged change is there after a crash.
+/// Asserts that every acknowledged change is there after a crash.
 fn assert_durable(spawn: &Arc<dyn Spawn>, device: &Unruly, changes: impl Iterator<Item = u64>) {
     let (crashed, _) =
         block_on(Store::open(device.inner.snapshot(), StoreOptions::default(), spawn.clone())).unwrap();
@@ -29,7 +29,7 @@ fn assert_durable(spawn: &Arc<dyn Spawn>, device: &Unruly, changes: impl Iterato
 fn a_log_with_a_bad_sector_is_left_for_another() {
     let (spawn, device, store) = bench(StoreOptions::default());
     (0..10).for_each(|n| change(&store, n).unwrap());
-    // All of the present segment's rest can't be written.
+    // The whole rest of the current segment can't be written.
     let segment = store.superblock().log.segment;
     device.spoil(segment.start..segment.end());
     for n in 10..40 {
@@ -87,8 +87,8 @@ fn a_superblock_is_tried_again() {
     assert_durable(&spawn, &device, 0..2);
 }
 
-/// The write and the flush behind it fail as one, and take along what had been written before: data of the same batch, and data that a later
-/// one names.
+/// The write and the flush behind it fail together, and lose earlier writes too: data of the same
+/// batch, and data that a later batch names.
 #[test]
 fn a_write_through_that_fails_once_is_repeated_with_all_that_was_lost_with_it() {
     let (spawn, device, store) = bench(quiet());
@@ -101,7 +101,7 @@ fn a_write_through_that_fails_once_is_repeated_with_all_that_was_lost_with_it() 
     device.fail_next.store(true, Ordering::SeqCst);
     block_on(store.sync(first)).unwrap();
     block_on(store.sync(name(&store, 101, runs[1], &data[1]))).unwrap();
-    // Each batch, the first one again, and both data.
+    // Both batches, the first one twice, and both data writes.
     assert_eq!(store.device_counters().writes - writes_before, 5);
     let (crashed, _) =
         block_on(Store::open(device.inner.snapshot(), StoreOptions::default(), spawn.clone())).unwrap();
@@ -110,7 +110,7 @@ fn a_write_through_that_fails_once_is_repeated_with_all_that_was_lost_with_it() 
     }
 }
 
-/// Each is one checkpoint, and tried again elsewhere as others are.
+/// Each takes one checkpoint, which is retried elsewhere like any other.
 #[test]
 fn a_snapshot_is_made_and_deleted_although_a_write_fails() {
     let (spawn, device, store) = bench(StoreOptions::default());

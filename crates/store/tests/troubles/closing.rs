@@ -1,4 +1,4 @@
-//! Closing that fails, and what happens beside it.
+//! Closing that fails, and what happens meanwhile.
 
 use crate::support::{bench, key, put};
 use std::sync::{atomic, mpsc};
@@ -6,7 +6,8 @@ use std::time::Duration;
 use syncline_device::block_on;
 use syncline_store::{Admission, Store, StoreOptions, Transaction};
 
-/// Somebody waits for memory while the last checkpoint fails: nobody is left who would end that wait.
+/// A caller waits for memory while the last checkpoint fails: nobody would be left to end that
+/// wait.
 #[test]
 fn a_close_that_fails_leaves_nobody_waiting() {
     let (_spawn, device, store) = bench(StoreOptions { memtable_bytes: 64 << 10, ..StoreOptions::default() });
@@ -29,7 +30,8 @@ fn a_close_that_fails_leaves_nobody_waiting() {
     );
 }
 
-/// A sync that is acknowledged while the last checkpoint is on its way, and then the power fails (or the process ends well).
+/// A sync is acknowledged while the last checkpoint is in progress, and then the power fails (or
+/// the process ends normally).
 #[test]
 fn a_sync_acknowledged_while_closing_survives() {
     let (spawn, device, store) = bench(StoreOptions::default());
@@ -55,13 +57,14 @@ fn a_sync_acknowledged_while_closing_survives() {
     );
 }
 
-/// The last superblock may be on the device or not; it says that the log is empty. Somebody syncs what was committed meanwhile.
+/// The last superblock may or may not be on the device; it says that the log is empty. Then
+/// somebody syncs changes that were committed meanwhile.
 #[test]
 fn a_sync_after_a_close_that_is_uncertain_survives() {
     let (spawn, device, store) =
         bench(StoreOptions { patience: Duration::from_millis(600), ..StoreOptions::default() });
     put(&store, 100, "before");
-    // The first copies of both slots.
+    // This covers the first copies of both slots.
     device.doubtful_below.store(16 * 4096, atomic::Ordering::SeqCst);
     let closing = {
         let store = store.clone();

@@ -1,4 +1,4 @@
-//! An idle store takes no room, wherever its log ends.
+//! An idle store takes no blocks, wherever its log ends.
 
 use crate::support::{background, image, open, put, quiet};
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use syncline_device::{Spawn, block_on};
 use syncline_store::{Canary, StoreOptions};
 
-/// Its short sleeps are over at once, so that a few milliseconds have the ticks of a long idle time.
+/// Ends short sleeps at once, so that a few milliseconds have the ticks of a long idle time.
 struct Hasty(Arc<dyn Spawn>);
 
 impl Spawn for Hasty {
@@ -21,17 +21,17 @@ impl Spawn for Hasty {
     }
 }
 
-/// Free blocks that were lost while nothing was done, at every place of a segment at which a log may end.
+/// Counts free blocks lost while idle, with the log ending at every position in a segment.
 fn lost_while_idle(canary: Option<Canary>) -> u64 {
     let spawn: Arc<dyn Spawn> = Arc::new(Hasty(background()));
-    // Of segments of 128 blocks: it comes to the end of some, and to no checkpoint.
+    // Segments have 128 blocks, so this reaches the end of several, but no checkpoint.
     let device = image(32, &spawn);
     let store = open(device, StoreOptions { canary, ..quiet() }, &spawn);
     let mut lost = 0;
     for n in 0..400 {
         block_on(store.sync(put(&store, 100 + n, "value"))).unwrap();
         let before = store.space().free;
-        // Now and then without a marker behind it, so that the log ends at even and at odd places.
+        // Sometimes without a marker behind it, so that the log ends at even and at odd positions.
         if n % 7 > 0 {
             std::thread::sleep(Duration::from_millis(8));
         }
@@ -44,7 +44,7 @@ fn lost_while_idle(canary: Option<Canary>) -> u64 {
 #[test]
 fn an_idle_store_takes_no_room() {
     assert_eq!(lost_while_idle(None), 0);
-    // On a busy machine there may be no tick where the log ends at the end of a segment.
+    // On a busy machine there may be no tick while the log ends at the end of a segment.
     let seen = (0..5).any(|_| lost_while_idle(Some(Canary::IdleSegment)) > 0);
     assert!(seen, "the test sees it when it does");
 }

@@ -1,4 +1,5 @@
-//! What is left on an image where snapshots keep everything that is replaced: enough to open it again, and to delete a snapshot then.
+//! Room left on an image where snapshots keep everything that is replaced: enough to open it again
+//! and then delete a snapshot.
 
 use crate::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use syncline_format::BlockRun;
 use syncline_format::snapshots::SNAPSHOTS_MAX;
 use syncline_store::{GiveWay, Store, StoreError, StoreOptions, Transaction};
 
-/// Items that lie in leaves of their own are so far apart.
+/// Items this far apart lie in different leaves.
 const APART: u64 = 6;
 
-/// Items of which few fit a leaf, and snapshots that keep all of them.
+/// Items of which only a few fit into a leaf, and snapshots that keep all of them.
 fn items_in_snapshots(
     mib: u64,
     items: u64,
@@ -33,7 +34,7 @@ fn items_in_snapshots(
     (spawn, memory, store)
 }
 
-/// Takes blocks for data until so few are free.
+/// Takes blocks for data until only about `free` are free.
 fn fill_to(store: &Arc<Store>, free: u64) -> Vec<(u64, BlockRun)> {
     let (mut all, mut object) = (Vec::new(), 1_000_000);
     loop {
@@ -41,7 +42,7 @@ fn fill_to(store: &Arc<Store>, free: u64) -> Vec<(u64, BlockRun)> {
         if now <= free + 20 {
             return all;
         }
-        // There may be less than an ordinary writer may have.
+        // There may be less room than ordinary writers may use.
         let mut room = store.reserve_again((now - free - 16).min(200));
         while room.blocks() > 0 {
             let run = store.allocate(&mut room, 200, None).unwrap();
@@ -57,7 +58,8 @@ fn fill_to(store: &Arc<Store>, free: u64) -> Vec<(u64, BlockRun)> {
     }
 }
 
-/// Changes item after item, each in a leaf of its own, until there is no room for another checkpoint; how many got some.
+/// Changes one item after the other, each in a leaf of its own, until there is no room for another
+/// checkpoint; returns how many changes had room.
 fn change_until_full(store: &Store, items: u64, first: u64) -> u64 {
     for n in (first..items).step_by(APART as usize) {
         let mut change = Transaction::new();
@@ -72,7 +74,7 @@ fn change_until_full(store: &Store, items: u64, first: u64) -> u64 {
     panic!("there is room for all: {:?}", store.space());
 }
 
-/// Opens what a crash leaves, and deletes a snapshot.
+/// Opens the image as after a crash, and deletes a snapshot.
 fn opens_and_deletes(memory: &MemoryDevice, spawn: &Arc<dyn Spawn>) -> Result<(), String> {
     let opened = block_on(Store::open(memory.snapshot(), quiet(), spawn.clone()));
     let (store, _) = opened.map_err(|error| format!("open: {error}"))?;
@@ -80,12 +82,12 @@ fn opens_and_deletes(memory: &MemoryDevice, spawn: &Arc<dyn Spawn>) -> Result<()
     block_on(store.delete_snapshot("0")).map_err(|error| format!("delete: {error}; {free} blocks were free"))
 }
 
-/// The log takes no more at opening than leaves a snapshot its end.
+/// At opening, the log leaves enough room to delete a snapshot.
 #[test]
 fn the_log_of_the_next_mount_leaves_room_to_delete_a_snapshot() {
     let (spawn, memory, store) = items_in_snapshots(64, 2000, SNAPSHOTS_MAX);
     fill_to(&store, 700);
-    // The log's last segments are short, and give nothing back when they are left.
+    // The log's last segments are short, and give nothing back when the log moves on.
     for n in 0.. {
         let mut change = Transaction::new();
         (0..16).for_each(|i| change.put(key(2_000_000 + n * 16 + i), vec![9; 3000]));
@@ -100,7 +102,7 @@ fn the_log_of_the_next_mount_leaves_room_to_delete_a_snapshot() {
     assert_eq!(block_on(store.delete_snapshot("0")).map_err(|error| error.to_string()), Ok(()));
 }
 
-/// As many snapshots as there can be: the table without one of them takes room, too.
+/// With the maximum number of snapshots, the table without one of them takes room, too.
 #[test]
 fn there_is_room_to_delete_one_of_many_snapshots() {
     let (spawn, memory, store) = items_in_snapshots(16, 900, SNAPSHOTS_MAX);
@@ -110,7 +112,7 @@ fn there_is_room_to_delete_one_of_many_snapshots() {
     assert_eq!(block_on(store.delete_snapshot("0")).map_err(|error| error.to_string()), Ok(()));
 }
 
-/// What is freed while a checkpoint is on its way is not free if the power fails after it.
+/// Blocks freed while a checkpoint is in progress are not free if the power fails after it.
 #[test]
 fn a_checkpoint_does_not_count_on_what_is_freed_behind_it() {
     let (spawn, memory, store) = items_in_snapshots(16, 900, SNAPSHOTS_MAX);

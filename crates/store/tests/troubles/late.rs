@@ -1,4 +1,4 @@
-//! A thread that is late: it stays where it warns of a write that failed.
+//! A late thread: it is held where it warns of a failed write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use syncline_store::{OpSeq, Store, StoreError};
 
 static BLOCKED: AtomicBool = AtomicBool::new(false);
 static RELEASED: AtomicBool = AtomicBool::new(false);
-/// What the late thread is called.
+/// The name of the late thread.
 const LATE: &str = "late";
 
 fn wait_for(flag: &AtomicBool) {
@@ -18,7 +18,8 @@ fn wait_for(flag: &AtomicBool) {
     }
 }
 
-/// A subscriber that keeps the late thread where it warns, until it is released. There is one of them in a program.
+/// A subscriber that holds the late thread at its warning until it is released. There is one per
+/// program.
 pub struct SlowLog;
 
 impl tracing::Subscriber for SlowLog {
@@ -39,7 +40,7 @@ impl tracing::Subscriber for SlowLog {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A sync that has met a failed write, and does nothing about it yet.
+/// A sync that has met a failed write and has not reacted yet.
 pub struct LateSync(JoinHandle<Result<(), StoreError>>);
 
 impl LateSync {
@@ -53,7 +54,7 @@ impl LateSync {
         late
     }
 
-    /// Lets it go on; what it answers.
+    /// Releases the thread; returns the result of the sync.
     pub fn end(self) -> Result<(), StoreError> {
         RELEASED.store(true, Ordering::SeqCst);
         self.0.join().unwrap()

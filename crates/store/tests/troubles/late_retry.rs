@@ -1,4 +1,4 @@
-//! A write fails once; two wait for it, and one of them is late with repeating it.
+//! A write fails once; two tasks wait for it, and one of them is late in repeating it.
 
 use crate::late::{LateSync, SlowLog};
 use crate::support::{allocate, bench, give_up, name, write};
@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use syncline_device::block_on;
 use syncline_store::{Canary, StoreOptions};
 
-/// True when the block that the late one had written once still holds what others wrote there since.
+/// True if the block that the late thread wrote before still holds what others wrote there since.
 fn the_block_of_others_survives(canary: Option<Canary>) -> bool {
     let (_spawn, device, store) = bench(StoreOptions { canary, ..StoreOptions::default() });
     let run = allocate(&store, 1);
     device.fail_once_at.store(run.offset_bytes(), Ordering::SeqCst);
     name(&store, 100, run, &write(&store, run, 1));
     let late = LateSync::begin(&store, give_up(&store, 100, run));
-    // Somebody else waits for the same batch, and repeats the write in time.
+    // Another task waits for the same batch, and repeats the write in time.
     block_on(store.checkpoint()).unwrap();
 
     let mut room = block_on(store.reserve(1)).unwrap();

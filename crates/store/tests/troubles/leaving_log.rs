@@ -1,4 +1,4 @@
-//! A log that the device does not take, met by others than the fsync that finds it first.
+//! A log that the device refuses, met by others than the fsync that finds it first.
 
 use crate::support::{
     Unruly, allocate, background, bench, give_up, image, key, name, open, place_elsewhere, put, quiet, write,
@@ -10,13 +10,13 @@ use std::time::Duration;
 use syncline_device::block_on;
 use syncline_store::{Admission, Store, StoreError, StoreOptions, Transaction};
 
-/// The fsync that meets the sector waits until the log was left, and succeeds.
+/// The fsync that meets the bad sector waits until the log was left, and succeeds.
 fn sync_meets_a_bad_log(through: bool) {
     let spawn = background();
     let device = Unruly::new(image(64, &spawn));
     device.writes_through.store(through, Ordering::SeqCst);
     let store = open(device.clone(), StoreOptions::default(), &spawn);
-    // Write-back: the data has been written when it is named.
+    // As in write-back, the data is written before it is named.
     let run = allocate(&store, 1);
     let data = write(&store, run, 1);
     block_on(data.wait()).unwrap();
@@ -36,7 +36,7 @@ fn a_sync_survives_a_bad_log_sector_on_a_disk_that_writes_through() {
     sync_meets_a_bad_log(true);
 }
 
-/// No room for a log segment (free space in pieces), and one sector of the data is bad.
+/// There is no room for a log segment (free space is scattered), and one sector of the data is bad.
 #[test]
 fn data_that_found_no_room_in_the_log_is_placed_anew_too() {
     let options = StoreOptions { seal_bytes: 64 << 20, patience: Duration::from_millis(500), ..quiet() };
@@ -47,14 +47,14 @@ fn data_that_found_no_room_in_the_log_is_placed_anew_too() {
     let data = write(&store, run, 1);
     let mut names = Transaction::new();
     names.name_data(&data, run);
-    // More than what is left of the segment of 256 blocks.
+    // More than the rest of the segment of 256 blocks can hold.
     for n in 0..400 {
         names.put(key(100 + n), vec![n as u8; 4000]);
     }
     let op = store.commit(names).unwrap();
     let mut errors = Vec::new();
     for _ in 0..8 {
-        // One refusal when the batch is sealed, one in each of the two freezes.
+        // Refuse once when the batch is sealed, and once in each of the two freezes.
         store.refuse_allocations(0, 3);
         match block_on(store.sync(op)) {
             Ok(()) => return,
@@ -70,7 +70,8 @@ fn data_that_found_no_room_in_the_log_is_placed_anew_too() {
     );
 }
 
-/// Syncs data that is being placed anew when this returns, beside blocks that are free after the next checkpoint.
+/// Starts a sync of data that is being placed anew when this returns, beside blocks that become
+/// free with the next checkpoint.
 fn meet_a_bad_sector(
     store: &Arc<Store>,
     device: &Unruly,
@@ -91,7 +92,8 @@ fn meet_a_bad_sector(
     syncing
 }
 
-/// Data of one file is placed anew; somebody else, who has nothing to do with it, needs the room that a checkpoint makes.
+/// Data of one file is placed anew, while an unrelated writer needs the room that a checkpoint
+/// makes.
 #[test]
 fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
     let (_spawn, device, store) = bench(quiet());
@@ -111,13 +113,14 @@ fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
     assert!(other.is_ok(), "write(2) of another file: {other:?}; a moment later: {later:?}");
 }
 
-/// The same of a rename, which may have of the reserve what a checkpoint gives back.
+/// Data of one file is placed anew, while a rename needs as much of the reserve as a checkpoint
+/// gives back.
 #[test]
 fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {
     let (_spawn, device, store) = bench(quiet());
     let (begun, go) = place_elsewhere(&store);
     let syncing = meet_a_bad_sector(&store, &device, &begun);
-    // All the others.
+    // All remaining blocks.
     let _full = store.reserve_again(store.space().free - 500);
     let other = {
         let store = store.clone();
@@ -131,7 +134,8 @@ fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {
     assert!(later.is_ok() && other.is_ok(), "rename of another file: {other:?}; a moment later: {later:?}");
 }
 
-/// There is no room for another log just now. Room can be made, as long as the filesystem can be written to.
+/// There is no room for another log at the moment. Room can be made as long as the filesystem is
+/// writable.
 #[test]
 fn a_bad_log_for_which_there_is_no_other_yet_does_not_turn_it_read_only() {
     let (_spawn, device, store) = bench(StoreOptions { patience: Duration::from_millis(10), ..quiet() });
@@ -148,7 +152,7 @@ fn a_bad_log_for_which_there_is_no_other_yet_does_not_turn_it_read_only() {
     assert!(synced.is_ok(), "there is room again: {synced:?}; {:?}", store.read_only_reason());
 }
 
-/// A snapshot is asked for while the log has a bad sector.
+/// A snapshot is requested while the log has a bad sector.
 #[test]
 fn a_snapshot_leaves_a_bad_log_too() {
     let (_spawn, device, store) = bench(StoreOptions::default());

@@ -1,4 +1,4 @@
-//! What idle hours, slow flushes and failing writes do to a store.
+//! The effects of idle hours, slow flushes and failing writes on a store.
 
 mod bad_sector;
 mod closing;

@@ -1,4 +1,4 @@
-//! The marker of an idle log, which calls what was acknowledged durable.
+//! The marker of an idle log, which calls acknowledged batches durable.
 
 use crate::support::{background, block, image, key, open, put};
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use syncline_device::{DeviceExt, Spawn, block_on};
 use syncline_store::{Store, StoreOptions};
 
-/// The first one of a mount is like any other.
+/// The first acknowledged batch of a mount is marked like any other.
 #[test]
 fn the_first_acknowledged_batch_of_a_mount_is_marked() {
     let spawn = background();
@@ -19,11 +19,13 @@ fn the_first_acknowledged_batch_of_a_mount_is_marked() {
     assert_eq!(store.counters().markers, 1, "idle for 1.5 s after an acknowledgement");
 }
 
-/// What it is for: one rotten block, and what was acknowledged would be gone without a word.
+/// The purpose of the marker: without it, one rotten block could silently lose acknowledged
+/// batches.
 #[test]
 fn rot_in_the_first_batch_of_a_mount_is_told() {
     let spawn = background();
-    // What nobody has synced waits in memory, as the removal of a file without a name does.
+    // A change that nobody has synced waits in memory, such as the removal of a file without a
+    // name.
     for something_waits in [false, true] {
         let device = image(64, &spawn);
         let store = open(device.clone(), StoreOptions::default(), &spawn);
@@ -45,7 +47,7 @@ fn rot_in_the_first_batch_of_a_mount_is_told() {
     }
 }
 
-/// Counts how often somebody sleeps: each time it wakes a thread.
+/// Counts sleeps: each wakes a thread.
 struct Counted(Arc<dyn Spawn>, AtomicU64);
 
 impl Spawn for Counted {
@@ -58,7 +60,8 @@ impl Spawn for Counted {
     }
 }
 
-/// However long nothing was done: what is acknowledged then is marked as soon as ever, and until then nobody looks for it.
+/// After any idle time, an acknowledged batch is marked as quickly as ever, and until then nobody
+/// looks for it.
 #[test]
 fn a_log_rests_when_it_is_marked_and_is_marked_after_a_rest() {
     let counted = Arc::new(Counted(background(), AtomicU64::new(0)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use syncline_device::block_on;
 use syncline_store::{Admission, StoreOptions, Transaction};
 
-/// The device takes its time with failing: as a disk does, which tries a bad sector for half a minute.
+/// The device takes long to fail, like a disk that retries a bad sector for half a minute.
 #[test]
 fn memory_stays_bounded_while_data_is_placed_anew() {
     let spawn = background();

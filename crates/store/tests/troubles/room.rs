@@ -1,4 +1,5 @@
-//! Room on a full image: for the checkpoint after some that failed, for deleting snapshots, for many at once, and what statfs says of it.
+//! Room on a full image: for the checkpoint after failed ones, for deleting snapshots, for many
+//! callers at once, and as reported by statfs.
 
 use crate::support::{Unruly, background, bench, image, key, name, open, put, quiet, write};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use syncline_device::block_on;
 use syncline_store::{Admission, ChangeSize, Store, StoreError, StoreOptions, Transaction};
 
-/// Makes a tree of many nodes.
+/// Makes a tree with many nodes.
 fn with_tree(store: &Arc<Store>, items: u64) {
     let mut n = 0;
     while n < items {
@@ -22,7 +23,7 @@ fn with_tree(store: &Arc<Store>, items: u64) {
     block_on(store.checkpoint()).unwrap();
 }
 
-/// Writes data until only `left` blocks can be had.
+/// Writes data until at most `left` blocks are available.
 fn fill(store: &Arc<Store>, left: u64) {
     let mut object = 50_000_000;
     loop {
@@ -41,7 +42,7 @@ fn fill(store: &Arc<Store>, left: u64) {
     block_on(store.checkpoint()).unwrap();
 }
 
-/// A full image, and some changes of it, spread over the tree, durable in the log.
+/// A full image, with some changes, spread over the tree, durable in the log.
 fn full_with_changes() -> (Arc<Unruly>, Arc<Store>) {
     let (_spawn, device, store) = bench(quiet());
     with_tree(&store, 1600);
@@ -55,7 +56,7 @@ fn full_with_changes() -> (Arc<Unruly>, Arc<Store>) {
     (device, store)
 }
 
-/// Checkpoints until one succeeds; how the last of them ended.
+/// Takes checkpoints until one succeeds; returns the result of the last one.
 fn checkpoint_at_last(store: &Store) -> Result<(), StoreError> {
     let mut last = Ok(());
     for _ in 0..8 {
@@ -68,7 +69,8 @@ fn checkpoint_at_last(store: &Store) -> Result<(), StoreError> {
     last
 }
 
-/// Everything is synced and nothing pending; the path is away for a while when a checkpoint is due, again and again.
+/// Everything is synced and nothing is pending; the device is repeatedly away when a checkpoint is
+/// due.
 #[test]
 fn checkpoints_that_fail_leave_room_for_the_one_that_does_not() {
     let (device, store) = full_with_changes();
@@ -86,7 +88,7 @@ fn checkpoints_that_fail_leave_room_for_the_one_that_does_not() {
     assert!(last.is_ok(), "the device is back: {last:?}, sync {synced:?}, close {closed:?}");
 }
 
-/// The same with a device that takes writes and whose flushes fail for a while.
+/// Like the test above, with a device that accepts writes but whose flushes fail for a while.
 #[test]
 fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
     let (device, store) = full_with_changes();
@@ -121,7 +123,8 @@ fn checkpoints_whose_flush_fails_leave_room_for_the_one_that_does_not() {
     );
 }
 
-/// Snapshots of a full image, until there is no room for another: one can be deleted then, and the image can be mounted.
+/// Takes snapshots of a full image until there is no room for another: then one can still be
+/// deleted, and the image can be mounted.
 fn snapshots_of_a_full_image(mib: u64, touch: bool) {
     let spawn = background();
     let device = Unruly::new(image(mib, &spawn));
@@ -132,7 +135,7 @@ fn snapshots_of_a_full_image(mib: u64, touch: bool) {
     let mut refused = 0;
     for n in 0..1020_u64 {
         if touch {
-            // As a chmod does; it may be refused.
+            // Like a chmod; it may be refused.
             match block_on(store.admit(Admission::Shrink)) {
                 Ok(_room) => {
                     put(&store, 1000 + n * 7 % 640, vec![n as u8; 3000]);
@@ -174,13 +177,14 @@ fn the_same_on_64_mib() {
     snapshots_of_a_full_image(64, true);
 }
 
-/// Many ask for a little room while a checkpoint is on its way, and there is plenty for one after the other.
+/// Many callers request a little room during a checkpoint, and there is plenty if they go one after
+/// the other.
 #[test]
 fn many_who_wait_for_one_checkpoint_are_not_refused_because_of_each_other() {
     let (_spawn, device, store) = bench(quiet());
     with_tree(&store, 8000);
     fill(&store, 3000);
-    // What makes the next one wait for a checkpoint.
+    // Make the next request wait for a checkpoint.
     let mut n = 0;
     while store.is_roomy(0) {
         put(&store, 1000 + n * 16, vec![7; 3000]);
@@ -204,13 +208,14 @@ fn many_who_wait_for_one_checkpoint_are_not_refused_because_of_each_other() {
     );
 }
 
-/// One reservation of what statfs calls available, where what lies together is scarce.
+/// A single reservation can get everything that statfs calls available, when contiguous blocks are
+/// scarce.
 #[test]
 fn what_is_available_can_be_had_by_one() {
     let spawn = background();
     let device = Unruly::new(image(16, &spawn));
     let store = open(device.clone(), quiet(), &spawn);
-    // Single blocks, all that there is.
+    // Take all blocks one by one.
     let mut all = Vec::new();
     let mut object = 60_000_000;
     while let Ok(mut room) = block_on(store.reserve(1)) {
@@ -223,7 +228,7 @@ fn what_is_available_can_be_had_by_one() {
     all.sort_by_key(|(_, run)| run.start);
     let mut wrong = Vec::new();
     for (index, (object, run)) in all.iter().enumerate() {
-        // Every third block stays, and so no frame becomes free, but for some.
+        // Every third block stays in use, so with few exceptions no frame becomes free.
         if index % 3 == 0 && index % 200 > 8 {
             continue;
         }
@@ -245,7 +250,8 @@ fn what_is_available_can_be_had_by_one() {
     assert!(wrong.is_empty(), "(statfs says, one can have): {wrong:?}");
 }
 
-/// What others have begun does not end: a write, which may be in their way, fails soon, and not each of many waits in full for them.
+/// Changes of others do not end: a write, which may be in their way, fails soon, and many callers
+/// do not each wait the full time for them.
 #[test]
 fn nobody_waits_long_for_those_who_do_not_end() {
     let (_spawn, _device, store) = bench(quiet());

@@ -1,4 +1,4 @@
-//! A device whose flush takes long makes writers slow, and nothing else.
+//! A device with slow flushes slows down writers, and nothing else.
 
 use crate::support::{Unruly, background, image, key, open};
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use syncline_store::{Admission, Canary, Store, StoreOptions, Transaction};
 
 const PENDING_BYTES: usize = 1 << 20;
 
-/// Commits small items for as long as flushes take and longer; the longest pending log, in bytes.
+/// Commits small items for `time`, longer than flushes take; returns the length in bytes of the
+/// longest pending log.
 fn longest_pending_log(store: &Arc<Store>, time: Duration) -> usize {
     let begun = Instant::now();
     let mut longest = 0;

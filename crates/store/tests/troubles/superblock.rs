@@ -1,4 +1,4 @@
-//! A superblock of which nobody knows whether it was written.
+//! A superblock whose write may or may not have succeeded.
 
 use crate::support::{Unruly, allocate, background, image, key, open, write};
 use std::sync::atomic::Ordering;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use syncline_device::block_on;
 use syncline_store::{Canary, Store, StoreError, StoreOptions, Transaction};
 
-/// The log finds no room, so a checkpoint takes what is pending; its superblock is written and said not to be. How a sync ends after
-/// that, and whether the image can be opened.
+/// The log finds no room, so a checkpoint takes the pending changes; its superblock is written, but
+/// the device reports a failure. Returns the result of a sync after that, and whether the image can
+/// be opened.
 fn after_a_doubtful_superblock(canary: Option<Canary>) -> (Result<(), StoreError>, Result<bool, StoreError>) {
     let spawn = background();
     let memory = image(16, &spawn);
@@ -21,12 +22,12 @@ fn after_a_doubtful_superblock(canary: Option<Canary>) -> (Result<(), StoreError
     let data = write(&store, run, 1);
     let mut transaction = Transaction::new();
     transaction.name_data(&data, run);
-    // More than the current segment has room for.
+    // More than fits into the current segment.
     (0..200).for_each(|n| transaction.put(key(100 + n), vec![7; 2000]));
     let op = store.commit(transaction).unwrap();
 
     store.refuse_allocations(0, 1);
-    // Below this lie the first copies of the superblocks.
+    // The first copies of the superblocks lie below this.
     device.doubtful_below.store(64 << 12, Ordering::SeqCst);
     let failed = block_on(store.checkpoint()).unwrap_err();
     assert!(store.read_only_reason().is_some(), "{failed}");

@@ -1,4 +1,4 @@
-//! What these tests share: stores in memory, and devices that fail or take their time.
+//! Shared by these tests: stores in memory, and devices that fail or are slow.
 
 use bytes::Bytes;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub fn background() -> Arc<dyn Spawn> {
     Arc::new(Background::start(WorkerOptions::default()).unwrap())
 }
 
-/// An empty image of so many MiB.
+/// An empty image of `mib` MiB.
 pub fn image(mib: u64, spawn: &Arc<dyn Spawn>) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(mib << 20);
     block_on(format(device.clone(), FormatOptions::default(), Transaction::new(), spawn.clone())).unwrap();
@@ -30,7 +30,7 @@ pub fn open(device: Arc<dyn Device>, options: StoreOptions, spawn: &Arc<dyn Spaw
     block_on(Store::open(device, options, spawn.clone())).unwrap().0
 }
 
-/// An open store of 64 MiB, and what it is on.
+/// An open store of 64 MiB, with its device.
 pub fn bench(options: StoreOptions) -> (Arc<dyn Spawn>, Arc<Unruly>, Arc<Store>) {
     let spawn = background();
     let device = Unruly::new(image(64, &spawn));
@@ -38,7 +38,7 @@ pub fn bench(options: StoreOptions) -> (Arc<dyn Spawn>, Arc<Unruly>, Arc<Store>)
     (spawn, device, store)
 }
 
-/// No checkpoint comes by itself.
+/// Options under which no checkpoint starts by itself.
 pub fn quiet() -> StoreOptions {
     StoreOptions { checkpoint_interval: Duration::from_secs(3600), ..StoreOptions::default() }
 }
@@ -58,7 +58,7 @@ pub fn put(store: &Store, object: u64, value: impl Into<Bytes>) -> OpSeq {
     store.commit(transaction).unwrap()
 }
 
-/// Blocks for data that were free and lie together.
+/// Allocates free contiguous blocks for data.
 pub fn allocate(store: &Arc<Store>, blocks: u64) -> BlockRun {
     let mut room = block_on(store.reserve(blocks)).unwrap();
     let run = store.allocate(&mut room, blocks, None).unwrap();
@@ -66,7 +66,7 @@ pub fn allocate(store: &Arc<Store>, blocks: u64) -> BlockRun {
     run
 }
 
-/// Writes data there, all of this byte.
+/// Writes data there that consists of the byte `fill`.
 pub fn write(store: &Store, run: BlockRun, fill: u8) -> DataWrite {
     store.write_data(run, vec![block(fill); run.blocks as usize])
 }
@@ -79,7 +79,7 @@ pub fn name(store: &Store, object: u64, run: BlockRun, data: &DataWrite) -> OpSe
     store.commit(names).unwrap()
 }
 
-/// Commits that an item has its data no more.
+/// Commits that an item does not have its data any more.
 pub fn give_up(store: &Store, object: u64, run: BlockRun) -> OpSeq {
     let mut frees = Transaction::new();
     frees.free(run);
@@ -87,8 +87,8 @@ pub fn give_up(store: &Store, object: u64, run: BlockRun) -> OpSeq {
     store.commit(frees).unwrap()
 }
 
-/// What places data anew that can't be written: tells that it begins, and goes on when it is told to, or nobody is there to tell it.
-/// The data is that of object 100.
+/// Installs a relocation for data that can't be written: it reports when it begins, and continues
+/// when told to, or when nobody is left to tell it. The data is that of object 100.
 pub fn place_elsewhere(store: &Arc<Store>) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
     let ((begin, begun), (go, go_on)) = (mpsc::channel(), mpsc::channel());
     let (begun_by, store_of) = (Mutex::new(begin), Arc::downgrade(store));
@@ -113,20 +113,20 @@ impl Relocate for Elsewhere {
     }
 }
 
-/// Memory that does as it is told.
+/// A memory device that misbehaves as told.
 pub struct Unruly {
     pub inner: Arc<MemoryDevice>,
-    /// Flushes begin after so many milliseconds.
+    /// Flushes begin after this many milliseconds.
     pub flush_delay_ms: AtomicU64,
     /// Flushes fail.
     pub flush_fails: AtomicBool,
     /// A write and the flush behind it are one request, as on a disk without FUA.
     pub writes_through: AtomicBool,
-    /// The next write to this byte fails and does nothing. Zero for none.
+    /// The next write to this byte fails and does nothing. Zero means none.
     pub fail_once_at: AtomicU64,
     /// The next write fails and does nothing.
     pub fail_next: AtomicBool,
-    /// Writes below this byte take place and are said to have failed.
+    /// Writes below this byte take place but are reported as failed.
     pub doubtful_below: AtomicU64,
     /// Writes to these bytes fail and do nothing.
     pub bad: parking_lot::Mutex<Range<u64>>,
@@ -157,7 +157,7 @@ impl Unruly {
         *self.bad.lock() = bytes_of(blocks);
     }
 
-    /// This block can be neither read nor written from now on.
+    /// From now on, this block can be neither read nor written.
     pub fn lose(&self, block: u64) {
         self.spoil(block..block + 1);
         *self.unreadable.lock() = bytes_of(block..block + 1);

@@ -1,4 +1,5 @@
-//! Waits for room that others have for a moment: they end when the room is there, and not before for nothing.
+//! Waits for room that others hold for a while: a wait ends when there is room, and does not end
+//! early for nothing.
 
 use crate::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use syncline_device::block_on;
 use syncline_store::{Admission, ChangeSize, Store, StoreOptions, Transaction};
 
-/// Takes what there is, but for `left` blocks.
+/// Takes all blocks but `left`.
 fn fill(store: &Arc<Store>, left: u64, first: u64) -> Vec<(u64, syncline_format::BlockRun)> {
     let (mut all, mut object) = (Vec::new(), first);
     loop {
@@ -31,7 +32,8 @@ fn fill(store: &Arc<Store>, left: u64, first: u64) -> Vec<(u64, syncline_format:
     }
 }
 
-/// Somebody has much room for half a second; others come and go all the time, or nobody does.
+/// Somebody holds much room for half a second, while others come and go all the time, or nobody
+/// else does.
 fn a_wait_for_one(others: usize) {
     let spawn = background();
     let store = open(image(16, &spawn), quiet(), &spawn);
@@ -72,7 +74,7 @@ fn a_wait_for_one_does_not_end_because_many_others_do() {
     a_wait_for_one(2);
 }
 
-/// The same of who wants room for data.
+/// Like the tests above, for a caller that wants room for data.
 #[test]
 fn a_wait_for_room_for_data_does_not_end_because_many_others_do() {
     let spawn = background();
@@ -101,7 +103,7 @@ fn a_wait_for_room_for_data_does_not_end_because_many_others_do() {
     assert!(reserved.is_ok(), "{reserved:?}");
 }
 
-/// A read that began before a file was removed keeps its blocks, for as long as it takes.
+/// A read that began before a file was removed keeps the file's blocks as long as it runs.
 #[test]
 fn room_that_a_reader_keeps_is_waited_for() {
     let spawn = background();
@@ -128,7 +130,7 @@ fn room_that_a_reader_keeps_is_waited_for() {
     assert!(reserved.is_ok(), "{blocks} blocks were freed: {reserved:?}; {:?}", store.space());
 }
 
-/// A change that waits for its turn and is given up lets the next one go on.
+/// A change that waits for its turn and is given up lets the next one continue.
 #[test]
 fn a_turn_that_is_given_up_is_passed_on() {
     let spawn = background();
@@ -147,7 +149,7 @@ fn a_turn_that_is_given_up_is_passed_on() {
     assert!(block_on(store.admit(Admission::Grow)).is_ok());
 }
 
-/// A filesystem that is full for a while is full, and not broken: room can be made.
+/// A filesystem that is full for a while is not broken: room can be made.
 #[test]
 fn syncs_that_find_no_room_do_not_turn_it_read_only() {
     let spawn = background();
@@ -167,7 +169,7 @@ fn syncs_that_find_no_room_do_not_turn_it_read_only() {
     assert!(synced.is_ok(), "there is room again: {synced:?}; {:?}", store.read_only_reason());
 }
 
-/// Who does not wait for others says nothing of how long they take.
+/// A caller that does not wait for others gives no information about how long they take.
 #[test]
 fn one_that_does_not_wait_keeps_nobody_from_waiting() {
     let spawn = background();
@@ -184,7 +186,7 @@ fn one_that_does_not_wait_keeps_nobody_from_waiting() {
     waiting.join().unwrap().unwrap();
 }
 
-/// Others have room for as long as they like, but a checkpoint gives back more than is wanted.
+/// Others hold room for as long as they like, but a checkpoint gives back more than is wanted.
 #[test]
 fn a_checkpoint_is_taken_before_anybody_waits_for_others() {
     let spawn = background();
@@ -207,7 +209,8 @@ fn a_checkpoint_is_taken_before_anybody_waits_for_others() {
     assert!(admitted.is_ok(), "{blocks} blocks were freed: {admitted:?}; {:?}", store.space());
 }
 
-/// Of many who wait in vain none waits for the others' waits, although others come and go all the time.
+/// Of many callers that wait in vain, none also waits through the waits of the others, although
+/// others come and go all the time.
 #[test]
 fn who_waits_in_vain_does_so_beside_the_others() {
     let spawn = background();

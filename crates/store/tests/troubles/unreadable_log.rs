@@ -1,4 +1,4 @@
-//! Blocks of the log that can't be read: what nobody needs keeps nobody from the image.
+//! Unreadable blocks of the log: a block that nobody needs does not make the image unusable.
 
 use crate::support::{Unruly, background, block, image, key, open, put};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use syncline_device::{DeviceExt, MemoryDevice, Spawn, block_on};
 use syncline_format::batch::BatchHeader;
 use syncline_store::{Store, StoreOptions, Transaction};
 
-/// How an image is refused with this block lost, read-only and with `accept_damaged_log`.
+/// The errors of opening an image with this block lost, read-only and with `accept_damaged_log`.
 fn refusals(crashed: &MemoryDevice, lost: u64, spawn: &Arc<dyn Spawn>) -> Vec<(bool, String)> {
     let opened = [true, false].into_iter().map(|read_only| {
         let device = Unruly::new(crashed.snapshot());
@@ -17,7 +17,7 @@ fn refusals(crashed: &MemoryDevice, lost: u64, spawn: &Arc<dyn Spawn>) -> Vec<(b
     opened.flatten().collect()
 }
 
-/// A sector goes bad that no batch has ever been written to, of an image that was unmounted.
+/// In an image that was unmounted, a sector goes bad to which no batch was ever written.
 #[test]
 fn a_clean_image_with_a_bad_sector_in_free_log_can_be_read() {
     let spawn = background();
@@ -32,7 +32,8 @@ fn a_clean_image_with_a_bad_sector_in_free_log_can_be_read() {
     assert!(refused.is_empty(), "(read-only, why): {refused:?}");
 }
 
-/// A log sector goes bad, for reading as for writing, and the power fails before the log has been left.
+/// A log sector can't be read or written any more, and the power fails before the log has been
+/// left.
 #[test]
 fn a_crash_while_a_bad_log_is_left_can_be_mounted() {
     let spawn = background();
@@ -41,14 +42,14 @@ fn a_crash_while_a_bad_log_is_left_can_be_mounted() {
     let op = put(&store, 100, "value");
     block_on(store.sync(op)).unwrap();
     let bad = store.superblock().log.addr + 1;
-    // The next batch would go there, and did not.
+    // The next batch should have gone there, but did not.
     let crashed = device.snapshot();
     drop(store);
     let refused = refusals(&crashed, bad, &spawn);
     assert!(refused.is_empty(), "(read-only, why): {refused:?}");
 }
 
-/// The block that leads to the next segment can't be read; its copy can.
+/// The lead can't be read; its copy can.
 #[test]
 fn the_copy_of_a_lead_that_cant_be_read_counts() {
     let spawn = background();

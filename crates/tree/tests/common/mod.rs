@@ -1,4 +1,4 @@
-//! A tree on a memory device, with an allocator that knows which blocks are in use and refuses what is wrong.
+//! A tree on a memory device, with an allocator that tracks the blocks in use and rejects misuse.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -25,13 +25,13 @@ pub struct Bench {
     pub space: Space,
 }
 
-/// Free blocks; first fit, in runs of a limited length.
+/// Free blocks, allocated first-fit in runs of a limited length.
 pub struct Space {
     used: Mutex<Vec<bool>>,
     usable: BlockRun,
     node_blocks: u64,
     pub longest_run_nodes: u64,
-    /// Nodes that may still be allocated.
+    /// Number of nodes that may still be allocated.
     pub nodes_left: Mutex<u64>,
 }
 
@@ -131,7 +131,7 @@ impl Bench {
         }
     }
 
-    /// A tree over the same device with nothing in memory.
+    /// A tree on the same device with an empty cache.
     pub fn cold(&self, cache_bytes: usize) -> Arc<Tree> {
         Tree::new(self.tracker.clone(), self.geometry, cache_bytes)
     }
@@ -156,12 +156,12 @@ impl Bench {
     }
 }
 
-/// What a walk saw.
+/// Figures gathered by a walk.
 #[derive(Default)]
 pub struct Shape {
     pub nodes: Vec<BlockAddr>,
     pub items: usize,
-    /// For each level the bytes used in each node, in key order.
+    /// For each level, the bytes used in each node, in key order.
     pub used_bytes: BTreeMap<u8, Vec<usize>>,
     pub children_of_root: usize,
 }
@@ -185,7 +185,8 @@ impl Shape {
         shape
     }
 
-    /// No node but the last of its level is less than about a quarter full, and a root has two children.
+    /// Asserts that no node except the last of its level is less than about a quarter full, and
+    /// that a root has two children.
     fn check_fill(&self, geometry: Geometry, root: TreeRoot) {
         for (level, nodes) in &self.used_bytes {
             for used in nodes.iter().rev().skip(1) {
@@ -202,7 +203,7 @@ impl Shape {
     }
 }
 
-/// Everything, read in chunks.
+/// All items, read in chunks.
 pub fn all_items(tree: &Tree, root: TreeRoot, chunk_items: usize) -> Model {
     let mut items = Model::new();
     let mut from = Key::MIN;
