@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(1);
 /// The guard sleeps after this many ticks without a worker aside.
 const TICKS_QUIET: u32 = 16;
-/// The longest pause between two requests of a caller that still counts as asking again at once.
+/// The longest time between two answers to a caller that still counts as asking again at once.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Requests of one caller, one after another and without the device, before the worker stands
 /// aside.

@@ -35,8 +35,8 @@ pub(super) async fn before_growth(session: &Session, ino: Ino, offset: u64) -> R
     let page = size - size % PAGE;
     if !size.is_multiple_of(PAGE) && offset >= page + PAGE {
         let range = page..page + PAGE;
-        // If too many requests wait already, this happens a moment later, perhaps too late for a
-        // guarantee.
+        // If too many requests wait already, this is done a moment later, perhaps too late; but no
+        // program may rely on the bytes behind the end.
         session.page_cache().letting_go.let_go(ino, vec![range]).await;
     }
     Ok(())

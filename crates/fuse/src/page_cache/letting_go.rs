@@ -206,7 +206,7 @@ fn keep_only(descriptor: RawFd) -> bool {
 fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
     let mut message = [0u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
     let header = OutHeader { len: message.len() as u32, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-    // A length of zero means everything.
+    // Offsets are signed here, so a range without an end stops at the largest one.
     let end = range.end.min(i64::MAX as u64);
     let body = InvalidateInodeOut { ino, offset: range.start as i64, len: (end - range.start) as i64 };
     message[..OUT_HEADER_BYTES].copy_from_slice(header.as_bytes());
