@@ -1,5 +1,5 @@
-//! Names the shared library as programs will look for it, whatever file cargo puts it in. The number rises with each change that
-//! programs linked before would not survive.
+//! Sets the name by which programs look for the shared library, whatever file cargo puts it in. The
+//! number rises with each change that breaks programs linked before.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,5 @@
-//! The small parts of the engine, measured at length: `cargo bench -p syncline-bench`.
+//! Microbenchmarks of the engine's small parts, measured at length: `cargo bench -p
+//! syncline-bench`.
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

@@ -1,32 +1,33 @@
-//! How sure a ratio is: a bootstrap over rounds.
+//! The confidence of a ratio: a bootstrap over rounds.
 //!
-//! Who runs in the same round meets the same device in the same hour, so rounds are drawn whole, with replacement, and as often as
-//! there are rounds. The middle 95 of 100 ratios of medians that come of it are the interval (the percentile method of Efron and
-//! Tibshirani, *An Introduction to the Bootstrap*, 1993). With few rounds it is rather too narrow.
+//! Contestants in the same round meet the same device in the same hour, so whole rounds are drawn,
+//! with replacement, as many as there are. The middle 95 of 100 of the resulting ratios of medians
+//! are the interval (the percentile method of Efron and Tibshirani, *An Introduction to the
+//! Bootstrap*, 1993). With few rounds it is somewhat too narrow.
 
 use crate::outcome::Spread;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-/// With fewer rounds nothing can be said.
+/// With fewer rounds there is no interval.
 pub const ROUNDS_LEAST: usize = 3;
 const RESAMPLES: usize = 2000;
-/// Left out at each end, in parts of a thousand.
+/// Fraction left out at each end, in thousandths.
 const TAIL: usize = 25;
-/// The same rounds give the same interval.
+/// Fixed, so that the same rounds give the same interval.
 const SEED: u64 = 95;
 
-/// Where a figure most likely lies.
+/// The interval that most likely contains a figure.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Interval {
-    /// It is hardly less.
+    /// The figure is hardly less.
     pub low: f64,
-    /// It is hardly more.
+    /// The figure is hardly more.
     pub high: f64,
 }
 
-/// The interval of `median(above) / median(below)`, by the pairs of each round.
+/// The interval of `median(above) / median(below)`, from the pairs of each round.
 pub fn ratio_interval(rounds: &[(f64, f64)]) -> Option<Interval> {
     if rounds.len() < ROUNDS_LEAST {
         return None;
@@ -41,7 +42,7 @@ pub fn ratio_interval(rounds: &[(f64, f64)]) -> Option<Interval> {
     Some(Interval { low: ratios[tail], high: ratios[RESAMPLES - 1 - tail] })
 }
 
-/// The ratio of as many rounds, drawn with replacement.
+/// The ratio for as many rounds, drawn with replacement.
 fn resampled(rounds: &[(f64, f64)], rng: &mut StdRng) -> Option<f64> {
     let drawn: Vec<_> = rounds.iter().map(|_| rounds[rng.random_range(0..rounds.len())]).collect();
     let median = |of: fn(&(f64, f64)) -> f64| Spread::of(drawn.iter().map(of)).map(|spread| spread.median);

@@ -1,4 +1,4 @@
-//! Running other programs: found where root's programs lie, ended when the user wants it to end.
+//! Running other programs: found also in root's directories, and stopped when the user interrupts.
 
 use crate::error::During;
 use crate::{BenchError, Interrupt};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Where programs for root are, whether or not PATH names it.
+/// Directories of root's programs, searched even if PATH does not name them.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];
-/// How often a running program is looked at.
+/// How often a running program is polled.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Where a program is, if it is installed.
@@ -20,15 +20,15 @@ pub fn find(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Where a program is that has to be there.
+/// Where a required program is.
 pub fn require(program: &'static str, package: &'static str) -> Result<PathBuf, BenchError> {
     find(program).ok_or(BenchError::Missing { program, package })
 }
 
-/// What a program answered.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Answer {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub out: String,
@@ -37,14 +37,15 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What it said when it failed, on one line.
+    /// Its message after a failure, on one line.
     pub fn said(&self) -> String {
         let text = if self.err.trim().is_empty() { &self.out } else { &self.err };
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Runs a command to its end, or until somebody wants it to end. Its output goes through files: no pipe fills up.
+/// Runs a command to its end, or until the user interrupts. Its output goes to files, so no pipe
+/// fills up.
 pub fn run(command: &mut Command, interrupt: Option<&Interrupt>) -> Result<Answer, BenchError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
@@ -64,7 +65,7 @@ pub fn run(command: &mut Command, interrupt: Option<&Interrupt>) -> Result<Answe
     Ok(Answer { status, out: text(&mut out)?, err: text(&mut err)? })
 }
 
-/// Runs a command that has to succeed; its standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub fn succeed(command: &mut Command, interrupt: Option<&Interrupt>) -> Result<String, BenchError> {
     let answer = run(command, interrupt)?;
     if answer.status.success() {
@@ -74,7 +75,7 @@ pub fn succeed(command: &mut Command, interrupt: Option<&Interrupt>) -> Result<S
     Err(BenchError::Command { program: program.to_string_lossy().into_owned(), said: answer.said() })
 }
 
-/// All that was written to a file.
+/// Everything that was written to a file.
 pub(crate) fn text(file: &mut File) -> Result<String, BenchError> {
     let mut bytes = Vec::new();
     file.rewind()?;

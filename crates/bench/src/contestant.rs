@@ -1,4 +1,5 @@
-//! Who is compared: Syncline, Syncline without one of its mechanisms, the kernel's filesystems, and one that keeps nothing.
+//! The contestants: Syncline, Syncline without one of its mechanisms, the kernel's filesystems, and
+//! one that keeps nothing.
 
 use crate::{BenchError, command};
 use std::ffi::OsString;
@@ -10,21 +11,21 @@ use std::str::FromStr;
 /// A filesystem of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
-    /// ext4 as it comes.
+    /// ext4 with its defaults.
     Ext4,
     /// ext4 with its fast commits.
     Ext4FastCommit,
-    /// xfs as it comes.
+    /// xfs with its defaults.
     Xfs,
-    /// btrfs as it comes.
+    /// btrfs with its defaults.
     Btrfs,
 }
 
 impl Peer {
-    /// All of them.
+    /// All peers.
     pub const ALL: [Self; 4] = [Self::Ext4, Self::Ext4FastCommit, Self::Xfs, Self::Btrfs];
 
-    /// What it is called here.
+    /// Its name here.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -34,7 +35,7 @@ impl Peer {
         }
     }
 
-    /// What the kernel calls it.
+    /// The kernel's name for it.
     pub fn filesystem_type(self) -> &'static str {
         match self {
             Self::Ext4 | Self::Ext4FastCommit => "ext4",
@@ -43,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Its mkfs and Debian's package that has it.
+    /// Its mkfs, and the Debian package that contains it.
     fn maker(self) -> (&'static str, &'static str) {
         match self {
             Self::Ext4 | Self::Ext4FastCommit => ("mkfs.ext4", "e2fsprogs"),
@@ -52,8 +53,9 @@ impl Peer {
         }
     }
 
-    /// The command that makes it on a device, with room for so many files. Nothing is discarded: the device stays written. ext4
-    /// does at once what it would else do in the background of the measurement.
+    /// The command that makes it on a device, with room for this many files. Nothing is discarded:
+    /// the device stays written. ext4 initialises at once what it would otherwise initialise in the
+    /// background during the measurement.
     pub fn mkfs(self, device: &Path, files: u64) -> Result<Command, BenchError> {
         let (program, package) = self.maker();
         let mut command = Command::new(command::require(program, package)?);
@@ -76,17 +78,19 @@ impl Peer {
     }
 }
 
-/// Names the image that keeps no parent pointers, among the mechanisms that are switched off.
+/// As a mechanism to switch off, names an image without parent pointers.
 pub const PARENT_POINTERS: &str = "parent-pointers";
-/// Begins the one option of mkfs among those of the mount.
+/// The prefix of the one option that is for mkfs rather than for the mount.
 const NODE_SIZE: &str = "node-size=";
-/// Begins the path of another Syncline's program, which makes and mounts the image instead of this one.
+/// The prefix of the path of another Syncline's program, which makes and mounts the image instead
+/// of this one.
 const PROGRAM: &str = "program=";
-/// Names the filesystem that keeps nothing, and the one that flushes the device nevertheless.
+/// The names of the filesystem that keeps nothing, and of the one that flushes the device
+/// nevertheless.
 const NULL: &str = "null";
 const NULL_FLUSH: &str = "null-flush";
 
-/// One who is measured.
+/// A filesystem that is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contestant {
     /// Syncline, mounted through its own daemon.
@@ -100,13 +104,13 @@ pub enum Contestant {
 /// How the filesystem that keeps nothing is served.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Null {
-    /// What is written goes to the device, at no place in particular, and a sync flushes it.
+    /// Written data goes to the device, at no particular place, and a sync flushes it.
     pub flushes: bool,
-    /// How requests come, unless as to Syncline.
+    /// The transport of requests; `None`: the same as Syncline's.
     pub transport: Option<Transport>,
 }
 
-/// How requests come from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
     /// Over io_uring.
@@ -129,16 +133,17 @@ impl Transport {
 /// How Syncline is made and mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Variant {
-    /// As it comes.
+    /// With the defaults.
     Plain,
-    /// Without a mechanism, by the name that `mount -o ablate=` knows; or [`PARENT_POINTERS`].
+    /// Without a mechanism, by its name in `mount -o ablate=`; or [`PARENT_POINTERS`].
     Without(String),
     /// With an option of `mount -o`, `node-size=SIZE`, or `program=PATH`.
     With(String),
 }
 
 impl Contestant {
-    /// Syncline, Syncline without each of these mechanisms and with each of these options, and the others.
+    /// Syncline, Syncline without each of these mechanisms and with each of these options, and the
+    /// others.
     pub fn line_up(ablations: &[String], options: &[String], others: &[Self]) -> Vec<Self> {
         let ablated = ablations.iter().cloned().map(Variant::Without);
         let optional = options.iter().cloned().map(Variant::With);
@@ -151,7 +156,7 @@ impl Contestant {
         matches!(self, Self::Peer(_))
     }
 
-    /// True for who keeps on the device what is synced.
+    /// True if it keeps synced data on the device.
     pub fn keeps(&self) -> bool {
         !matches!(self, Self::Null(_))
     }
@@ -161,7 +166,7 @@ impl Contestant {
         !matches!(self, Self::Syncline(_))
     }
 
-    /// Fails where the program that makes it is missing.
+    /// Fails if the program that makes it is missing.
     pub fn require(&self) -> Result<(), BenchError> {
         let Self::Peer(peer) = self else { return Ok(()) };
         let (program, package) = peer.maker();
@@ -170,7 +175,7 @@ impl Contestant {
 }
 
 impl Variant {
-    /// The options of its mount.
+    /// Its mount options.
     pub fn mount_options(&self) -> Vec<OsString> {
         match self {
             Self::Without(name) if name != PARENT_POINTERS => {
@@ -191,7 +196,7 @@ impl Variant {
         }
     }
 
-    /// The options of its mkfs.
+    /// Its mkfs options.
     pub fn mkfs_options(&self) -> Vec<OsString> {
         match self {
             Self::Without(name) if name == PARENT_POINTERS => vec!["--parent-pointers".into(), "off".into()],
@@ -204,7 +209,7 @@ impl Variant {
 }
 
 impl Null {
-    /// The options of its process, over this device.
+    /// The options of its process, with this device.
     pub fn options(self, device: &Path) -> Vec<OsString> {
         let mut options = Vec::new();
         if self.flushes {
@@ -239,7 +244,7 @@ impl fmt::Display for Contestant {
     }
 }
 
-/// One of those that Syncline is compared with, by the names of the command line.
+/// Parses a filesystem to compare Syncline with, by its name on the command line.
 impl FromStr for Contestant {
     type Err = String;
 

@@ -1,4 +1,5 @@
-//! What reached the device, counted the same way for everybody, and what it cost in CPU time.
+//! Requests that reached the device, counted in the same way for all contestants, and their cost in
+//! CPU time.
 
 use crate::BenchError;
 use crate::error::During;
@@ -8,7 +9,7 @@ use std::ops::Sub;
 use std::path::{Path, PathBuf};
 use syncline_fuse::control;
 
-/// The kernel counts in these, whatever the device's blocks are.
+/// The kernel's unit, whatever the device's block size.
 const SECTOR_BYTES: u64 = 512;
 
 /// Requests that a device has served.
@@ -16,7 +17,8 @@ const SECTOR_BYTES: u64 = 512;
 pub struct Counts {
     /// Cache flushes.
     pub flushes: u64,
-    /// Writes. The block layer counts a flush that is a request of its own (as all of Syncline's are) here as well.
+    /// Writes. The block layer also counts a flush that is a request of its own here (as all of
+    /// Syncline's flushes are).
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
@@ -35,7 +37,8 @@ impl Sub for Counts {
 }
 
 impl Counts {
-    /// From the text of /sys/block/NAME/stat (Documentation/admin-guide/iostats.rst); kernels before 5.5 count no flushes.
+    /// From the text of /sys/block/NAME/stat (Documentation/admin-guide/iostats.rst); kernels
+    /// before 5.5 count no flushes.
     pub fn from_block_stat(text: &str) -> Result<Self, BenchError> {
         let no_sense =
             || BenchError::Answer { what: "the device's statistics".into(), said: text.trim().to_owned() };
@@ -48,7 +51,7 @@ impl Counts {
         }
     }
 
-    /// From what the daemon behind a mount has counted itself.
+    /// From the daemon's own counters, behind a mount.
     pub fn from_daemon(directory: &Path) -> Result<Self, BenchError> {
         let stats = daemon_stats(directory)?;
         let get = |name: &str| {
@@ -65,14 +68,14 @@ impl Counts {
     }
 }
 
-/// Where the counts are read.
+/// Where the counts are read from.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// /sys/block/NAME/stat of a loop device.
     Block(PathBuf),
     /// The daemon behind the mount.
     Daemon,
-    /// Nowhere: there is no device.
+    /// There is no device, so nothing is counted.
     Nowhere,
 }
 
@@ -83,7 +86,7 @@ impl Source {
         Self::Block(Path::new("/sys/block").join(name).join("stat"))
     }
 
-    /// The counts by now, of what is mounted at `directory`.
+    /// The current counts for the filesystem mounted at `directory`.
     pub fn read(&self, directory: &Path) -> Result<Counts, BenchError> {
         match self {
             Self::Block(path) => Counts::from_block_stat(&std::fs::read_to_string(path).at(path)?),
@@ -93,15 +96,15 @@ impl Source {
     }
 }
 
-/// All that a daemon tells.
+/// All statistics of a daemon.
 pub fn daemon_stats(directory: &Path) -> Result<Value, BenchError> {
     let text = control::stats(directory)?;
     serde_json::from_str(&text)
         .map_err(|error| BenchError::Answer { what: "the daemon's answer".into(), said: error.to_string() })
 }
 
-/// CPU time of this process, of those it has waited for, and of a daemon, in seconds. What the kernel does on threads of its own
-/// is not in it.
+/// CPU time of this process, of the children it has waited for, and of a daemon, in seconds. Work
+/// on the kernel's own threads is not included.
 pub fn cpu_seconds(daemon: Option<i64>) -> f64 {
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let own = std::fs::read_to_string("/proc/self/stat").ok();
@@ -110,9 +113,9 @@ pub fn cpu_seconds(daemon: Option<i64>) -> f64 {
     spent as f64 / ticks
 }
 
-/// User and system time, with that of children, of a line of proc(5)'s `stat`.
+/// User and system time, including that of children, from a line of proc(5)'s `stat`.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    // The name may contain anything, so what follows it is counted from its end.
+    // The name may contain anything, so count the fields that follow its end.
     let (_, rest) = stat.rsplit_once(") ")?;
     let times: Vec<u64> =
         rest.split_whitespace().skip(11).take(4).map_while(|field| field.parse().ok()).collect();

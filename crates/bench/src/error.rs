@@ -1,10 +1,10 @@
-//! What can go wrong while measuring.
+//! Errors during a measurement.
 
 use std::io;
 use std::path::Path;
 use syncline_fuse::control::ControlError;
 
-/// Why nothing could be measured. Every text names the next step where there is one.
+/// Why a measurement failed. Every text names the next step where there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The options make no sense together.
@@ -13,7 +13,7 @@ pub enum BenchError {
     /// Only root can do it.
     #[error("{what} needs loop devices and mount(8): run it as root")]
     NotRoot {
-        /// What was asked for.
+        /// What needs root.
         what: String,
     },
     /// A program is missing.
@@ -21,7 +21,7 @@ pub enum BenchError {
     Missing {
         /// The program.
         program: &'static str,
-        /// Debian's package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
     /// A program that was run failed.
@@ -29,7 +29,7 @@ pub enum BenchError {
     Command {
         /// The program.
         program: String,
-        /// What it said.
+        /// Its message.
         said: String,
     },
     /// Syncline's own program failed.
@@ -37,15 +37,15 @@ pub enum BenchError {
     Program {
         /// Its exit code.
         code: u8,
-        /// What it said.
+        /// Its message.
         said: String,
     },
-    /// What a program or the kernel answered can't be understood.
+    /// The answer of a program or the kernel can't be understood.
     #[error("cannot make sense of {what}: {said}")]
     Answer {
         /// What was read.
         what: String,
-        /// Its text, or what is wrong with it.
+        /// Its text, or the error in it.
         said: String,
     },
     /// There is no room for the image.
@@ -55,17 +55,17 @@ pub enum BenchError {
     NoRoom {
         /// Where.
         path: String,
-        /// What is free there.
+        /// Free bytes there.
         free_bytes: u64,
-        /// What the image and its surroundings take.
+        /// Bytes needed for the image and everything around it.
         wanted_bytes: u64,
     },
     /// Reading or writing failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done to which file.
+        /// The operation and the file.
         what: String,
-        /// Why it failed.
+        /// The error.
         source: io::Error,
     },
     /// The daemon does not answer.
@@ -85,14 +85,14 @@ pub enum BenchError {
     /// A thread of the load panicked.
     #[error("a thread of the load panicked")]
     Panicked,
-    /// Somebody wanted it to end.
+    /// The user interrupted the measurement.
     #[error("interrupted; mounts, loop devices and images are removed")]
     Interrupted,
 }
 
-/// Says of an I/O error what was done.
+/// Adds to an I/O error what was being done.
 pub(crate) trait During<T> {
-    /// With these words.
+    /// With this description.
     fn during(self, what: impl FnOnce() -> String) -> Result<T, BenchError>;
     /// With the name of the file.
     fn at(self, path: &Path) -> Result<T, BenchError>;

@@ -1,4 +1,4 @@
-//! fio, where it is installed: the very load that the published tables were measured with.
+//! fio, if it is installed: the same load that the published tables were measured with.
 
 use crate::workload::{Pace, Sample};
 use crate::{BenchError, command};
@@ -6,14 +6,14 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program, and what it calls itself.
+/// The program and its version.
 #[derive(Clone, Debug)]
 pub struct Fio {
     program: PathBuf,
     version: String,
 }
 
-/// What it shall do: writes of 64 KiB, each followed by an fsync.
+/// The load: writes of 64 KiB, each followed by an fsync.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// fio's `rw`.
@@ -24,7 +24,7 @@ pub struct Load {
     pub file_bytes: u64,
 }
 
-/// The names that it gives its files, for those who prepare them.
+/// fio's name for a job's file, for preparing it.
 pub fn file_name(job: usize) -> String {
     format!("bench.{job}.0")
 }
@@ -37,7 +37,7 @@ impl Fio {
         Some(Self { program, version: version.trim().to_owned() })
     }
 
-    /// What it calls itself.
+    /// Its version, as it reports it.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -45,7 +45,8 @@ impl Fio {
     /// Runs it. The latency is that of the fsync.
     pub fn run(&self, load: Load, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let mut fio = Command::new(&self.program);
-        // A directory or device of the name of the job in the current directory would be taken for its file.
+        // Otherwise a directory or device in the current directory with the job's name would be
+        // taken for its file.
         fio.current_dir(directory).arg("--name=bench");
         fio.arg(format!("--directory={}", directory.display()));
         fio.arg(format!("--rw={}", load.pattern));
@@ -57,7 +58,7 @@ impl Fio {
         let text = command::succeed(&mut fio, Some(pace.interrupt))?;
         let last = directory.join(file_name(load.jobs - 1));
         if !last.is_file() {
-            // Jobs that share a file share its syncs, and that is another load.
+            // Jobs that share a file also share its syncs, which is a different load.
             let said = format!("{} is not there", last.display());
             return Err(BenchError::Answer { what: "what fio did".into(), said });
         }
@@ -65,7 +66,7 @@ impl Fio {
     }
 }
 
-/// fio's JSON, which notes may precede.
+/// Parses fio's JSON, which notes may precede.
 fn parse(text: &str) -> Result<Sample, BenchError> {
     let no_sense = |said: String| BenchError::Answer { what: "fio's report".into(), said };
     let json = text.find('{').map_or("", |at| &text[at..]);

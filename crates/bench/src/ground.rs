@@ -1,5 +1,5 @@
-//! What all contestants run on: one fully written image, where possible behind a loop device with direct I/O, so that the device's
-//! counters count for everybody alike.
+//! The common ground of all contestants: one fully written image, behind a loop device with direct
+//! I/O if possible, so that the device's counters count alike for all.
 
 use crate::contestant::Contestant;
 use crate::counts::Source;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 /// The image is written in pieces of this size.
 const PIECE_BYTES: usize = 4 << 20;
-/// What has to stay free beside the image.
+/// Space that must stay free beside the image.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// A loop device; detached when dropped.
@@ -32,7 +32,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // A device that is still in use is detached by the kernel when it is not any more.
+        // If the device is still in use, the kernel detaches it later.
         let _ = command::run(Command::new("losetup").arg("--detach").arg(&self.0), None);
     }
 }
@@ -44,9 +44,9 @@ pub struct Ground {
     bytes: u64,
     image: PathBuf,
     mount_point: PathBuf,
-    /// For those behind FUSE.
+    /// Options of mounts behind FUSE.
     mount_options: Vec<OsString>,
-    // In this order: the device before the file that it is over.
+    // In this order: the device is dropped before its backing file.
     loop_device: Option<LoopDevice>,
     /// Why there is no loop device.
     why_no_loop_device: Option<String>,
@@ -54,8 +54,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Writes an image of `bytes` in a folder of its own in `parent`. A loop device is needed for peers, and used wherever
-    /// there can be one.
+    /// Writes an image of `bytes` in a folder of its own in `parent`. A loop device is required for
+    /// peers, and used wherever possible.
     pub fn new(
         program: &Path,
         parent: &Path,
@@ -92,12 +92,12 @@ impl Ground {
         })
     }
 
-    /// The same with options for every mount behind FUSE, Syncline's and that of the null filesystem.
+    /// Sets options for every mount behind FUSE, Syncline's and that of the null filesystem.
     pub fn with_mount_options(self, mount_options: Vec<OsString>) -> Self {
         Self { mount_options, ..self }
     }
 
-    /// Why there is no loop device, and counts come from the daemon.
+    /// Why there is no loop device, so that counts come from the daemon.
     pub fn why_no_loop_device(&self) -> Option<&str> {
         self.why_no_loop_device.as_deref()
     }
@@ -107,7 +107,7 @@ impl Ground {
         self.bytes
     }
 
-    /// Where counts are read of what a contestant does.
+    /// Where the counts of a contestant are read.
     pub fn counts(&self, contestant: &Contestant) -> Source {
         match &self.loop_device {
             Some(device) => Source::of_device(&device.0),
@@ -120,7 +120,7 @@ impl Ground {
         self.loop_device.as_ref().map_or(&self.image, |device| &device.0)
     }
 
-    /// Makes a contestant's filesystem anew, with room for so many files, and mounts it.
+    /// Makes a contestant's filesystem again, with room for this many files, and mounts it.
     pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
         match contestant {
             Contestant::Syncline(variant) => {
@@ -136,7 +136,7 @@ impl Ground {
         self.mount(contestant)
     }
 
-    /// Mounts what was made before.
+    /// Mounts the filesystem that was made before.
     pub fn mount(&self, contestant: &Contestant) -> Result<Mounted, BenchError> {
         let (device, mount_point) = (self.device(), &self.mount_point);
         Mounted::contestant(contestant, &self.program, device, mount_point, &self.mount_options)
@@ -153,7 +153,7 @@ fn require_room(parent: &Path, bytes: u64) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Every block is written, so that no contestant pays for the first write of another file's block below it.
+/// Writes every block, so that no contestant pays for the first write to a block of the file below.
 fn write_image(
     path: &Path,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! The wish of somebody to end it: raised by a signal, obeyed by every loop.
+//! The user's wish to stop: raised by a signal, checked by every loop.
 
 use crate::BenchError;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ impl Interrupt {
         self.0.clone()
     }
 
-    /// True once it was raised.
+    /// True once it has been raised.
     pub fn raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Fails once it was raised.
+    /// Fails once it has been raised.
     pub fn check(&self) -> Result<(), BenchError> {
         if self.raised() { Err(BenchError::Interrupted) } else { Ok(()) }
     }

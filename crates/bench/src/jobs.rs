@@ -1,4 +1,4 @@
-//! Threads that do the same at once, and what they did together.
+//! Threads that do the same work at once, and their combined result.
 
 use crate::BenchError;
 use crate::error::During;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How often the clock is looked at.
+/// How often the clock is checked.
 const POLL: Duration = Duration::from_millis(5);
 /// Stack of a thread: there may be a thousand.
 const STACK_BYTES: usize = 512 << 10;
 
-/// One thread's end: when to stop, and what it has done.
+/// One thread's view: when to stop, and what it has done.
 pub struct Job<'a> {
     stop: &'a AtomicBool,
     operations: u64,
@@ -25,7 +25,8 @@ pub struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(stop: &'a AtomicBool) -> Self {
-        // One percent is finer than any spread between runs, and a thousand threads may have one each.
+        // One percent is finer than any spread between runs, and small enough for a thousand
+        // threads to have one each.
         let latencies = Histogram::new(2).expect("two significant digits are allowed");
         Self { stop, operations: 0, data_bytes: 0, latencies }
     }
@@ -35,32 +36,32 @@ impl<'a> Job<'a> {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts an operation with so much data.
+    /// Counts an operation with this much data.
     pub fn done(&mut self, data_bytes: u64) {
         self.operations += 1;
         self.data_bytes += data_bytes;
     }
 
-    /// Does what is to be timed, and notes how long it took.
+    /// Runs the operation to be timed, and records how long it took.
     pub fn time<T>(&mut self, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let started = Instant::now();
         let result = what()?;
         let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // The histogram grows as needed; nothing that fits the clock is refused.
+        // The histogram grows as needed and refuses no time that fits the clock.
         let _ = self.latencies.record(elapsed.max(1));
         Ok(result)
     }
 }
 
-/// Runs `work` on a thread for each of `states`, all from one moment on, until they end or the time is up. The first error
-/// stops all of them.
+/// Runs `work` on a thread for each of `states`, all starting at the same moment, until they end or
+/// the time is up. The first error stops all of them.
 pub fn drive<S: Send>(
     states: Vec<S>,
     pace: Pace<'_>,
     work: impl Fn(S, &mut Job<'_>) -> io::Result<()> + Sync,
 ) -> Result<Sample, BenchError> {
     let stop = AtomicBool::new(false);
-    // Nobody starts before all are there.
+    // No thread starts before all are ready.
     let gate = RwLock::new(());
     let (elapsed, outcomes) = std::thread::scope(|scope| {
         let (stop, gate, work) = (&stop, &gate, &work);

@@ -1,9 +1,9 @@
 //! Measures Syncline beside the kernel's filesystems: workloads, contestants, counts, reports.
 //!
-//! A [`Workload`](workload::Workload) is a load on a directory, so that any filesystem can be measured. A
-//! [`Plan`](measure::Plan) takes each [`Contestant`](contestant::Contestant) through all of them, in turns, on the same
-//! [`Ground`](ground::Ground), and what comes out is a [`Report`](outcome::Report). The synced writes are those that
-//! `syncline demo` shows as well.
+//! A [`Workload`](workload::Workload) is a load on a directory, so that any filesystem can be
+//! measured. A [`Plan`](measure::Plan) takes each [`Contestant`](contestant::Contestant) through
+//! all workloads, in turns, on the same [`Ground`](ground::Ground), and produces a
+//! [`Report`](outcome::Report). `syncline demo` uses the same synced writes.
 #![forbid(unsafe_code)]
 
 mod bootstrap;

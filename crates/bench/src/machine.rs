@@ -1,4 +1,4 @@
-//! What is measured on.
+//! The machine under the measurements.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Processes that wanted to run in the last minute.
+/// The load average of the last minute.
 pub fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)

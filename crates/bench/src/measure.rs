@@ -1,5 +1,6 @@
-//! Takes the contestants through the workloads, in rounds, on filesystems made anew each time. The order is drawn anew for each round:
-//! who comes second finds the device and the caches as the first has left them.
+//! Takes the contestants through the workloads, in rounds, on filesystems made again each time. The
+//! order is drawn again for each round, because a contestant finds the device and the caches as the
+//! previous one has left them.
 
 use crate::contestant::Contestant;
 use crate::counts::{Counts, Source, cpu_seconds};
@@ -13,19 +14,19 @@ use rand::seq::SliceRandom;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Seconds that making, mounting and unmounting take, to guess the time.
+/// Seconds that making, mounting and unmounting take, for estimating the time.
 const MAKE_SECONDS: f64 = 1.0;
 
-/// What a run of one phase was.
+/// The figures of one run of one phase.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Run {
-    /// Who came first in this round has 0.
+    /// Position in the round's order, from 0.
     pub place: usize,
-    /// What the load says.
+    /// The load's figures.
     pub sample: Sample,
-    /// What reached the device.
+    /// Requests that reached the device.
     pub counts: Counts,
-    /// What Syncline's daemon says that it asked of the device.
+    /// Syncline's own count of its requests to the device.
     pub daemon_counts: Option<Counts>,
     /// CPU time of the load and of the daemon, in seconds.
     pub cpu_seconds: f64,
@@ -33,29 +34,29 @@ pub struct Run {
 
 /// How to measure.
 pub struct Settings {
-    /// Runs of everything.
+    /// Number of runs.
     pub runs: usize,
     /// How long each timed load lasts.
     pub duration: Duration,
 }
 
-/// Who measures what.
+/// A measurement.
 pub struct Plan<'a> {
-    /// Where.
+    /// Where to measure.
     pub ground: &'a Ground,
-    /// Who is compared.
+    /// The contestants.
     pub contestants: &'a [Contestant],
-    /// What they do.
+    /// The workloads.
     pub workloads: &'a [Box<dyn Workload>],
-    /// How.
+    /// How to measure.
     pub settings: Settings,
-    /// Ends it.
+    /// Stops the measurement.
     pub interrupt: &'a Interrupt,
-    /// Shows how far it is.
+    /// Shows the progress.
     pub bar: &'a ProgressBar,
 }
 
-/// How far it is, in seconds as they were guessed before.
+/// The progress, in estimated seconds.
 struct Clock {
     started: Instant,
     done: f64,
@@ -71,7 +72,7 @@ impl Clock {
         Self { started: Instant::now(), done: 0.0, all }
     }
 
-    /// What is left, by how wrong the guesses were so far.
+    /// The remaining time, corrected by the error of the estimates so far.
     fn left(&self) -> Duration {
         let elapsed = self.started.elapsed().as_secs_f64();
         let rate = if self.done > 0.0 { elapsed / self.done } else { 1.0 };
@@ -80,7 +81,8 @@ impl Clock {
 }
 
 impl Plan<'_> {
-    /// Makes and mounts each contestant once, so that what can't work fails now and not in an hour.
+    /// Makes and mounts each contestant once, so that one that can't work fails now and not in an
+    /// hour.
     pub fn rehearse(&self) -> Result<(), BenchError> {
         for contestant in self.contestants {
             self.bar.set_message(format!("trying {contestant}"));
@@ -90,7 +92,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Everything.
+    /// Measures everything.
     pub fn measure(&self) -> Result<Report, BenchError> {
         let mut clock = Clock::new(self);
         self.bar.set_length(clock.all.ceil() as u64);
@@ -99,14 +101,14 @@ impl Plan<'_> {
             match self.workload(&**workload, &mut clock) {
                 Ok(rows) => report.rows.extend(rows),
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-                // What was measured is not thrown away because something else can't be.
+                // The results so far are not thrown away because another workload fails.
                 Err(error) => report.failures.push(format!("{}: {error}", workload.suite())),
             }
         }
         Ok(report)
     }
 
-    /// Everybody, in turns, by one workload.
+    /// Measures all contestants in turns with one workload.
     fn workload(&self, workload: &dyn Workload, clock: &mut Clock) -> Result<Vec<Row>, BenchError> {
         let mut rows = self.empty_rows(workload);
         for turn in 0..self.settings.runs {
@@ -123,14 +125,15 @@ impl Plan<'_> {
         Ok(rows)
     }
 
-    /// An order for one round, with their columns.
+    /// A random order for one round, with the contestants' columns.
     fn drawn(&self, workload: &dyn Workload) -> Vec<(usize, &Contestant)> {
         let mut order: Vec<_> = self.contestants_of(workload).enumerate().collect();
         order.shuffle(&mut rand::rng());
         order
     }
 
-    /// All, but for one that keeps nothing where that is needed: also to be mounted anew.
+    /// All contestants, without those that keep nothing if the workload reads data back or mounts
+    /// again.
     fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
         let to_be_kept = workload.reads_back() || workload.phases().iter().any(|phase| phase.cold);
         self.contestants.iter().filter(move |contestant| !to_be_kept || contestant.keeps())
@@ -167,14 +170,14 @@ impl Plan<'_> {
         ));
     }
 
-    /// One contestant, one workload, once.
+    /// Runs one workload on one contestant, once.
     fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
         let source = self.ground.counts(contestant);
         let mut mounted = self.ground.start(contestant, workload.files())?;
         let mut runs = Vec::new();
         for (index, phase) in workload.phases().into_iter().enumerate() {
             self.interrupt.check()?;
-            // What the phase before left to be written is not counted with this one.
+            // Data that the previous phase left unwritten must not be counted with this one.
             mounted.settle()?;
             workload.prepare(index, mounted.directory(), self.interrupt)?;
             if phase.settled {
@@ -215,7 +218,7 @@ impl Plan<'_> {
     }
 }
 
-/// Says of an error who it happened to.
+/// Adds the contestant to an error.
 fn about(error: BenchError, contestant: &Contestant) -> BenchError {
     match error {
         BenchError::Io { what, source } => BenchError::Io { what: format!("{contestant}: {what}"), source },

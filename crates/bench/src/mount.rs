@@ -1,4 +1,4 @@
-//! Mounts that are taken away again, however the measurement ends.
+//! Mounts that are removed again, however the measurement ends.
 
 use crate::command::{self, Answer};
 use crate::contestant::{Contestant, Peer};
@@ -14,21 +14,22 @@ use std::time::Duration;
 
 /// Seconds that a daemon may take for its last checkpoint.
 const CHECKPOINT_SECONDS: &str = "120";
-/// How often, and how long apart, a busy mount is tried again.
+/// How often, and at what interval, to retry a busy unmount.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Who serves a mount.
+/// The server of a mount.
 enum Server {
     /// A daemon of this program.
     Daemon { program: PathBuf, pid: Option<i64> },
     /// The kernel.
     Kernel,
-    /// A process of this program that keeps nothing, and unmounts when its standard input ends: it cannot outlive the measurement.
+    /// A process of this program that keeps nothing, and unmounts when its standard input ends: it
+    /// can't outlive the measurement.
     Null(Child),
 }
 
-/// A mount; dropping it takes it away.
+/// A mount; dropping it unmounts.
 pub struct Mounted {
     directory: PathBuf,
     server: Server,
@@ -36,7 +37,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an image by Syncline's own program, as a person would. A refusal is [`BenchError::Program`] with its exit code.
+    /// Mounts an image with Syncline's own program, as a user would. A refusal is
+    /// [`BenchError::Program`] with its exit code.
     pub fn syncline(
         program: &Path,
         image: &Path,
@@ -61,7 +63,7 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), server: Server::Kernel, mounted: true })
     }
 
-    /// Mounts the filesystem that keeps nothing, by a process of its own, as Syncline has one.
+    /// Mounts the filesystem that keeps nothing, served by a process of its own, as Syncline's is.
     pub fn null(program: &Path, directory: &Path, options: &[OsString]) -> Result<Self, BenchError> {
         let mut null = Command::new(program);
         null.arg("bench-null").arg(directory).args(options);
@@ -77,7 +79,7 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), server: Server::Null(child), mounted: true })
     }
 
-    /// Mounts what was made for a contestant; the options are for those behind FUSE.
+    /// Mounts a contestant's filesystem; the options are for those behind FUSE.
     pub fn contestant(
         contestant: &Contestant,
         program: &Path,
@@ -87,7 +89,7 @@ impl Mounted {
     ) -> Result<Self, BenchError> {
         match contestant {
             Contestant::Syncline(variant) => {
-                // What makes a variant is the last word.
+                // A variant's own options come last, so they win.
                 let options = [options, &variant.mount_options()].concat();
                 let program = variant.program().unwrap_or(program);
                 Self::syncline(program, source, directory, &options)
@@ -99,12 +101,12 @@ impl Mounted {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The process that serves it, if one does.
+    /// The process that serves it, if there is one.
     pub fn daemon(&self) -> Option<i64> {
         match &self.server {
             Server::Daemon { pid, .. } => *pid,
@@ -113,7 +115,7 @@ impl Mounted {
         }
     }
 
-    /// What Syncline's daemon says that it asked of the device by now.
+    /// Syncline's own count of its requests to the device so far.
     pub fn daemon_counts(&self) -> Result<Option<Counts>, BenchError> {
         match self.server {
             Server::Daemon { .. } => Counts::from_daemon(&self.directory).map(Some),
@@ -121,7 +123,8 @@ impl Mounted {
         }
     }
 
-    /// Writes back all that is not on the device yet, so that it is not counted with what follows.
+    /// Writes back everything that is not on the device yet, so that it is not counted with later
+    /// work.
     pub fn settle(&self) -> Result<(), BenchError> {
         let directory = std::fs::File::open(&self.directory).at(&self.directory)?;
         rustix::fs::syncfs(&directory).at(&self.directory)?;
@@ -132,7 +135,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Unmounts, and waits until all is on the device.
+    /// Unmounts, and waits until everything is on the device.
     pub fn end(mut self) -> Result<(), BenchError> {
         self.unmount()?;
         self.mounted = false;
@@ -167,11 +170,11 @@ impl Mounted {
         command::succeed(Command::new("umount").arg(&self.directory), None).map(|_| ())
     }
 
-    /// Out of sight now, gone when nothing uses it any more; a daemon that is left is killed.
+    /// Detaches the mount, which is gone when nothing uses it any more; kills a remaining daemon.
     fn abandon(&mut self) {
         let (program, options) =
             if rustix::process::geteuid().is_root() { ("umount", "-l") } else { ("fusermount3", "-uz") };
-        // Where even this fails there is nothing left to try.
+        // If even this fails there is nothing left to try.
         let _ = command::run(Command::new(program).arg(options).arg(&self.directory), None);
         if let Server::Null(child) = &mut self.server {
             let _ = child.kill();
@@ -192,7 +195,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs Syncline's own program; it has said itself what is wrong and what to do.
+/// Runs Syncline's own program; its message already says what is wrong and what to do.
 pub(crate) fn run_program(command: &mut Command) -> Result<(), BenchError> {
     let answer = command::run(command, None)?;
     if answer.status.success() { Ok(()) } else { Err(refused(&answer)) }

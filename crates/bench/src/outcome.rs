@@ -1,23 +1,23 @@
-//! What was measured: every run, and the medians and spreads that are shown.
+//! The results: every run, and the medians and spreads that are shown.
 
 use crate::bootstrap::{Interval, ROUNDS_LEAST, ratio_interval};
 use crate::measure::Run;
 use crate::workload::Unit;
 use serde::Serialize;
 
-/// A number of each run: the middle one, and how far they lie apart.
+/// A figure of several runs: the median, and how far they are apart.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Spread {
     /// Half of the runs are below, half above.
     pub median: f64,
-    /// The least.
+    /// The smallest.
     pub min: f64,
-    /// The greatest.
+    /// The largest.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of these numbers; `None` of none.
+    /// The spread of these numbers; `None` if there are none.
     pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut numbers: Vec<f64> = numbers.into_iter().collect();
         numbers.sort_unstable_by(f64::total_cmp);
@@ -32,35 +32,35 @@ impl Spread {
     }
 }
 
-/// What one contestant did in one phase of a workload.
+/// One contestant's runs of one phase of a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Column {
     /// Its name.
     pub name: String,
     /// True for those that Syncline is compared with.
     pub peer: bool,
-    /// True for who keeps on the device what is synced.
+    /// True if it keeps synced data on the device.
     pub keeps: bool,
     /// Every run, in the order in which they were made.
     pub runs: Vec<Run>,
 }
 
-/// One phase of a workload, and everybody who was measured by it.
+/// One phase of a workload, and the contestants measured with it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The suite.
     pub suite: &'static str,
     /// The workload.
     pub title: String,
-    /// What tells it from others of its title.
+    /// Distinguishes it from others with its title.
     pub variant: String,
-    /// The phase, where there are several.
+    /// The phase, if there are several.
     pub phase: &'static str,
-    /// What made the load.
+    /// The program that made the load.
     pub engine: String,
-    /// What the values are.
+    /// The unit of the values.
     pub unit: Unit,
-    /// What the latency is that of.
+    /// The operation whose latency is given.
     pub latency_of: &'static str,
     /// The contestants.
     pub columns: Vec<Column>,
@@ -71,35 +71,36 @@ pub struct Row {
 pub struct Figures {
     /// In the row's unit.
     pub value: Spread,
-    /// Against the best peer, or Syncline where there is none; above 1 is better than that.
+    /// Ratio to the best peer, or to Syncline if there is no peer; above 1 is better.
     pub ratio: Option<f64>,
-    /// Where that ratio lies with 95 % confidence, by a bootstrap over the rounds.
+    /// The 95 % confidence interval of that ratio, by a bootstrap over the rounds.
     pub ratio_interval: Option<Interval>,
-    /// Latency of half of the operations, in microseconds.
+    /// Median latency, in microseconds.
     pub p50_us: Option<f64>,
-    /// Latency of 99 of 100, in microseconds.
+    /// 99th percentile of the latency, in microseconds.
     pub p99_us: Option<f64>,
-    /// Flushes for an operation.
+    /// Flushes per operation.
     pub flushes_per_operation: f64,
-    /// Writes for an operation, as the block layer counts them.
+    /// Writes per operation, as counted by the block layer.
     pub writes_per_operation: f64,
-    /// Writes for an operation, as Syncline's daemon counts them: flushes are not among them.
+    /// Writes per operation, as counted by Syncline's daemon: without flushes.
     pub daemon_writes_per_operation: Option<f64>,
-    /// Bytes written for a byte of data; none where no data was written.
+    /// Bytes written per byte of data; `None` if no data was written.
     pub bytes_per_byte: Option<f64>,
-    /// CPU time of load and daemon for an operation, in microseconds.
+    /// CPU time of load and daemon per operation, in microseconds.
     pub cpu_us_per_operation: f64,
 }
 
 impl Row {
-    /// Its whole name.
+    /// Its full name.
     pub fn name(&self) -> String {
         let words = [self.title.as_str(), self.variant.as_str(), self.phase];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The name of what it is compared with: the best peer, or without peers Syncline itself. Against who keeps nothing there is no
-    /// competition, so it is the yardstick only where it is the one peer.
+    /// The contestant to compare with: the best peer, or Syncline itself if there are no peers. One
+    /// that keeps nothing is not a fair competitor, so it is the yardstick only if it is the only
+    /// peer.
     pub fn yardstick(&self) -> Option<&Column> {
         let value = |column: &&Column| self.value(column).map_or(f64::NAN, |value| value.median);
         let peers = self.columns.iter().filter(|column| column.peer && column.keeps);
@@ -116,7 +117,7 @@ impl Row {
         Spread::of(column.runs.iter().map(|run| self.unit.value(&run.sample)))
     }
 
-    /// What is shown of a contestant; `None` before it has run.
+    /// The figures of a contestant; `None` before it has run.
     pub fn figures(&self, column: &Column) -> Option<Figures> {
         let value = self.value(column)?;
         let median = |of: &dyn Fn(&Run) -> Option<f64>| {
@@ -152,7 +153,7 @@ impl Row {
         ratio.is_finite().then_some(ratio)
     }
 
-    /// Of the yardstick itself there is nothing to doubt.
+    /// The yardstick's own ratio is exact and has no interval.
     fn ratio_interval(&self, column: &Column) -> Option<Interval> {
         let yardstick = self.yardstick().filter(|yardstick| yardstick.name != column.name)?;
         let values =
@@ -170,18 +171,18 @@ impl Row {
 pub struct MicroResult {
     /// Its name.
     pub name: &'static str,
-    /// What one operation is.
+    /// A description of one operation.
     pub operation: &'static str,
-    /// Time of one, in nanoseconds.
+    /// Time of one operation, in nanoseconds.
     pub ns: Spread,
-    /// Bytes that one works through, where that is the point.
+    /// Bytes that one operation processes, if that matters.
     pub bytes: Option<u64>,
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Where and how.
+    /// Where and how it was measured.
     pub conditions: Conditions,
     /// The workloads.
     pub rows: Vec<Row>,
@@ -191,44 +192,45 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
-/// Where and how it was measured.
+/// Where and how the measurement was made.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Conditions {
     /// Version of this program.
     pub version: String,
     /// The kernel.
     pub kernel: String,
-    /// CPUs, as the system names them, and how many.
+    /// The system's name for the CPUs.
     pub cpu: String,
-    /// How many there are.
+    /// Number of CPUs.
     pub cpus: usize,
     /// Size of the device.
     pub device_bytes: u64,
-    /// What the device is.
+    /// A description of the device.
     pub device: String,
-    /// True where the daemon counts writes and flushes, not the block layer.
+    /// True if the daemon counts writes and flushes rather than the block layer.
     pub counted_by_daemon: bool,
-    /// Runs of everything.
+    /// Number of runs.
     pub runs: usize,
     /// Seconds of each timed load.
     pub seconds: f64,
-    /// Load average when it began: others were at work too.
+    /// Load average at the start; shows whether others were busy too.
     pub load_average: f64,
-    /// What a reader has to know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// From this load average on, the figures may be the doing of others.
+/// From this load average on, other processes may affect the figures.
 const LOAD_MOST: f64 = 0.5;
 
 impl Conditions {
-    /// Why the figures are not to be trusted.
+    /// Reasons not to trust the figures.
     pub fn warnings(&self) -> Vec<String> {
         warnings(self.load_average, self.runs)
     }
 }
 
-/// Why figures of so many runs are not to be trusted, on a machine with this load average when they began.
+/// Reasons not to trust figures of this many runs, on a machine with this load average at the
+/// start.
 pub fn warnings(load_average: f64, runs: usize) -> Vec<String> {
     let load = format!(
         "Warning: the load average was {load_average:.2} at the start. What others do is in the figures; measure on a quiet machine."
@@ -245,7 +247,7 @@ pub(crate) mod tests {
     use crate::counts::Counts;
     use crate::workload::Sample;
 
-    /// A run of so many operations in a second, of 4 KiB each.
+    /// A run with this many operations in one second, of 4 KiB each.
     pub(crate) fn run(operations: u64) -> Run {
         let sample = Sample {
             operations,

@@ -1,4 +1,4 @@
-//! Writes that are each followed by an fsync: the load that most of the measurements, and the demo, are made of.
+//! Writes that are each followed by an fsync: the load of most measurements and of the demo.
 
 use crate::BenchError;
 use crate::jobs::{Job, drive};
@@ -13,7 +13,7 @@ const XATTR: &str = "user.bench";
 /// Its length.
 const XATTR_BYTES: usize = 50;
 
-/// A file that such a load works on: one of a mount, or one of the engine in this process.
+/// A file for such a load: on a mount, or in the engine of this process.
 pub trait WorkFile: Send {
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
@@ -21,7 +21,7 @@ pub trait WorkFile: Send {
     fn sync(&self) -> io::Result<()>;
     /// fdatasync.
     fn sync_data(&self) -> io::Result<()>;
-    /// Cuts or extends it.
+    /// Truncates or extends it.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()>;
@@ -54,21 +54,21 @@ pub fn set_xattr(file: &dyn WorkFile) -> io::Result<()> {
     file.set_xattr(XATTR, &[b'x'; XATTR_BYTES])
 }
 
-/// Where the next write goes.
+/// The place of the next write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// To the end; a full file is emptied and begun anew.
+    /// At the end; a full file is emptied and started again.
     Append,
-    /// To the end; a full file is overwritten from its start, as fio's time_based does.
+    /// At the end; a full file is overwritten from its start, as with fio's time_based.
     Sequential,
-    /// Anywhere.
+    /// At random.
     Random,
 }
 
 /// The load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SyncedWrites {
-    /// Where writes go.
+    /// The order of writes.
     pub pattern: Pattern,
     /// Bytes of each write.
     pub write_bytes: u64,
@@ -79,7 +79,7 @@ pub struct SyncedWrites {
 }
 
 impl SyncedWrites {
-    /// All files at once, one thread each. The latency is that of the fsync.
+    /// Runs on all files at once, one thread each. The latency is that of the fsync.
     pub fn run(&self, files: Vec<Box<dyn WorkFile>>, pace: Pace<'_>) -> Result<Sample, BenchError> {
         drive(files, pace, |file, job| self.write(&*file, job))
     }

@@ -1,4 +1,4 @@
-//! What a workload is, and what one run of it yields.
+//! The definition of a workload, and the result of one run.
 
 use crate::{BenchError, Interrupt};
 use hdrhistogram::Histogram;
@@ -6,20 +6,20 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a phase's result is called, and which way is better.
+/// The unit of a phase's result, and which way is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Operations of this name in a second.
+    /// Operations of this name per second.
     PerSecond(&'static str),
-    /// Data in a second.
+    /// Data per second.
     MebibytesPerSecond,
     /// Time for the whole phase.
     Milliseconds,
 }
 
 impl Unit {
-    /// As a heading.
+    /// The unit as a heading.
     pub fn text(self) -> String {
         match self {
             Self::PerSecond(what) => format!("{what}/s"),
@@ -28,7 +28,7 @@ impl Unit {
         }
     }
 
-    /// True where more is better.
+    /// True if more is better.
     pub fn more_is_better(self) -> bool {
         self != Self::Milliseconds
     }
@@ -46,20 +46,20 @@ impl Unit {
 /// A part of a workload that is measured by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase {
-    /// Its name; empty when it is the only one.
+    /// Its name; empty if it is the only one.
     pub name: &'static str,
-    /// What is measured.
+    /// The unit of the result.
     pub unit: Unit,
-    /// What the latency is that of.
+    /// The operation whose latency is measured.
     pub latency_of: &'static str,
-    /// True when caches have to be empty: it is mounted anew before the phase.
+    /// True if caches must be empty: the filesystem is mounted again before the phase.
     pub cold: bool,
-    /// True when all that the preparation did is on the device before the phase begins.
+    /// True if everything that the preparation did must be on the device before the phase begins.
     pub settled: bool,
 }
 
 impl Phase {
-    /// A phase that starts with what its preparation left in the caches.
+    /// A phase that starts with caches as its preparation left them.
     pub const fn warm(name: &'static str, unit: Unit, latency_of: &'static str) -> Self {
         Self { name, unit, latency_of, cold: false, settled: true }
     }
@@ -69,98 +69,101 @@ impl Phase {
         Self { name, unit, latency_of, cold: true, settled: true }
     }
 
-    /// A phase that has to deal with what its preparation left to be written.
+    /// A phase that includes writing back what its preparation left.
     pub const fn unsettled(name: &'static str, unit: Unit, latency_of: &'static str) -> Self {
         Self { name, unit, latency_of, cold: false, settled: false }
     }
 }
 
-/// What one run of a phase yields.
+/// The result of one run of a phase.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Sample {
     /// Operations done.
     pub operations: u64,
-    /// Time they took together.
+    /// The time that they took together.
     pub seconds: f64,
     /// Data read or written by them.
     pub data_bytes: u64,
-    /// Latency that half of them did not exceed, in nanoseconds.
+    /// Median latency, in nanoseconds.
     pub p50_ns: Option<u64>,
-    /// Latency that 99 of 100 did not exceed, in nanoseconds.
+    /// 99th percentile of the latency, in nanoseconds.
     pub p99_ns: Option<u64>,
 }
 
 impl Sample {
-    /// With the quantiles of these latencies in nanoseconds.
+    /// Adds the quantiles of these latencies, in nanoseconds.
     pub fn with_latencies(self, latencies: &Histogram<u64>) -> Self {
         let at = |quantile| (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile));
         Self { p50_ns: at(0.5), p99_ns: at(0.99), ..self }
     }
 }
 
-/// How long a timed load lasts, and who watches it.
+/// The duration of a timed load, and its observers.
 #[derive(Clone, Copy)]
 pub struct Pace<'a> {
-    /// The load ends after this.
+    /// The load ends after this time.
     pub duration: Duration,
-    /// Ends it at once.
+    /// Ends the load at once.
     pub interrupt: &'a Interrupt,
-    /// Told now and then how long the load has lasted.
+    /// Called now and then with the time elapsed.
     pub tick: &'a dyn Fn(Duration),
 }
 
 impl<'a> Pace<'a> {
-    /// For work that has an end of its own.
+    /// For work that ends by itself.
     pub fn without_limit(self) -> Self {
         Self { duration: Duration::MAX, ..self }
     }
 
-    /// A load of this duration that nobody watches.
+    /// A load of this duration without an observer.
     pub fn new(duration: Duration, interrupt: &'a Interrupt) -> Self {
         Self { duration, interrupt, tick: &|_| {} }
     }
 }
 
-/// A load on a directory: any filesystem can be measured.
+/// A load on a directory, so that any filesystem can be measured.
 pub trait Workload {
     /// Its suite, such as `k5`.
     fn suite(&self) -> &'static str;
 
-    /// What it does, in a few words.
+    /// A short description.
     fn title(&self) -> String;
 
-    /// What tells it from others of its title, such as `8 jobs`; empty if there is no other.
+    /// Distinguishes it from others with its title, such as `8 jobs`; empty if there is no other.
     fn variant(&self) -> String {
         String::new()
     }
 
-    /// What is measured, one after the other.
+    /// Its phases, in order.
     fn phases(&self) -> Vec<Phase>;
 
-    /// Files that it makes, if they are many: some filesystems must know when they are made.
+    /// The number of files it creates, if that is large: some filesystems must be made with that in
+    /// mind.
     fn files(&self) -> u64 {
         0
     }
 
-    /// True when it needs data or extended attributes that it stored: [`null`](crate::null) can't take part.
+    /// True if it reads back data or extended attributes that it stored: then [`null`](crate::null)
+    /// can't take part.
     fn reads_back(&self) -> bool {
         false
     }
 
-    /// What makes the load: a program's name and version, or `built in`.
+    /// The program that makes the load, with its version, or `built in`.
     fn engine(&self) -> String {
         "built in".into()
     }
 
-    /// About how many seconds all its phases take, with their preparation.
+    /// An estimate of the seconds that all its phases take, including their preparation.
     fn expected_seconds(&self, duration: Duration) -> f64 {
         self.phases().len() as f64 * duration.as_secs_f64() + 1.0
     }
 
-    /// Brings the directory into the state that a phase starts from. Phases follow each other on one filesystem.
+    /// Brings the directory into a phase's initial state. The phases run one after the other on one
+    /// filesystem.
     fn prepare(&self, phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError>;
 
-    /// The load of a phase.
+    /// Runs the load of a phase.
     fn run(&self, phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError>;
 }
 

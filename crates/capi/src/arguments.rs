@@ -1,22 +1,22 @@
-//! From C's pointers to what the library takes, and back.
+//! Converts C's pointers to what the library takes, and back.
 
 use crate::failure::Failure;
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-/// A handle or structure that C passes.
+/// A handle or structure passed by C.
 ///
-/// # Safety
-/// `pointer` is NULL or points to a `T` that lives, and that nobody changes, as long as the result is used.
+/// # Safety `pointer` is NULL or points to a `T` that lives, and is not changed, for as long as the
+/// result is used.
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &'static str) -> Result<&'a T, Failure> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or(Failure::Null(name))
 }
 
-/// A string that ends with a zero byte.
+/// A zero-terminated string.
 ///
-/// # Safety
-/// `pointer` is NULL or points to such a string, which lives and stays the same as long as the result is used.
+/// # Safety `pointer` is NULL or points to such a string, which lives and stays unchanged for as
+/// long as the result is used.
 pub(crate) unsafe fn string<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a OsStr, Failure> {
     if pointer.is_null() {
         return Err(Failure::Null(name));
@@ -25,10 +25,10 @@ pub(crate) unsafe fn string<'a>(pointer: *const c_char, name: &'static str) -> R
     Ok(OsStr::from_bytes(unsafe { CStr::from_ptr(pointer) }.to_bytes()))
 }
 
-/// `count` values that C passes; NULL is good for none.
+/// `count` values passed by C; NULL is allowed if there are none.
 ///
-/// # Safety
-/// `pointer` points to so many, which live and stay the same as long as the result is used.
+/// # Safety `pointer` points to that many, which live and stay unchanged for as long as the result
+/// is used.
 pub(crate) unsafe fn slice<'a, T>(
     pointer: *const T,
     count: usize,
@@ -39,17 +39,18 @@ pub(crate) unsafe fn slice<'a, T>(
     Ok(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer, count) } })
 }
 
-/// Room for `count` bytes.
+/// A buffer of `count` bytes.
 ///
-/// # Safety
-/// `pointer` points to so many, which only the result may touch as long as it is used.
+/// # Safety `pointer` points to that many, which only the result may access for as long as it is
+/// used.
 pub(crate) unsafe fn room<'a>(
     pointer: *mut c_void,
     count: usize,
     name: &'static str,
 ) -> Result<&'a mut [u8], Failure> {
     check_extent::<u8>(pointer.is_null(), count, name)?;
-    // SAFETY: the caller's promise, and neither NULL nor too long. What C left in it is never looked at.
+    // SAFETY: the caller's promise, and neither NULL nor too long. The previous contents are never
+    // read.
     Ok(if count == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(pointer.cast(), count) } })
 }
 
@@ -65,21 +66,19 @@ fn check_extent<T>(null: bool, count: usize, name: &'static str) -> Result<(), F
 
 /// Stores a result where C wants it.
 ///
-/// # Safety
-/// `place` is NULL or may be written to.
+/// # Safety `place` is NULL or may be written to.
 pub(crate) unsafe fn store<T>(place: *mut T, value: T, name: &'static str) -> Result<(), Failure> {
     if place.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's promise. What was there is C's, and nothing to be dropped.
+    // SAFETY: the caller's promise. The old value belongs to C and must not be dropped.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Makes a handle and stores it; nothing is made when there is no place for it.
+/// Makes a handle and stores it; makes nothing if there is no place for it.
 ///
-/// # Safety
-/// `place` is NULL or may be written to.
+/// # Safety `place` is NULL or may be written to.
 pub(crate) unsafe fn hand_out<T>(
     place: *mut *mut T,
     make: impl FnOnce() -> Result<T, Failure>,
@@ -97,8 +96,7 @@ pub(crate) unsafe fn hand_out<T>(
 
 /// Takes a handle back.
 ///
-/// # Safety
-/// `handle` is NULL or was handed out by this crate, and nobody uses it from now on.
+/// # Safety `handle` is NULL or was handed out by this crate, and is not used again.
 pub(crate) unsafe fn take_back<T>(handle: *mut T) -> Result<Box<T>, Failure> {
     if handle.is_null() {
         return Err(Failure::Null("the handle"));
@@ -107,10 +105,10 @@ pub(crate) unsafe fn take_back<T>(handle: *mut T) -> Result<Box<T>, Failure> {
     Ok(unsafe { Box::from_raw(handle) })
 }
 
-/// Copies a result of any length into C's room and returns the length; with room for none, only returns it.
+/// Copies a result of any length into C's buffer and returns the length; with a size of 0, only
+/// returns it.
 ///
-/// # Safety
-/// As for [`room`].
+/// # Safety As for [`room`].
 pub(crate) unsafe fn copy_out(result: &[u8], to: *mut c_void, size: usize) -> Result<i64, Failure> {
     if size > 0 {
         // SAFETY: the caller's promise.
@@ -120,10 +118,9 @@ pub(crate) unsafe fn copy_out(result: &[u8], to: *mut c_void, size: usize) -> Re
     Ok(result.len() as i64)
 }
 
-/// The same for text, with a zero byte at its end that the length does not count.
+/// Copies a text like `copy_out`, with a zero byte at its end that the length does not include.
 ///
-/// # Safety
-/// As for [`room`].
+/// # Safety As for [`room`].
 pub(crate) unsafe fn copy_text_out(text: &[u8], to: *mut c_char, size: usize) -> Result<i64, Failure> {
     let mut whole = text.to_vec();
     whole.push(0);

@@ -1,4 +1,4 @@
-//! What is known about files, and changing it.
+//! Reading and changing the attributes of files.
 
 use crate::arguments::{reference, slice, store, string};
 use crate::failure::{Failure, done};
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn syncline_chown(
     uid: u32,
     gid: u32,
 ) -> c_int {
-    // As in chown(2).
+    // -1 leaves it as it is, as in chown(2).
     let given = |id: u32| (id != u32::MAX).then_some(id);
     // SAFETY: the caller's promise for each pointer.
     done(|| unsafe {

@@ -1,4 +1,4 @@
-//! What goes wrong, and how C learns of it.
+//! Errors, and how they are reported to C.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     /// ENODATA
     #[error("no such attribute")]
     NoAttribute,
-    /// EIO: the library failed in a way that it should not have.
+    /// EIO: the library failed because of a bug.
     #[error("the library panicked (a bug: please report it): {0}")]
     Panicked(String),
 }
@@ -50,21 +50,23 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs a call and turns what it says into what C gets: a result of 0 or more, or a negative errno.
+/// Runs a call and turns its outcome into the return value for C: a result of 0 or more, or a
+/// negative errno.
 pub(crate) fn answer(call: impl FnOnce() -> Result<i64, Failure>) -> i64 {
-    // Handles are shared references to what locks itself: a panic leaves nothing half-changed behind that only this call saw.
+    // Handles are shared references to objects that do their own locking: a panic leaves no
+    // half-made change that only this call could see.
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(result)) => return result,
         Ok(Err(failure)) => failure,
         Err(panic) => Failure::Panicked(said(&*panic)),
     };
     let text = failure.to_string().replace('\0', " ");
-    // A thread that is ending may have no place for it any more.
+    // In a thread that is ending, the text may have no place any more.
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
     -i64::from(failure.errno())
 }
 
-/// The same for calls without a result.
+/// Runs a call without a result.
 pub(crate) fn done(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     // 0 or a negative errno.
     answer(|| call().map(|()| 0)) as c_int
@@ -75,7 +77,8 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// The text of the last call that failed in this thread; empty if none did. Never NULL; good until the next failure.
+/// The text of the last call that failed in this thread; empty if none did. Never NULL; good until
+/// the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn syncline_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -10,11 +10,11 @@ use syncline::{File, OpenOptions};
 /// An open file.
 pub struct syncline_file {
     pub(crate) file: File,
-    /// Everything is written at the end.
+    /// All writes go to the end of the file.
     append: bool,
 }
 
-/// Flags of open(2) that are understood. Those that say how the process keeps its descriptor mean nothing here.
+/// The supported flags of open(2). Those about the process's descriptor have no effect here.
 const KNOWN: c_int = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -41,7 +41,7 @@ fn options(flags: c_int, mode: u32) -> Result<OpenOptions, Failure> {
     Ok(options)
 }
 
-/// No file has bytes past 2^63.
+/// Refuses offsets past 2^63, where no file has bytes.
 fn check_offset(offset: u64, count: usize) -> Result<(), Failure> {
     match offset.checked_add(count as u64).map(i64::try_from) {
         Some(Ok(_)) => Ok(()),

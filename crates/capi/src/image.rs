@@ -1,4 +1,4 @@
-//! Images: made, opened, closed.
+//! Creating, opening and closing images.
 
 use crate::arguments::{copy_text_out, hand_out, reference, store, string, take_back};
 use crate::failure::{Failure, answer, done};
@@ -11,7 +11,7 @@ pub const SYNCLINE_READ_ONLY: c_uint = 1;
 /// Reads and writes the image without io_uring.
 pub const SYNCLINE_NO_IO_URING: c_uint = 2;
 
-/// What flags ask for, of those that a call knows.
+/// The options for these flags; refuses flags that the call does not know.
 pub(crate) fn options(flags: c_uint, known: c_uint) -> Result<ImageOptions, Failure> {
     if flags & !known != 0 {
         return Err(Failure::Invalid("a flag that this call does not know"));

@@ -1,5 +1,5 @@
-//! The structures and numbers of the header are those of this crate: a C compiler is told what they are here, and objects if it
-//! sees something else.
+//! Tests that the structures and numbers of the header are those of this crate: a C compiler is
+//! given the values from here and rejects any that differ.
 
 use crate::*;
 use std::mem::{offset_of, size_of};
@@ -68,7 +68,7 @@ fn the_header_has_these_structures_and_numbers() {
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // That a difference is found.
+    // A difference must be found.
     let wrong = text.replace("struct syncline_dirent, name), 16)", "struct syncline_dirent, name), 12)");
     assert_ne!(wrong, text);
     assert!(!compile(&wrong).unwrap().status.success());

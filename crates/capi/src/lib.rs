@@ -1,8 +1,9 @@
-//! Syncline for C. `include/libsyncline.h` says what each call does and what it asks of its pointers; this crate is the other side
-//! of it. The tests compile programs against the header and compare its declarations with those found here.
+//! Syncline for C. `include/libsyncline.h` documents each call and its requirements on pointers;
+//! this crate implements them. The tests compile programs against the header and compare its
+//! declarations with those found here.
 //!
-//! Every call goes through [`failure::answer`], which turns errors into negative errnos, keeps their text for
-//! `syncline_last_error`, and lets no panic cross the border.
+//! Every call goes through [`failure::answer`], which turns errors into negative errnos, keeps
+//! their text for `syncline_last_error`, and lets no panic cross into C.
 #![allow(non_camel_case_types, reason = "types are named as C programs name them")]
 
 mod arguments;

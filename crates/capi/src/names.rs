@@ -1,4 +1,4 @@
-//! Names: made, changed, removed.
+//! Creating, changing and removing names.
 
 use crate::arguments::{copy_text_out, reference, string};
 use crate::failure::{Failure, answer, done};

@@ -44,7 +44,7 @@ impl From<Snapshot> for syncline_snapshot {
     }
 }
 
-/// Names of snapshots are text.
+/// A snapshot's name as text; names of snapshots are UTF-8.
 fn text(name: &OsStr) -> Result<&str, Failure> {
     name.to_str().ok_or(Failure::Invalid("the name of a snapshot is UTF-8"))
 }

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn syncline_fdatasync(file: *const syncline_file) -> c_int
 unsafe fn all<'a>(files: *const *const syncline_file, count: usize) -> Result<Vec<&'a File>, Failure> {
     // SAFETY: the caller's promise.
     let handles = unsafe { slice(files, count, "files") }?;
-    // SAFETY: the same.
+    // SAFETY: the caller's promise.
     handles.iter().map(|&handle| Ok(&unsafe { reference(handle, "a file") }?.file)).collect()
 }
 

@@ -1,5 +1,6 @@
-//! A C program is compiled against the header and the libraries, and run. Not under valgrind: it runs one thread
-//! at a time and lets none go on while another waits in io_uring, as the engine's does.
+//! A C program is compiled against the header and the libraries, and run. Not under valgrind: it
+//! runs one thread at a time and lets no other run while one waits in io_uring, as the engine's
+//! thread does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,7 +19,7 @@ fn run(command: &mut Command) -> String {
     said(&output)
 }
 
-/// Whether a program can be started; says so when not.
+/// True if a program can be started; otherwise prints that it can't.
 fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {
@@ -27,7 +28,7 @@ fn has(program: &str) -> bool {
     there
 }
 
-/// The libraries as they are installed, in a folder of their own.
+/// Puts the libraries into a folder of their own, as they are installed.
 fn libraries(folder: &Path) {
     let built = std::env::current_exe().expect("tests know where they are");
     let built = built.parent().expect("in a folder");
@@ -107,8 +108,9 @@ fn the_header_is_good_for_strict_c_and_for_cpp() {
     }
 }
 
-/// The compiler refuses two declarations of one function that differ, so it gets those of the header and those that the library's
-/// source has. What only one of them has is found by name.
+/// The compiler refuses two differing declarations of one function, so it is given those of the
+/// header and those in the library's source. A declaration that only one of them has is found by
+/// name.
 #[test]
 fn the_header_declares_what_the_library_has() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -153,7 +155,7 @@ fn the_header_declares_what_the_library_has() {
     };
     let output = check(&both);
     assert!(output.status.success(), "{}", said(&output));
-    // That the compiler does find a difference.
+    // The compiler must find a difference.
     assert!(found.contains("uint64_t offset"), "{found}");
     std::fs::write(
         &both,

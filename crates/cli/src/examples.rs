@@ -250,7 +250,7 @@ Where they go: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/s
 mod tests {
     use clap::{Command, CommandFactory, Parser};
 
-    /// Commands that can be called, below this one.
+    /// The commands below this one that can be called.
     fn leaves(command: &Command) -> Vec<Command> {
         let below =
             command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
@@ -275,7 +275,8 @@ mod tests {
             let examples: Vec<&str> = examples.collect();
             assert!(!examples.is_empty(), "{name} has no examples");
             for example in examples {
-                // Words of the command line are one space apart; what follows more is said about it.
+                // Words of the command line are separated by one space; two spaces begin its
+                // explanation.
                 let line = example.split("  ").next().unwrap_or_default();
                 let words = std::iter::once("syncline").chain(line.split_whitespace());
                 let parsed = crate::Cli::try_parse_from(words);

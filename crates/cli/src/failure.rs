@@ -15,7 +15,7 @@ use syncline_fuse::control::ControlError;
 use syncline_fuse::{MountError, daemon_has_gone};
 use syncline_store::{SnapshotError, StoreError};
 
-/// What every command returns.
+/// The result of every command.
 pub type Outcome = Result<ExitCode, Failure>;
 
 /// Classes of failure; the numbers are exit codes and final.
@@ -27,9 +27,10 @@ pub enum Cause {
     Usage = 2,
     /// The image, the device or the mount point is in use.
     InUse = 3,
-    /// A block is not what its checksum says.
+    /// A block does not match its checksum.
     Damaged = 4,
-    /// There is no image that this program can use: none, a truncated one, a newer format, one without superblock.
+    /// There is no image that this program can use: none at all, a truncated one, a newer format,
+    /// or one without a superblock.
     NotAnImage = 5,
     /// The mount point, or the path on a mount, can't be used.
     MountPoint = 6,
@@ -37,7 +38,7 @@ pub enum Cause {
     Fuse = 7,
     /// The device failed. (`check`: the check could not be done, as in fsck(8).)
     Device = 8,
-    /// The operating system does not permit it.
+    /// The operating system refuses permission.
     Permission = 9,
     /// There is no room.
     NoSpace = 10,
@@ -49,7 +50,7 @@ pub struct Failure {
     text: String,
     next: Option<Cow<'static, str>>,
     code: u8,
-    /// Where the image is mounted that is in use.
+    /// Where the image is mounted, if it is in use.
     mounted_at: Option<PathBuf>,
 }
 
@@ -69,12 +70,13 @@ impl Failure {
         Self::of(Cause::Usage, text)
     }
 
-    /// What to do about it.
+    /// Sets the next step.
     pub fn next(self, step: impl Into<Cow<'static, str>>) -> Self {
         Self { next: Some(step.into()), ..self }
     }
 
-    /// Of a command that works on a mounted filesystem as well: says so where the image is mounted.
+    /// For a command that also works on a mounted filesystem: if the image is mounted, suggests its
+    /// directory.
     pub fn or_its_directory(self) -> Self {
         match &self.mounted_at {
             Some(directory) => {
@@ -85,7 +87,8 @@ impl Failure {
         }
     }
 
-    /// The same, said of a path that the text does not name. Nobody is told to make a filesystem where there is another one.
+    /// Adds a path that the text does not name. Never suggests making a filesystem where there is
+    /// another one.
     pub fn about(self, path: &Path) -> Self {
         if self.is_told() {
             return self;
@@ -100,12 +103,12 @@ impl Failure {
         Self { text, ..self }
     }
 
-    /// The same in other words.
+    /// Replaces the text.
     pub fn with_text(self, text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), ..self }
     }
 
-    /// The same for somebody who reads only, whom that advice does not help any more.
+    /// Replaces the next step of a damaged image for a user who already mounts read-only.
     pub fn of_reading_only(self) -> Self {
         match self.code == Cause::Damaged as u8 {
             true => self.next(
@@ -115,17 +118,17 @@ impl Failure {
         }
     }
 
-    /// A failure that somebody else has told of.
+    /// A failure that has already been reported.
     pub fn told(code: u8) -> Self {
         Self::new("").with_code(code)
     }
 
-    /// True for one that nothing is left to say about.
+    /// True if there is nothing left to report.
     pub fn is_told(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// The same with another exit code.
+    /// Replaces the exit code.
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }
@@ -138,7 +141,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Always one line, whatever an error contained.
+        // Always one line, whatever an error contains.
         out.write_str(&without_numbers(&self.text).replace('\n', " "))?;
         match &self.next {
             Some(next) => write!(out, "; {next}"),
@@ -147,7 +150,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The text without the numbers that the standard library puts behind the system's words for an error.
+/// The text without the numbers that the standard library appends to the system's error messages.
 fn without_numbers(text: &str) -> String {
     let mut words = text.to_owned();
     while let Some(start) = words.find(" (os error ") {
@@ -175,7 +178,7 @@ impl From<rustix::io::Errno> for Failure {
 }
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-/// A mount that its daemon has left behind.
+/// The next step for a mount that its daemon has left behind.
 const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
@@ -232,7 +235,7 @@ impl From<DeviceError> for Failure {
             (DeviceError::SnapshotInUse { .. }, _) => of(Cause::InUse),
             (DeviceError::NotEmpty { path }, _) => Self::new(format!("{path} holds data of an unknown kind"))
                 .next("add --force if it is not needed any more"),
-            // Of a block device, or of an image file that its host never gave all its room.
+            // On a block device, or on an image file whose host never gave it all of its space.
             (_, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => of(Cause::NoSpace)
                 .next("free space where the image lies: it has less room there than its size promises"),
             _ => of(Cause::Device)
@@ -296,7 +299,7 @@ impl From<CheckError> for Failure {
         match error {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
-            // Each tells what is wrong with the file that was named.
+            // Each text says what is wrong with the file that was named.
             error @ CheckError::Undo { .. } => Self::new(error).next("nothing was changed"),
         }
     }
@@ -335,7 +338,7 @@ impl From<BenchError> for Failure {
             BenchError::Usage(_) => Self::usage(error),
             BenchError::NotRoot { .. } => Self::of(Cause::Permission, error),
             BenchError::NoRoom { .. } => Self::of(Cause::NoSpace, error),
-            // It was said by this program, with its own exit code.
+            // This program reported it, with its own exit code.
             BenchError::Program { code, .. } => Self::new(error).with_code(code),
             BenchError::Io { what, source } => {
                 let failure = Self::from(source);
@@ -384,7 +387,7 @@ impl From<ControlError> for Failure {
             ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Self::of(Cause::Permission, error).next(crate::permission::of_asking())
             }
-            // It has died, and left its mount behind.
+            // The daemon has died and left its mount behind.
             ControlError::Open { ref source, .. } | ControlError::Failed { ref source, .. }
                 if daemon_has_gone(source) =>
             {

@@ -3,7 +3,7 @@
 use clap::Command;
 use std::fmt::Write;
 
-/// Headings, and the commands below them in the order in which a person meets them.
+/// Headings, and the commands below them in the order in which a user meets them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Everyday", &["mkfs", "mount", "umount", "run", "status", "snapshot", "clone", "sync", "barrier"]),
     (
@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 const NAME: usize = 14;
 const COLUMNS: usize = 80;
 
-/// The same program, whose help shows its commands in groups.
+/// The program's definition, with help that shows its commands in groups.
 pub fn grouped(command: Command) -> Command {
     let mut text = String::new();
     for (heading, names) in GROUPS {
@@ -36,7 +36,7 @@ pub fn grouped(command: Command) -> Command {
     ))
 }
 
-/// Writes words into lines that end at column 80 and begin behind the names.
+/// Wraps words into lines that end at column 80 and begin to the right of the names.
 fn wrap(words: &str, text: &mut String) {
     let mut column = NAME + 2;
     for (index, word) in words.split(' ').enumerate() {

@@ -1,8 +1,9 @@
-//! The program under other names: `mkfs.syncline`, `fsck.syncline`, `mount.syncline`, `mount.fuse.syncline` and
-//! `umount.fuse.syncline` take what mkfs(8), fsck(8), mount(8) and umount(8) pass to the helper of a filesystem, and answer with the
-//! exit codes that those expect.
+//! The program under other names: `mkfs.syncline`, `fsck.syncline`, `mount.syncline`,
+//! `mount.fuse.syncline` and `umount.fuse.syncline` take what mkfs(8), fsck(8), mount(8) and
+//! umount(8) pass to the helper of a filesystem, and return the exit codes that those expect.
 //!
-//! The arguments become those of the command that does the work; nothing else knows of these names.
+//! The arguments are translated to those of the command that does the work; nothing else knows of
+//! these names.
 
 use crate::commands::check::WRONG_USAGE;
 use crate::failure::{Cause, Failure};
@@ -10,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Under which name the program was called.
+/// The name under which the program was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// `syncline`, or anything else.
@@ -25,18 +26,18 @@ pub enum Role {
     Umount,
 }
 
-/// What the arguments ask for.
+/// The action that the arguments ask for.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// To run the program with these arguments.
+    /// Run the program with these arguments.
     Run(Vec<OsString>),
-    /// To change the flags of a mount: the directory, and the options in their order.
+    /// Change the flags of a mount: the directory, and the options in their order.
     Remount(OsString, Vec<String>),
-    /// To unmount a directory and wait for its daemon.
+    /// Unmount a directory and wait for its daemon.
     Unmount(OsString),
-    /// To have umount(8) do this without a helper.
+    /// Have umount(8) do this without a helper.
     KernelUnmount(Vec<OsString>),
-    /// Nothing more than success.
+    /// Do nothing and succeed.
     Nothing,
 }
 
@@ -56,7 +57,7 @@ impl Role {
         }
     }
 
-    /// The program's arguments for those of the role. The first is the program's name.
+    /// Translates the arguments of the role. The first is the program's name.
     pub fn arguments(self, arguments: Vec<OsString>) -> Result<Asked, Failure> {
         let rest = arguments.into_iter().skip(1).collect();
         match self {
@@ -68,7 +69,7 @@ impl Role {
         }
     }
 
-    /// The exit code that the caller of the role expects for one of the program's.
+    /// Translates the program's exit code to the one that the role's caller expects.
     pub fn exit_code(self, code: u8) -> ExitCode {
         const USAGE: u8 = Cause::Usage as u8;
         const PERMISSION: u8 = Cause::Permission as u8;
@@ -89,8 +90,9 @@ fn mkfs(arguments: Vec<OsString>) -> Vec<OsString> {
     std::iter::once("mkfs".into()).chain(wanted).collect()
 }
 
-/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`, with flags of one letter together or not. Mounting brings an image back to a consistent state whatever a
-/// crash has left, so what is asked for at boot (-a, -p, without -f) is done already.
+/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`, with one-letter flags combined or separate.
+/// Mounting restores consistency after any crash, so nothing is left to do for a check at boot (-a,
+/// -p, without -f).
 fn fsck(arguments: Vec<OsString>) -> Asked {
     let (mut boot, mut repair, mut force) = (false, false, false);
     let mut rest: Vec<OsString> = Vec::new();
@@ -104,7 +106,7 @@ fn fsck(arguments: Vec<OsString>) -> Asked {
             repair |= letters.contains('y');
             force |= letters.contains('f');
         } else if text == "-C" {
-            // Its descriptor may be a word of its own.
+            // Its descriptor may be a separate word.
             let is_number = |next: &OsString| next.to_str().is_some_and(|next| next.parse::<u32>().is_ok());
             arguments.next_if(is_number);
         } else if !text.starts_with("-C") {
@@ -158,7 +160,7 @@ fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
     if options.iter().any(|option| option == "remount") {
         return Ok(Asked::Remount(directory, options));
     }
-    // As mount(8) does for the kernel's filesystems: the disk may not be there today.
+    // As mount(8) does for the kernel's filesystems: the disk may be absent today.
     if options.iter().any(|option| option == "nofail") && is_missing(Path::new(&image)) {
         return Ok(Asked::Nothing);
     }
@@ -172,8 +174,8 @@ fn mount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
     Ok(Asked::Run(translated))
 }
 
-/// `umount.fuse.syncline DIRECTORY [-nv] [-flr] [-N NAMESPACE] [-t TYPE]`. Who unmounts lazily or by force, or in another namespace, does
-/// not want to wait for a daemon.
+/// `umount.fuse.syncline DIRECTORY [-nv] [-flr] [-N NAMESPACE] [-t TYPE]`. A caller who unmounts
+/// lazily, by force, or in another namespace does not want to wait for a daemon.
 fn umount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
     let mut directory = None;
     let mut given = arguments.iter();

@@ -1,14 +1,16 @@
-//! What is on a device already: filesystems, partition tables and containers, told by their magic numbers.
+//! Recognises what is on a device already: filesystems, partition tables and containers, by their
+//! magic numbers.
 //!
-//! The table holds what libblkid knows of the formats that are in use on Linux, as far as it lies in the first 512 KiB.
+//! The table has libblkid's knowledge of the formats in use on Linux, as far as their signatures
+//! are in the first 512 KiB.
 
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::{MAGIC, Superblock};
 
-/// How much of the start of a device is looked at.
+/// How much of the start of a device is examined.
 pub const LOOK_AT_BYTES: usize = 512 << 10;
 
-/// A format: its name, and where its magic number lies.
+/// A format: its name, the offset of its magic number, and the number.
 struct Known(&'static str, usize, &'static [u8]);
 
 const SUPERBLOCK_AT: usize = 16 * BLOCK_BYTES;
@@ -56,11 +58,11 @@ const TABLE: &[Known] = &[
     Known("a partition table or boot sector", 510, &[0x55, 0xaa]),
 ];
 
-/// ZFS keeps a ring of uberblocks from here on, of which any may be the first written.
+/// ZFS keeps a ring of uberblocks starting here, any of which may be written first.
 const ZFS_RING: std::ops::Range<usize> = 128 << 10..256 << 10;
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
-/// What the first bytes of a device show, in words that follow "holds".
+/// What the first bytes of a device contain, in words that follow "holds".
 pub fn recognize(start: &[u8]) -> Option<String> {
     if let Some(name) = syncline(start) {
         return Some(name);
@@ -74,7 +76,7 @@ pub fn recognize(start: &[u8]) -> Option<String> {
     zfs.then(|| "a ZFS pool member".to_owned())
 }
 
-/// A filesystem of our own: either slot may be the one that was written first.
+/// A filesystem of our own: either slot may have been written first.
 fn syncline(start: &[u8]) -> Option<String> {
     let blocks = [SUPERBLOCK_AT, 2 * SUPERBLOCK_AT].map(|at| start.get(at..at + BLOCK_BYTES));
     let mut found = blocks.into_iter().flatten().filter(|block| block.starts_with(&MAGIC)).peekable();

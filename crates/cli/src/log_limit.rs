@@ -1,7 +1,9 @@
-//! A limit of warnings and errors: a device that fails is told of for as long as it fails, and that must not fill the disk of the log.
+//! A limit on warnings and errors: a failing device is reported for as long as it fails, and that
+//! must not fill the disk that holds the log.
 //!
-//! Of each place in the program [`LINES`] lines pass in [`WINDOW`]. The next line behind that says how many were left out. What
-//! somebody asked to see by `-v` or `SYNCLINE_LOG` (information and less) is not limited.
+//! For each place in the program, [`LINES`] lines may pass per [`WINDOW`]. The next line after that
+//! says how many were left out. Lines requested by `-v` or `SYNCLINE_LOG` (information and less)
+//! are not limited.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -16,7 +18,7 @@ use tracing_subscriber::layer::Context;
 const WINDOW: Duration = Duration::from_secs(5);
 const LINES: u32 = 10;
 
-/// Passes to `lines` what is not too much.
+/// Passes lines within the limit on to `lines`.
 pub struct Limited<L> {
     lines: L,
     window: Duration,
@@ -38,7 +40,7 @@ struct LeftOut {
 }
 
 impl<L> Limited<L> {
-    /// Limits what reaches `lines`.
+    /// Limits the lines that reach `lines`.
     pub fn new(lines: L) -> Self {
         Self::with_window(lines, WINDOW)
     }
@@ -47,12 +49,13 @@ impl<L> Limited<L> {
         Self { lines, window, places: Mutex::default() }
     }
 
-    /// True if a line of this place may pass now; and what windows that have ended had too much.
+    /// True if a line of this place may pass now; also returns the places whose windows have ended
+    /// with lines left out.
     fn admit(&self, metadata: &'static Metadata<'static>, now: Instant) -> (bool, Vec<LeftOut>) {
         if *metadata.level() > Level::WARN {
             return (true, Vec::new());
         }
-        // Whoever panicked here has left nothing half done.
+        // A panic here leaves nothing half done.
         let mut places = self.places.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut told = Vec::new();
         places.retain(|_, place| {
@@ -80,7 +83,8 @@ impl<S: Subscriber, L: Layer<S>> Layer<S> for Limited<L> {
             let text = format!("{count} more lines like the last of these were left out");
             let Some(message) = metadata.fields().field("message") else { continue };
             let value: &dyn Value = &text;
-            // Said by the place itself, so that whoever sees its lines sees this one.
+            // Logged as if by the place itself, so that a filter that shows its lines shows this
+            // one.
             let values = [(&message, Some(value))];
             self.lines
                 .on_event(&Event::new(metadata, &metadata.fields().value_set(&values)), context.clone());

@@ -1,22 +1,23 @@
-//! The thread that writes a daemon's log lines. Those who serve requests must not wait for whoever reads the log: a pipe that nobody
-//! reads would otherwise stop the filesystem. What finds no room in the queue is left out, and counted.
+//! The thread that writes a daemon's log lines. Threads that serve requests must not wait for the
+//! reader of the log: otherwise a pipe that nobody reads would stop the filesystem. Lines that do
+//! not fit into the queue are left out and counted.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, OnceLock};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-/// Lines that wait at most.
+/// The most lines that wait.
 const LINES_MAX: usize = 4096;
 
-/// A thread, and the way to it.
+/// The thread and its queue.
 pub struct LogThread {
     queue: NonBlocking,
-    /// Writes what waits when it is dropped, unless that takes longer than a second.
+    /// Dropping it writes the waiting lines, unless that takes longer than a second.
     guard: Mutex<Option<WorkerGuard>>,
 }
 
 impl LogThread {
-    /// Begins to write to standard error.
+    /// Starts writing to standard error.
     pub fn start() -> Self {
         Self::over(crate::printed::stderr())
     }
@@ -30,19 +31,19 @@ impl LogThread {
         Self { queue, guard: Mutex::new(Some(guard)) }
     }
 
-    /// For one line, in one write.
+    /// A writer for one line, in one write.
     pub fn writer(&self) -> NonBlocking {
         self.queue.clone()
     }
 
-    /// Writes what waits.
+    /// Writes the waiting lines.
     pub fn end(&self) {
-        // Whoever panicked here has left nothing half done.
+        // A panic here leaves nothing half done.
         drop(self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take());
     }
 }
 
-/// Says how many lines were left out, before the next one.
+/// Reports how many lines were left out, before the next one.
 struct Told<W> {
     output: W,
     left_out: Arc<OnceLock<ErrorCounter>>,
@@ -74,7 +75,7 @@ mod tests {
     fn a_pipe_that_nobody_reads_stops_nobody() {
         let (mut reader, writer) = io::pipe().unwrap();
         let thread = LogThread::over(writer);
-        // A line is one write, as it is of a subscriber.
+        // A line is one write, as it is from a subscriber.
         let log = |line: &str| thread.writer().write_all(line.as_bytes()).unwrap();
         let begun = Instant::now();
         for number in 0..20_000 {
@@ -85,7 +86,7 @@ mod tests {
             let mut text = String::new();
             reader.read_to_string(&mut text).map(|_| text)
         });
-        // As soon as somebody reads it goes on, and says what is missing.
+        // Once somebody reads, writing continues and reports what is missing.
         let left_out = || thread.queue.error_counter().dropped_lines();
         loop {
             let before = left_out();

@@ -1,5 +1,5 @@
-//! Log lines on standard error. A command tells its outcome in one line of its own, so only a daemon logs, once it serves;
-//! `-v` and `SYNCLINE_LOG` show more, from the start.
+//! Log lines on standard error. A command reports its outcome in one line of its own, so only a
+//! daemon logs, once it serves; `-v` and `SYNCLINE_LOG` show more, from the start.
 
 use crate::log_limit::Limited;
 use crate::log_thread::LogThread;
@@ -10,7 +10,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-/// The variable with levels: one for all, or some for parts, as `debug,syncline_store=trace`.
+/// The variable with the levels: one for all, or some for parts, as in
+/// `debug,syncline_store=trace`.
 const LEVELS: &str = "SYNCLINE_LOG";
 /// The variable with the format.
 const FORMAT: &str = "SYNCLINE_LOG_FORMAT";
@@ -31,7 +32,8 @@ pub enum Format {
 /// Choices that every command knows.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Choices {
-    /// Log more on standard error: information, with -vv what helps to find errors, with -vvv everything
+    /// Log more on standard error: information, with -vv what helps to find errors, with -vvv
+    /// everything
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
     /// Log errors only; progress is not shown
@@ -43,7 +45,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The level that the command line asks for.
+    /// The level chosen on the command line.
     fn level(&self) -> Option<&'static str> {
         match (self.quiet, self.verbose) {
             (true, _) => Some("error"),
@@ -54,7 +56,7 @@ impl Choices {
         }
     }
 
-    /// The levels: what the command line says, else the environment.
+    /// The levels from the command line, or else from the environment.
     fn levels(&self) -> Option<String> {
         self.level().map(str::to_owned).or_else(|| std::env::var(LEVELS).ok())
     }
@@ -65,7 +67,7 @@ impl Choices {
     }
 }
 
-/// Starts logging as was chosen, else without a word.
+/// Starts logging as chosen; logs nothing by default.
 pub fn start(choices: Choices) {
     let levels = choices.levels().and_then(|levels| EnvFilter::try_new(levels).ok());
     let (filter, handle) = reload::Layer::new(levels.unwrap_or_else(|| EnvFilter::new("off")));
@@ -79,7 +81,7 @@ pub fn start(choices: Choices) {
     let _ = CHOSEN.set(choices);
 }
 
-/// Where a line goes: to standard error, and of a daemon by a thread of its own.
+/// The destination of a line: standard error, for a daemon through a thread of its own.
 fn writer() -> Box<dyn io::Write> {
     match THREAD.get() {
         Some(thread) => Box::new(thread.writer()),
@@ -87,31 +89,33 @@ fn writer() -> Box<dyn io::Write> {
     }
 }
 
-/// From now on warnings and errors are logged, unless something else was chosen. Nobody who serves waits for whoever reads the log.
+/// From now on warnings and errors are logged, unless something else was chosen. Serving threads
+/// never wait for the reader of the log.
 pub fn serve() {
     THREAD.get_or_init(LogThread::start);
     let chosen = CHOSEN.get().and_then(Choices::levels);
     if chosen.is_none()
         && let Some(handle) = FILTER.get()
     {
-        // Fails only after the subscriber is gone.
+        // Fails only if the subscriber is gone.
         let _ = handle.reload(EnvFilter::new("warn"));
     }
 }
 
-/// The program is about to end: what was logged is written, if somebody reads it.
+/// Called when the program is about to end: writes what was logged, if somebody reads it.
 pub fn end() {
     if let Some(thread) = THREAD.get() {
         thread.end();
     }
 }
 
-/// Nobody wants to see progress, says the command line, or that of the command that started this daemon.
+/// True if progress is unwanted, by this command line or by that of the command that started this
+/// daemon.
 pub fn is_quiet() -> bool {
     CHOSEN.get().and_then(Choices::levels).as_deref() == Some("error")
 }
 
-/// What a daemon has to find in its environment to log as was chosen.
+/// The environment with which a daemon logs as chosen.
 pub fn environment() -> Vec<(&'static str, String)> {
     let Some(choices) = CHOSEN.get() else { return Vec::new() };
     let format = choices.format().to_possible_value().map(|value| (FORMAT, value.get_name().to_owned()));

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-// Its macros are for all that follow.
+// Its macros are for all modules that follow.
 #[macro_use]
 mod printed;
 
@@ -31,8 +31,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What one thread allocates another one often frees: requests, batches, buffers. The C library's allocator took 5% of a busy
-/// mount's CPU time for that.
+/// Memory allocated by one thread is often freed by another: requests, batches, buffers. The C
+/// library's allocator took 5% of a busy mount's CPU time for that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -181,7 +181,7 @@ fn definition() -> clap::Command {
     groups::grouped(Cli::command())
 }
 
-/// What was asked for.
+/// Parses the command line.
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut definition = definition();
     let matches = definition.try_get_matches_from_mut(words)?;
@@ -257,7 +257,8 @@ fn main() -> ExitCode {
     let cli = match parse(words()) {
         Ok(cli) => cli,
         Err(error) => {
-            // What was typed wrongly is repeated in what is said of it: it is said of words that no terminal obeys.
+            // Error messages repeat what was typed wrongly, so parse it again with control
+            // characters escaped.
             let harmless = parse(words().map(|word| printed::one_line(word.to_string_lossy()).into()));
             return refuse(harmless.err().unwrap_or(error), role);
         }
@@ -269,13 +270,15 @@ fn main() -> ExitCode {
     ended
 }
 
-/// A write past a limit on the size of files (`ulimit -f`) is an error like others, and not the end of the process.
+/// Makes a write past the file size limit (`ulimit -f`) an ordinary error instead of the end of the
+/// process.
 fn outlive_limits() {
-    // A handler that does nothing new: programs that are started have the default again. It fails for signals that can't be caught.
+    // A handler that does nothing: programs we start have the default again. Registering fails only
+    // for signals that can't be caught.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// A command that no help shows is not what anybody has meant.
+/// A command that no help shows must not be suggested.
 fn suggest_no_hidden_command(error: &mut clap::Error) {
     let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) else {
         return;
@@ -287,10 +290,10 @@ fn suggest_no_hidden_command(error: &mut clap::Error) {
     }
 }
 
-/// Says what is wrong with the command line, or shows the help that was asked for.
+/// Reports what is wrong with the command line, or shows the help that was asked for.
 fn refuse(mut error: clap::Error, role: Role) -> ExitCode {
     suggest_no_hidden_command(&mut error);
-    // Nothing can be done if not even this can be printed.
+    // If not even this can be printed, there is nothing to do.
     drop(error.print());
     let check = std::env::args_os().nth(1).is_some_and(|command| command == "check" || command == "fsck");
     match error.exit_code() {

@@ -1,5 +1,5 @@
-//! What to do about an image that may not be opened: the same error has several causes, and what helps against one is in vain against
-//! another.
+//! The next step for an image that can't be opened for lack of permission: the same error has
+//! several causes, each with a different remedy.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use syncline_device::DeviceError;
 
-/// The next step after an error that says that something is not permitted.
+/// The next step after an error about permissions.
 pub fn next_step(error: &DeviceError) -> Cow<'static, str> {
     match error {
         DeviceError::Open { path, .. } => of_opening(Path::new(path), error),
@@ -20,8 +20,8 @@ pub fn next_step(error: &DeviceError) -> Cow<'static, str> {
     }
 }
 
-/// Who may ask a daemon, where the caller may not. The kernel lets nobody but the user of a daemon in, not even root, unless the mount allows
-/// others.
+/// Who may ask a daemon if the caller may not. The kernel lets only the daemon's user in, not even
+/// root, unless the mount allows others.
 pub fn of_asking() -> &'static str {
     match rustix::process::geteuid().is_root() {
         true => {
@@ -33,7 +33,7 @@ pub fn of_asking() -> &'static str {
 
 const AS_SOMEBODY_ELSE: &str = "run it as the owner of the image, or as root";
 
-/// EPERM is about what a file is, EACCES about who asks.
+/// EPERM is about the file, EACCES about the caller.
 fn is_about_the_file(error: &DeviceError) -> bool {
     const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
     error.io_error().is_some_and(|error| error.raw_os_error() == Some(EPERM))

@@ -1,8 +1,10 @@
-//! What the program prints, all of it. Names, labels and messages may hold anything, and a terminal obeys some of it: control
-//! characters are shown as `\u001b`, and so are those that turn the direction of a text around. (JSON has the same for them.)
+//! Everything that the program prints. Names, labels and messages may contain anything, and a
+//! terminal obeys some of it: control characters are shown as `\u001b`, and so are those that
+//! reverse the direction of text. (JSON escapes them in the same way.)
 //!
-//! `say!` and `note!` print one line, whatever is in it; `say_text!` prints several, and names in it go through [`one_line`].
-//! Nothing else in this crate prints: clippy denies `println!` and its like.
+//! `say!` and `note!` print one line, whatever is in it; `say_text!` prints several, and names in
+//! it go through [`one_line`]. Nothing else in this crate prints: clippy denies `println!` and its
+//! like.
 
 use crate::failure::Failure;
 use std::fmt::{self, Write as _};
@@ -24,7 +26,7 @@ macro_rules! note {
     ($($words:tt)*) => { $crate::printed::note(format_args!($($words)*)) };
 }
 
-/// True for what a terminal could obey, or what would have a line look like another one.
+/// True for characters that a terminal could obey, or that would make a line look like another one.
 fn is_obeyed(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
@@ -33,7 +35,7 @@ fn escape(text: &str, keeps: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if is_obeyed(c) && !keeps(c) {
-            // All of them have four digits.
+            // All of them fit in four digits.
             let _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
             shown.push(c);
@@ -46,23 +48,23 @@ fn is_layout(c: char) -> bool {
     matches!(c, '\n' | '\t')
 }
 
-/// Something in one line, whatever is in it.
+/// A value on one line, whatever it contains.
 pub fn one_line(what: impl fmt::Display) -> String {
     escape(&what.to_string(), |_| false)
 }
 
-/// A number of things, by their names for one and for several.
+/// A number of things, with the singular or plural noun.
 pub fn several(number: u64, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
-/// What is said of batches of the log that recovery leaves out.
+/// The message about log batches that recovery leaves out.
 pub fn left_out(batches: u64) -> String {
     let batches = several(batches, "batch is", "batches are");
     format!("the end of the log is not whole: {batches} left out, torn by the crash or rotten")
 }
 
-/// The bytes of a name in one line; what is no text stays as it is.
+/// The bytes of a name on one line; bytes that are not text stay as they are.
 pub fn name(bytes: &[u8]) -> Vec<u8> {
     escape_bytes(bytes, |_| false)
 }
@@ -76,7 +78,7 @@ fn escape_bytes(bytes: &[u8], keeps: impl Fn(char) -> bool + Copy) -> Vec<u8> {
     shown
 }
 
-/// How writing to standard output has ended. Whoever reads may have seen enough: that ends a command quietly.
+/// The result of writing to standard output. A reader that closes the pipe ends a command quietly.
 pub fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::told(0)),
@@ -98,7 +100,7 @@ fn print(text: &str) {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => {}
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
             note(format_args!("syncline: the output can't be written: {error}"));
@@ -109,11 +111,11 @@ fn print(text: &str) {
 
 /// See `note!`.
 pub fn note(words: fmt::Arguments<'_>) {
-    // Where not even this can be printed nobody can be told.
+    // If not even this can be printed, there is no one to tell.
     let _ = io::stderr().lock().write_all(format!("{}\n", one_line(words)).as_bytes());
 }
 
-/// Standard output for those who mind how writing ends. Keeps line breaks.
+/// Standard output for callers that handle write errors. Keeps line breaks.
 pub fn stdout() -> Escaped<io::StdoutLock<'static>> {
     Escaped(io::stdout().lock())
 }
@@ -123,7 +125,8 @@ pub fn stderr() -> Escaped<io::Stderr> {
     Escaped(io::stderr())
 }
 
-/// Writes what it is given with all that a terminal could obey escaped. Each write is to end where a character does.
+/// Writes with everything that a terminal could obey escaped. Each write must end at the end of a
+/// character.
 pub struct Escaped<W>(W);
 
 impl<W: Write> Write for Escaped<W> {

@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes in human notation.
 
 /// Bytes from a text such as `8GiB`, `512M` (binary, as with fallocate) or `1000000`.
 pub fn parse(text: &str) -> Result<u64, String> {

@@ -1,8 +1,9 @@
-//! Telling umount(8) of a mount, so that it leaves the work to `umount.fuse.syncline`.
+//! Tells umount(8) of a mount, so that it leaves the work to `umount.fuse.syncline`.
 //!
-//! Where root names a directory by its full path, umount(8) asks statfs(2) for the type, which is the same for every FUSE filesystem,
-//! and so finds no helper of this one. It looks properly where `/run/mount/utab` has a line for the directory. mount(8) and umount(8)
-//! write that file, under a lock of their own, and "fake" calls of them do nothing else.
+//! If root names a directory by its full path, umount(8) asks statfs(2) for the type, which is the
+//! same for every FUSE filesystem, and so finds no helper for this one. It looks further if
+//! `/run/mount/utab` has a line for the directory. mount(8) and umount(8) write that file, under a
+//! lock of their own, and "fake" calls of them do nothing else.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +13,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use syncline_fuse::{FILESYSTEM_TYPE, mounts};
 
-/// Where umount(8) looks for the helper. Without it there is nobody to leave the work to.
+/// Where umount(8) looks for the helper. Without it there is nothing to leave the work to.
 const HELPER: &str = "/sbin/umount.fuse.syncline";
 
-/// The file.
+/// The table of mount(8) and umount(8).
 const TABLE: &str = "/run/mount/utab";
 
 /// The option that marks a line of ours.
@@ -24,16 +25,16 @@ const MARK: &str = "x-syncline";
 /// How long a call may take: others may hold the file's lock.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The line of a mount; it goes when this is dropped.
+/// A mount's line in the table; removed when this is dropped.
 pub struct Line {
     directory: PathBuf,
 }
 
 impl Line {
-    /// Enters a mount that root has made. Nothing but what umount(8) waits for depends on it.
+    /// Enters a mount that root has made. Only umount(8)'s waiting depends on it.
     ///
-    /// Where mount(8) has started this, it finds the line and writes none of its own, so the line has what it would keep of the options.
-    /// (It does not hand on those that begin with `x-`.)
+    /// If mount(8) has started this, it finds the line and writes none of its own, so the line has
+    /// the options that mount(8) would keep. (It does not pass on those that begin with `x-`.)
     pub fn enter(image: &Path, directory: &Path, options: &[String]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new(HELPER).exists() {
             return None;
@@ -48,7 +49,8 @@ impl Line {
     }
 }
 
-/// True for an option that mount(8) keeps in its table: the kernel does not, and other programs look for it.
+/// True for an option that mount(8) keeps in its table because the kernel does not, and other
+/// programs look for it.
 fn is_kept(option: &str) -> bool {
     option == "_netdev" || option.starts_with("x-") || option.starts_with("comment=")
 }
@@ -56,7 +58,7 @@ fn is_kept(option: &str) -> bool {
 impl Drop for Line {
     fn drop(&mut self) {
         let same = |directory: &Path| directory == self.directory;
-        // Whoever has mounted there since has a line, too.
+        // A mount made there since then has a line, too.
         let free = mounts().is_ok_and(|mounts| !mounts.iter().any(|entry| same(&entry.mount_point)));
         if free && fs::read(TABLE).is_ok_and(|table| last_is_ours(&table, &self.directory)) {
             fake("umount", [OsStr::new("--fake"), self.directory.as_os_str()]);
@@ -64,8 +66,8 @@ impl Drop for Line {
     }
 }
 
-/// True if the last line of a directory, which is the one that umount(8) takes away, is ours. It may be that of a mount in another mount
-/// namespace, for all of which there is one table.
+/// True if the last line of a directory, which is the one that umount(8) removes, is ours. It may
+/// belong to a mount in another mount namespace: all namespaces share one table.
 fn last_is_ours(table: &[u8], directory: &Path) -> bool {
     let target = [b"TARGET=".to_vec(), escaped(directory)].concat();
     let fields = |line: &'_ [u8]| line.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -74,7 +76,7 @@ fn last_is_ours(table: &[u8], directory: &Path) -> bool {
     options.unwrap_or_default().split(|byte| *byte == b',').any(|option| option == MARK.as_bytes())
 }
 
-/// A path as the table has it.
+/// A path as written in the table.
 fn escaped(path: &Path) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
@@ -83,7 +85,8 @@ fn escaped(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().iter().flat_map(escape).collect()
 }
 
-/// Has a program change its table only. It looks at no path: it would wait for whoever serves what lies there.
+/// Has a program change only its table. It looks at no path, since that would mean waiting for the
+/// daemon that serves it.
 fn fake<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> bool {
     let mut command = Command::new(program);
     command.args(["-i", "--no-canonicalize"]).args(arguments);

@@ -1,4 +1,4 @@
-//! `syncline bench`, as a user runs it, in a tiny size.
+//! `syncline bench`, as a user runs it, at a tiny size.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -21,7 +21,7 @@ fn tiny(place: &Place, options: &[&str]) -> Command {
     command
 }
 
-/// True when the measurement has left nothing of its own behind.
+/// True if the measurement has left nothing of its own behind.
 fn is_tidy(place: &Place) -> bool {
     let work = place.path().join("work");
     let files = fs::read_dir(&work).expect("it is ours").count();
@@ -57,7 +57,7 @@ fn k5_is_measured_and_reported() {
         let [least, middle, most] =
             ["min", "median", "max"].map(|of| syncline["value"][of].as_f64().unwrap());
         assert!(least > 0.0 && least <= middle && middle <= most, "{syncline}");
-        // What the tables are about: one flush for an fsync at most, and each byte written about once.
+        // What the tables show: at most one flush for an fsync, and each byte written about once.
         let number = |name: &str| syncline[name].as_f64().unwrap();
         assert!((0.01..1.1).contains(&number("flushes_per_operation")), "{syncline}");
         assert!((0.95..1.5).contains(&number("bytes_per_byte")), "{syncline}");
@@ -100,7 +100,8 @@ fn another_program_is_measured_beside_it() {
     assert!(second["value"]["median"].as_f64().unwrap() > 0.0, "{second}");
 }
 
-/// Measures a small image with built-in loads, beside somebody of a process of its own; what is said and the figures.
+/// Measures a small image with built-in loads, beside another contestant in a process of its own;
+/// returns the messages and the figures.
 fn beside(place: &Place, words: &[&str]) -> (Answer, Value) {
     let json = place.path().join("figures.json");
     let mut command = program();
@@ -122,7 +123,7 @@ fn the_null_filesystem_is_measured_beside_it() {
         let [syncline, null] = [0, 1].map(|index| &workload["contestants"][index]);
         assert_eq!((&null["name"], &null["ratio"]), (&"null".into(), &1.0.into()));
         assert!(syncline["ratio"].as_f64().unwrap() > 0.0, "{syncline}");
-        // Both did all of it; one of them wrote nothing.
+        // Both did all of the work; one of them wrote nothing.
         assert_eq!(null["runs"][0]["sample"]["operations"], syncline["runs"][0]["sample"]["operations"]);
         assert_eq!(null["writes_per_operation"], 0.0);
     }
@@ -182,12 +183,12 @@ fn the_null_filesystem_knows_names_and_sizes() {
     let metadata = fs::metadata(&first).unwrap();
     assert_eq!((metadata.len(), metadata.permissions().mode() & 0o7777), (10, 0o640));
 
-    // Removed while it is listed, as k4 does it.
+    // Removed during the listing, as k4 does it.
     for name in names() {
         fs::remove_file(directory.join(name)).unwrap();
     }
     assert_eq!(refused(fs::remove_file(&first)), ErrorKind::NotFound);
-    // Without a name it still is what it was.
+    // A file without a name is unchanged.
     assert_eq!(file.metadata().unwrap().len(), 10);
     drop(file);
     fs::remove_dir(&directory).unwrap();
@@ -211,7 +212,7 @@ impl NullServer {
         server
     }
 
-    /// Nobody wants it any more: it unmounts and ends well.
+    /// Closes its input: it unmounts and exits cleanly.
     fn end(&mut self) {
         drop(self.0.stdin.take());
         let code = support::wait(&mut self.0, Duration::from_secs(60)).expect("it ends");
@@ -221,7 +222,7 @@ impl NullServer {
 
 impl Drop for NullServer {
     fn drop(&mut self) {
-        // A failed test leaves no mount: it takes that away when its input ends.
+        // A failed test must leave no mount: the server unmounts when its input ends.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
@@ -251,7 +252,7 @@ fn what_cannot_be_measured_is_told_at_once() {
 fn peers_are_for_root() {
     skip_if!(not_root());
     let place = Place::new();
-    // Where the build folder lies, others may not be able to enter.
+    // Others may not be able to enter the build folder.
     let copy = place.path().join("syncline");
     fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
     for path in [place.path(), &copy] {

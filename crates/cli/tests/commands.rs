@@ -1,4 +1,4 @@
-//! What the commands print when all is well.
+//! The output of the commands when all is well.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -70,7 +70,7 @@ fn a_report_is_printed_for_people_and_for_programs() {
     assert_eq!(report["clean_unmount"], true);
 }
 
-/// What a daemon logs that is mounted with these words, and unmounted.
+/// The log of a daemon that is mounted with these options, and unmounted.
 fn logged(words: &[&str]) -> String {
     let place = Place::with_image("32MiB");
     let (directory, log) = (place.directory("mount"), place.path().join("log"));

@@ -1,4 +1,5 @@
-//! What the documents mention is there: links and headings, files that the glossary names, commands and their options.
+//! What the documents mention exists: links and headings, files that the glossary names, commands
+//! and their options.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -9,14 +10,14 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use support::{program, run};
 
-/// A page, taken apart.
+/// A parsed page.
 #[derive(Default)]
 struct Page {
-    /// Where its links lead.
+    /// The targets of its links.
     links: Vec<String>,
-    /// What a link to one of its headings ends with.
+    /// The anchors of its headings.
     anchors: BTreeSet<String>,
-    /// Lines of its blocks of code, but for programs and tables of other languages.
+    /// Lines of its code blocks, except programs and tables in other languages.
     commands: Vec<String>,
     /// Words set as code.
     code: Vec<String>,
@@ -86,7 +87,7 @@ fn read(path: &Path) -> Page {
     page
 }
 
-/// What GitHub makes of a heading.
+/// GitHub's anchor for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .to_lowercase()
@@ -153,7 +154,7 @@ fn commands_and_their_options_exist() {
     let mut checked = 0;
     let mut wrong = Vec::new();
     for (path, page) in pages() {
-        // What was typed once, and what a release will type.
+        // Commands that were typed once, and those that a release will type.
         if path.starts_with("docs/lab") || path.starts_with("docs/decisions") {
             continue;
         }
@@ -166,7 +167,7 @@ fn commands_and_their_options_exist() {
             };
             let words: Vec<&str> =
                 words.split_whitespace().take_while(|word| !["--", "&&", ";", ">"].contains(word)).collect();
-            // A picture may have the name in it.
+            // A picture may contain the name.
             if !words.first().is_some_and(|word| word.chars().all(|c| c.is_ascii_lowercase())) {
                 continue;
             }

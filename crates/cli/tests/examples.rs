@@ -14,7 +14,8 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
 }
 
-/// A script of the examples that finds the program under test, and nothing that is installed elsewhere than in the system.
+/// A script of the examples that finds the program under test, and otherwise only what is installed
+/// in the system.
 fn script(name: &str) -> Command {
     let mut command = Command::new(example(name));
     let program = Path::new(env!("CARGO_BIN_EXE_syncline")).parent().unwrap();
@@ -115,7 +116,7 @@ fn systemd_takes_the_units() {
     for name in ["syncline@.service", "syncline-metrics@.service"] {
         let text = fs::read_to_string(example("systemd").join(name)).unwrap();
         let here = text.replace("/usr/bin/syncline", env!("CARGO_BIN_EXE_syncline"));
-        // It looks whether the manual is installed.
+        // The script checks whether the manual is installed.
         let here: String = here
             .lines()
             .filter(|line| !line.starts_with("Documentation=man:"))
@@ -131,7 +132,7 @@ fn systemd_takes_the_units() {
         let about_ours = answer.err.lines().any(|line| line.contains("syncline"));
         assert!(answer.code == 0 && !about_ours, "{answer:?}");
     }
-    // Every option that the units use is one.
+    // Every option that the units use exists.
     for name in ["syncline@.service", "syncline-metrics@.service"] {
         let text = fs::read_to_string(example("systemd").join(name)).unwrap();
         for line in

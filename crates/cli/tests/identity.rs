@@ -1,4 +1,4 @@
-//! `label` and `uuid`: what a filesystem is called, on images and through mounts.
+//! `label` and `uuid`: the names of a filesystem, on images and through mounts.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -39,7 +39,7 @@ fn an_image_is_renamed_and_stays_clean() {
     place.check_clean();
 }
 
-/// Whichever slot is lost, the other one has the names too.
+/// Whichever slot is lost, the other one has the new names too.
 #[test]
 fn both_superblock_slots_are_renamed() {
     let place = Place::with_image("16MiB");
@@ -84,7 +84,7 @@ fn a_mount_is_labelled_and_keeps_its_uuid() {
     name("label", &place.image(), &["x"]).fails(3, &["in use"]);
     assert!(syncline_fuse::control::set_label(&mount.path, &"x".repeat(65)).is_err());
     if support::is_root() {
-        // Those who can enter the mount may read the label, and not set it.
+        // Anyone who can enter the mount may read the label, but not set it.
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let copy = place.path().join("syncline");
@@ -99,7 +99,7 @@ fn a_mount_is_labelled_and_keeps_its_uuid() {
     } else {
         eprintln!("skipped in part: {}", not_root().unwrap());
     }
-    // It was durable when the command returned.
+    // The change was durable when the command returned.
     mount.kill();
     drop(mount);
     assert_eq!(name("label", &place.image(), &[]).ok().out, "while mounted\n");

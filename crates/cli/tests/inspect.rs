@@ -1,4 +1,4 @@
-//! `syncline inspect`: what it shows of whole and of damaged images.
+//! `syncline inspect`: its output for intact and damaged images.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -51,7 +51,7 @@ fn structures_of_an_image_are_shown_and_agree() {
     file.sync_all().unwrap();
     let ino = fs::metadata(&path).unwrap().ino();
     drop(file);
-    // Nothing is merged into the tree then: all of it comes from the log.
+    // So nothing has been merged into the tree: all of it comes from the log.
     mount.kill();
     drop(mount);
     let image = place.image();
@@ -103,7 +103,7 @@ fn structures_of_an_image_are_shown_and_agree() {
     assert_eq!(answer(&image, "super").as_array().map(Vec::len), Some(4));
     assert_eq!(fs::read(&image).unwrap(), before, "nothing was written");
 
-    // Damaged data is told where it is met.
+    // Damaged data is reported where it is met.
     edit(&image, (start + 1) * 4096, 1, |bytes| bytes[0] ^= 1);
     let damaged = answer(&image, &format!("inode {ino}"));
     assert_eq!(damaged["extents_damaged"], 1);
@@ -149,12 +149,12 @@ fn commands_come_from_standard_input_and_refusals_are_lines() {
     ] {
         inspect(&place.image(), &[refused], false).fails(1, &[words]);
     }
-    // What can be done is done all the same.
+    // The commands that can run are run all the same.
     let answer = inspect(&place.image(), &["nonsense", "space"], false);
     assert!(answer.code == 1 && answer.out.contains("total_blocks"), "{answer:?}");
 }
 
-/// Every command, with arguments that lie in the image and beyond.
+/// Every command, with arguments inside the image and beyond.
 const EVERYTHING: [&str; 17] = [
     "info",
     "super",

@@ -1,4 +1,5 @@
-//! Figures for monitoring: `stats --watch`, `stats --prometheus`, `syncline metrics`, and the dashboard.
+//! Figures for monitoring: `stats --watch`, `stats --prometheus`, `syncline metrics`, and the
+//! dashboard.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -29,7 +30,7 @@ fn sync_some(mount: &Mount, name: &str, times: usize) {
     }
 }
 
-/// The samples of a metrics text, and the metrics whose type and help it tells.
+/// The samples of a metrics text, and the metrics whose type and help it gives.
 struct Told {
     samples: HashMap<String, f64>,
     types: HashMap<String, String>,
@@ -207,7 +208,7 @@ fn metrics_are_served_until_a_signal_comes() {
     mount.unmount().ok();
 }
 
-/// One daemon that does not answer is down; the others are told of all the same.
+/// A daemon that does not answer is down; the others are reported all the same.
 #[test]
 fn a_daemon_that_hangs_hides_no_other() {
     skip_if!(no_fuse());
@@ -260,7 +261,7 @@ fn lines_are_printed_while_the_mount_is_there() {
                 assert_eq!(line.split_whitespace().count(), 15, "{line}");
             }
         }
-        // Nobody reads any more.
+        // The reader closes the pipe.
         drop(lines);
         assert_eq!(wait(&mut child, LIMIT), Some(0));
     }
@@ -275,7 +276,7 @@ fn lines_are_printed_while_the_mount_is_there() {
     assert!(error.contains("it was unmounted"), "{error}");
 }
 
-/// Threads, and memory in KiB, that a process has.
+/// Number of threads, and memory in KiB, of a process.
 fn taken(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let number = |name: &str| {
@@ -299,14 +300,14 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     };
     answered();
     let before = taken(pid);
-    // One that sends a head without end. What it gets, if it sees it, is a refusal.
+    // A client that sends a head without end. It gets a refusal, if it sees an answer at all.
     let mut huge = TcpStream::connect(&server.address).unwrap();
     huge.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let field = format!("X-Field: {}\r\n", "x".repeat(64 << 10));
     let sent = (0..6400).take_while(|_| huge.write_all(field.as_bytes()).is_ok()).count();
     assert!(sent < 200, "{sent} times 64 KiB were taken");
     answered();
-    // One that sends too many fields, and one that sends a body without end.
+    // A client that sends too many fields, and one that sends a body without end.
     let mut fields = TcpStream::connect(&server.address).unwrap();
     let _ = fields.write_all(format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000)).as_bytes());
     let mut answer = Vec::new();
@@ -321,7 +322,8 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     let sent = (0..1000).take_while(|_| body.write_all(&[b'x'; 64 << 10]).is_ok()).count();
     assert!(sent < 200, "{sent} times 64 KiB were taken");
     answered();
-    // Many that say nothing, or little, and one that reads nothing. More than the server keeps.
+    // Many clients that send nothing, or little, and one that reads nothing. More than the server
+    // keeps.
     let mut idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     for (index, stream) in idle.iter_mut().enumerate() {
         if index % 2 == 0 {
@@ -332,7 +334,7 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     let after = taken(pid);
     assert!(after.0 <= before.0 + 1, "threads: {before:?} {after:?}");
     assert!(after.1 <= before.1 + (16 << 10), "KiB: {before:?} {after:?}");
-    // The slow ones are not waited for without end.
+    // Slow clients are not waited for without end.
     let start = Instant::now();
     let last = idle.last_mut().unwrap();
     last.set_read_timeout(Some(LIMIT)).unwrap();

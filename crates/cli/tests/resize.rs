@@ -1,4 +1,4 @@
-//! `resize`: image files and block devices become larger, and keep what is in them.
+//! `resize`: image files and block devices become larger, and keep their contents.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -33,7 +33,7 @@ fn an_image_file_grows_with_its_filesystem() {
     fs::File::open(mount.path.join("large")).unwrap().sync_all().unwrap();
     resize(&mount.path, "16MiB").fails(3, &["can't be made smaller", "unmount"]);
     resize(&image, "64MiB").fails(3, &["in use"]);
-    // What only the log has comes along.
+    // Data that is only in the log is kept.
     mount.kill();
     drop(mount);
     assert!(resize(&image, "300MiB").ok().out.contains("32.00 MiB before, 300.00 MiB now"));
@@ -55,7 +55,7 @@ fn an_image_file_grows_with_its_filesystem() {
     place.check_clean();
 }
 
-/// Files in two halves of an image, of which the first goes.
+/// Files in two halves of an image; those in the first half are removed.
 #[test]
 fn an_image_file_becomes_smaller_with_its_filesystem() {
     skip_if!(no_fuse());
@@ -75,7 +75,7 @@ fn an_image_file_becomes_smaller_with_its_filesystem() {
     fs::File::open(mount.path.join("late")).unwrap().sync_all().unwrap();
     mount.kill();
     drop(mount);
-    // Orphans and the log are taken along; 60 MB are in use.
+    // Orphans and the log are handled too; 60 MB are in use.
     resize(&image, "40MiB").fails(10, &["too few"]);
     assert_eq!(image.metadata().unwrap().len(), 300 * MIB);
     assert!(resize(&image, "120MiB").ok().out.contains("300.00 MiB before, 120.00 MiB now"));
@@ -89,7 +89,7 @@ fn an_image_file_becomes_smaller_with_its_filesystem() {
     assert!((60_000_000..80_000_000).contains(&least), "{least}");
     place.check_clean();
     assert!(resize(&image, "min").ok().out.contains("as before"), "that was as small as will do");
-    // It was cut off before the file became shorter.
+    // A crash came before the file was shortened.
     fs::File::options().write(true).open(&image).unwrap().set_len(90 * MIB).unwrap();
     assert!(resize(&image, &least.to_string()).ok().out.contains("as before"));
     assert_eq!(image.metadata().unwrap().len(), least);
@@ -122,7 +122,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(fs::read(&image).unwrap() == before);
 }
 
-/// A place with too little room for more.
+/// A place with too little space to grow.
 #[test]
 fn a_full_host_leaves_the_image_as_it_was() {
     skip_if!(not_root());
@@ -142,7 +142,7 @@ fn a_full_host_leaves_the_image_as_it_was() {
     run(command).ok();
 }
 
-/// The device was made larger first, as LVM does it.
+/// The device was enlarged first, as LVM does it.
 #[test]
 fn a_filesystem_takes_all_of_a_larger_block_device() {
     skip_if!(not_root());

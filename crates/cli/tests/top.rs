@@ -1,4 +1,4 @@
-//! `syncline top` on a terminal: what is on the screen, what keys do, and what is left when it ends.
+//! `syncline top` on a terminal: its screen, its keys, and what is left when it ends.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -20,7 +20,7 @@ use support::{Mount, Place, as_nobody, no_fuse, not_root, program, run, wait};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A program on a terminal, and what its screen shows.
+/// A program on a terminal, and its screen.
 struct Terminal {
     pty: Arc<Pty>,
     child: Child,
@@ -39,7 +39,7 @@ impl Terminal {
         let reading = pty.clone();
         std::thread::spawn(move || {
             let mut buffer = vec![0; 65536];
-            // At the end of the program the terminal answers with an error.
+            // When the program has ended, reading from the terminal returns an error.
             while let Ok(count @ 1..) = (&*reading).read(&mut buffer) {
                 if sender.send(buffer[..count].to_vec()).is_err() {
                     break;
@@ -74,7 +74,7 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).expect("the program reads");
     }
 
-    /// Waits for the end; the exit code and what is on the screen then.
+    /// Waits for the end; returns the exit code and the final screen.
     #[track_caller]
     fn end(mut self) -> (i32, String) {
         let code = wait(&mut self.child, LIMIT).unwrap_or_else(|| {
@@ -91,7 +91,7 @@ impl Terminal {
     }
 }
 
-/// Somebody who syncs files until dropped.
+/// A thread that syncs files until dropped.
 struct Load(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl Load {
@@ -197,7 +197,8 @@ fn it_does_not_outlive_its_terminal() {
     let mut top = Terminal::start(&[], &mount.path);
     top.shows("a page", |text| text.contains("syncs and flushes"));
     let Terminal { pty, mut child, output, .. } = top;
-    // The terminal is closed when nobody has it open: the thread that reads holds on until the program writes once more.
+    // The terminal is closed once nobody has it open: the reading thread holds it until the program
+    // writes once more.
     drop(pty);
     drop(output);
     assert!(wait(&mut child, LIMIT).is_some(), "it ends by itself");

@@ -1,16 +1,20 @@
-//! Standing aside: a worker that serves one caller after another leaves its CPU to whom it answers.
+//! Standing aside: a worker that serves one caller after another gives up its CPU to the caller it
+//! answers.
 //!
-//! The scheduler puts a thread that is woken on an idle CPU if its own is busy, and its own is busy with the worker that
-//! wakes it. So each answer sends the caller to another CPU, which has to come out of idle first, and its next request
-//! to another worker: 10 to 60 µs a request on a virtual machine. But a CPU counts as idle while only threads of policy
-//! SCHED_IDLE want it. A worker of that policy wakes its callers where it is, and runs when they wait.
+//! The scheduler puts a woken thread on an idle CPU if its own is busy, and its own is busy with
+//! the worker that wakes it. So each answer would move the caller to another CPU, which first has
+//! to leave idle, and its next request to another worker: 10 to 60 µs a request on a virtual
+//! machine. But a CPU counts as idle while only threads of policy SCHED_IDLE want it. A worker of
+//! that policy wakes its callers on its own CPU, and runs while they wait.
 //!
-//! Such a thread waits for everybody else, also for a program of nice value 19. So a worker takes the policy only while
-//! one caller asks it again and again, and looks how long it has to wait for its CPU: if that is longer than a caller
-//! takes to fall asleep, it returns, and stays at its post for a while, longer each time. It returns as well before it
-//! starts a device operation. A guard returns those who can't do so themselves: who was not seen for two or three
-//! milliseconds, and everybody while all workers are busy, when no caller goes elsewhere and what works in the
-//! background would come first. The guard sleeps while nobody stands aside.
+//! Such a thread waits for every other thread, even for a program of nice value 19. So a worker
+//! takes the policy only while one caller asks it again and again, and checks how long it has to
+//! wait for its CPU. If that is longer than a caller takes to fall asleep, it returns to its post,
+//! that is, to the ordinary policy, and stays there for a while, longer each time. It also returns
+//! before it starts a device operation. A guard returns workers that can't return by themselves:
+//! one that was not seen for two or three milliseconds, and all of them while all workers are busy,
+//! when callers do not move to other CPUs and background work would come first. The guard sleeps
+//! while no worker stands aside.
 
 use crate::threads::{allow_cpus, allowed_cpus_of};
 use parking_lot::Mutex;
@@ -23,65 +27,67 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How often the guard looks while somebody stands aside.
+/// How often the guard looks while a worker stands aside.
 const TICK: Duration = Duration::from_millis(1);
-/// Ticks with nobody aside after which the guard sleeps.
+/// The guard sleeps after this many ticks without a worker aside.
 const TICKS_QUIET: u32 = 16;
-/// A caller who takes longer to come back is not waited for.
+/// The longest time between two answers to a caller that still counts as asking again at once.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Requests of one caller, one after another and without the device, before the worker stands aside.
+/// Requests of one caller, one after another and without the device, before the worker stands
+/// aside.
 const REQUESTS_MIN: u32 = 16;
-/// Requests after which a worker that stands aside looks how long it had to wait.
+/// After this many requests, a worker that stands aside checks how long it had to wait.
 const REQUESTS_JUDGED: u32 = 32;
-/// How long it may wait for its CPU for each of them. A caller that has asked takes about 5 µs until it sleeps.
+/// The longest acceptable wait for the CPU per request. After its request, a caller takes about 5
+/// µs to fall asleep.
 const WAIT_MAX: Duration = Duration::from_micros(10);
-/// How long a worker that should not have stood aside stays at its post, the first time. Each further time it is twice as
-/// long.
+/// How long a worker that should not have stood aside stays at its post, the first time. The time
+/// doubles each further time.
 const REST_MIN: Duration = Duration::from_millis(100);
-/// And at most.
+/// The longest time that it stays at its post.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// The worker has its own policy.
+/// The worker has the ordinary policy.
 const AT_POST: u8 = 0;
-/// It is taking the other one.
+/// The worker is taking the policy SCHED_IDLE.
 const GOING: u8 = 1;
-/// It has the other one, unless the guard has just given it back its own.
+/// The worker has the policy SCHED_IDLE, unless the guard has just returned it.
 const ASIDE: u8 = 2;
 
 /// A worker that can stand aside. It stays on the worker's thread.
 pub(crate) struct Aside {
     seat: Arc<Seat>,
     guard: &'static Guard,
-    /// How long this thread ran and waited, in nanoseconds, in the kernel's words.
+    /// The kernel's figures of how long this thread ran and waited, in nanoseconds.
     figures: File,
     last_answer: Cell<Instant>,
-    /// Requests of one caller so far, one after another.
+    /// Consecutive requests of one caller so far.
     requests: Cell<u32>,
-    /// The present stay, or one that the guard has ended and that is not judged yet.
+    /// The present stay, or one that the guard has ended and that has not been judged yet.
     stay: Cell<Option<Stay>>,
-    /// It stays at its post until then.
+    /// The worker stays at its post until then.
     rests_until: Cell<Instant>,
     rest: Cell<Duration>,
 }
 
-/// Standing aside, since it began or was last judged.
+/// A period of standing aside, since it began or was last judged.
 #[derive(Clone, Copy)]
 struct Stay {
     requests: u32,
     waited_before: Duration,
 }
 
-/// What the guard knows of a worker.
+/// The guard's knowledge of a worker.
 struct Seat {
     thread: libc::pid_t,
-    /// The CPU that it is bound to.
+    /// The CPU that the worker is bound to.
     cpu: usize,
     state: AtomicU8,
     /// The guard's time when the worker last answered.
     seen: AtomicU64,
-    /// It serves a caller.
+    /// The worker is serving a caller.
     busy: AtomicBool,
-    /// It stays at its post for a while, says the guard.
+    /// The guard wants the worker to stay at its post for a while.
     rests: AtomicBool,
 }
 
@@ -91,18 +97,18 @@ struct Guard {
     thread: Thread,
 }
 
-/// What the guard looks at.
+/// The state that the guard watches.
 #[derive(Default)]
 struct Watch {
     seats: Mutex<Vec<Weak<Seat>>>,
-    /// In ticks.
+    /// The guard's time, in ticks.
     now: AtomicU64,
     asleep: AtomicBool,
 }
 
 impl Aside {
-    /// For the thread that calls, which is bound to `cpu`. `None` where its policy could not be taken back, or where the
-    /// kernel does not tell how long it waits.
+    /// For the calling thread, which is bound to `cpu`. `None` if its policy could not be restored,
+    /// or if the kernel does not report how long it waits.
     pub(crate) fn new(cpu: usize) -> Option<Self> {
         static GUARD: OnceLock<Option<Guard>> = OnceLock::new();
         let refused = |error: &io::Error| tracing::debug!(%error, "workers don't stand aside");
@@ -126,12 +132,12 @@ impl Aside {
         })
     }
 
-    /// Somebody has asked the worker for something.
+    /// Called when a request has reached the worker.
     pub(crate) fn asked(&self) {
         self.seat.busy.store(true, Ordering::Relaxed);
     }
 
-    /// The worker is about to answer: `one` caller, the only one it has, or several.
+    /// Called when the worker is about to answer: `one` caller, its only one, or several.
     pub(crate) fn answering(&self, one: bool) {
         let now = Instant::now();
         let soon = now - self.last_answer.replace(now) < PAUSE_MAX;
@@ -154,8 +160,8 @@ impl Aside {
         }
     }
 
-    /// The worker is about to start a device operation. The kernel may make a thread for it, which has the worker's
-    /// policy for good, and nobody guards that.
+    /// Called when the worker is about to start a device operation. The kernel may create a thread
+    /// for it, which would have the worker's policy for good, and which nothing guards.
     pub(crate) fn return_to_post(&self) {
         self.requests.set(0);
         if self.seat.state.load(Ordering::SeqCst) == ASIDE {
@@ -164,7 +170,7 @@ impl Aside {
         }
     }
 
-    /// Looks whether it has had to wait for its CPU; if so, it comes back, and rests.
+    /// Checks whether the worker had to wait for its CPU; if so, it comes back and rests.
     fn judge(&self, stay: Stay, now: Instant) {
         let waited = waited(&self.figures).unwrap_or(Duration::MAX);
         let crowded = self.seat.rests.swap(false, Ordering::Relaxed);
@@ -182,7 +188,7 @@ impl Aside {
     }
 
     fn stand_aside(&self) {
-        // Somebody may have given this thread a policy of its own.
+        // This thread may have been given a policy by someone else.
         let has_ours = is_ordinary(0);
         let Some(waited_before) = waited(&self.figures).ok().filter(|_| has_ours) else {
             self.rests_until.set(self.last_answer.get() + REST_MAX);
@@ -190,7 +196,8 @@ impl Aside {
         };
         self.stay.set(Some(Stay { requests: 0, waited_before }));
         self.seat.seen.store(self.guard.watch.now.load(Ordering::SeqCst), Ordering::SeqCst);
-        // From here on the guard looks: this thread may not run again for long once it has the policy.
+        // From here on the guard watches: once this thread has the policy, it may not run again for
+        // long.
         self.seat.state.store(GOING, Ordering::SeqCst);
         self.guard.wake();
         let state = if set_policy(0, libc::SCHED_IDLE).is_ok() { ASIDE } else { AT_POST };
@@ -198,7 +205,7 @@ impl Aside {
     }
 
     fn come_back(&self) {
-        // In this order: the guard looks until the policy is its own.
+        // In this order, so that the guard watches until the policy is restored.
         if let Err(error) = set_policy(0, libc::SCHED_OTHER) {
             tracing::warn!(%error, "a worker stays behind everybody else on its CPU");
         }
@@ -215,12 +222,13 @@ impl Drop for Aside {
 impl Guard {
     fn start() -> io::Result<Self> {
         let thread = || thread::Builder::new().name("syncline-guard".into());
-        // A thread of its own tries: one that can't take its policy back is better not a worker.
+        // Try on a separate thread: one that can't restore its policy must not be a worker.
         thread().spawn(try_policies)?.join().map_err(|_| io::Error::other("a panic"))??;
         let watch = Arc::<Watch>::default();
         let watching = watch.clone();
         let guarding = move || {
-            // A worker started it, and is bound to a CPU; the process's first thread is not.
+            // The guard was started by a worker, which is bound to a CPU; the process's first
+            // thread is not.
             let first = std::process::id() as libc::pid_t;
             if let Err(error) = allowed_cpus_of(first).and_then(|cpus| allow_cpus(&cpus)) {
                 tracing::debug!(%error, "the guard of the workers stays on one CPU");
@@ -230,8 +238,9 @@ impl Guard {
         Ok(Self { watch, thread: thread().spawn(guarding)?.thread().clone() })
     }
 
-    /// Has it look from now on. Whoever stands aside says so before this looks whether the guard sleeps, and the guard
-    /// says that it sleeps before it looks a last time: one of the two sees the other.
+    /// Makes the guard watch from now on. A worker that stands aside says so before this checks
+    /// whether the guard sleeps, and the guard says that it sleeps before it looks a last time: one
+    /// of the two sees the other.
     fn wake(&self) {
         if self.watch.asleep.swap(false, Ordering::SeqCst) {
             self.thread.unpark();
@@ -240,7 +249,7 @@ impl Guard {
 }
 
 impl Watch {
-    /// A seat for the thread that calls.
+    /// A seat for the calling thread.
     fn seat(&self, cpu: usize) -> Arc<Seat> {
         // SAFETY: takes and returns no memory.
         let thread = unsafe { libc::gettid() };
@@ -271,7 +280,8 @@ impl Watch {
         }
     }
 
-    /// A tick passes. Gives those their policy back who are not to stand aside any more; true if anybody stands aside.
+    /// One tick. Restores the policy of workers that must not stand aside any more; true if any
+    /// worker stands aside.
     fn look(&self) -> bool {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         let seats: Vec<_> = self.seats.lock().iter().filter_map(Weak::upgrade).collect();
@@ -291,8 +301,9 @@ impl Watch {
 }
 
 impl Seat {
-    /// One that is going may take the other policy after this: then it is brought back at the next look. One that stands
-    /// aside has it already; if it comes back by itself meanwhile, this changes nothing.
+    /// A worker that is still going may take the other policy after this; then the next look brings
+    /// it back. One that stands aside has it already; if it comes back by itself meanwhile, this
+    /// changes nothing.
     fn bring_back(&self) {
         let _ = self.state.compare_exchange(ASIDE, AT_POST, Ordering::SeqCst, Ordering::SeqCst);
         let _ = set_policy(self.thread, libc::SCHED_OTHER);
@@ -308,7 +319,7 @@ fn waited(figures: &File) -> io::Result<Duration> {
     waited.map(Duration::from_nanos).ok_or_else(|| io::Error::other("schedstat says something else"))
 }
 
-/// Takes the policy of one who stands aside, and the ordinary one again.
+/// Takes the policy of a worker that stands aside, then the ordinary one again.
 fn try_policies() -> io::Result<()> {
     if !is_ordinary(0) {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "this process has a policy of its own"));
@@ -317,13 +328,14 @@ fn try_policies() -> io::Result<()> {
     set_policy(0, libc::SCHED_OTHER)
 }
 
-/// True if a thread (0: this one) has the policy that threads have by themselves.
+/// True if a thread (0: this one) has the default policy.
 fn is_ordinary(thread: libc::pid_t) -> bool {
     // SAFETY: takes no memory.
     unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) == libc::c_long::from(libc::SCHED_OTHER) }
 }
 
-/// Gives a thread (0: this one) another policy; its nice value stays. (The C library's call is not there on musl.)
+/// Gives a thread (0: this one) another policy; its nice value stays. (musl lacks the C library's
+/// call.)
 fn set_policy(thread: libc::pid_t, policy: libc::c_int) -> io::Result<()> {
     // The kernel's `struct sched_param`.
     let priority: libc::c_int = 0;
@@ -339,7 +351,7 @@ mod tests {
     use super::*;
     use crate::threads::{allowed_cpus, pin_to_cpu};
 
-    /// One that nobody else's workers use. `None` where nobody may stand aside.
+    /// A guard for one test's workers only. `None` if standing aside is not possible here.
     fn guard() -> Option<&'static Guard> {
         match Guard::start() {
             Ok(guard) => Some(Box::leak(Box::new(guard))),
@@ -361,7 +373,7 @@ mod tests {
 
     /// Answers one caller again and again, until the worker stands aside.
     fn answer_one(aside: &Aside) {
-        // On a busy machine it may have had to wait, and rest.
+        // On a busy machine the worker may have had to wait, and so be resting.
         let begun = Instant::now();
         while !stands_aside(aside) {
             assert!(begun.elapsed() < Duration::from_secs(20), "it does not stand aside");
@@ -431,7 +443,8 @@ mod tests {
         .unwrap();
     }
 
-    /// Somebody computes on its CPU: soon, and each time for longer, it does not stand aside. Also when that one is nice.
+    /// While another thread computes on its CPU, even a nice one, the worker soon stops standing
+    /// aside, for longer each time.
     #[test]
     fn who_has_to_wait_returns_and_rests() {
         let Some(guard) = guard() else { return };
@@ -452,7 +465,7 @@ mod tests {
                 let aside = Aside::guarded_by(guard, cpu).unwrap();
                 let begun = Instant::now();
                 while aside.rest.get() < 4 * REST_MIN && begun.elapsed() < Duration::from_secs(20) {
-                    // A caller asks again at once, and the worker waits for its CPU.
+                    // The caller asks again at once, and the worker waits for its CPU.
                     aside.asked();
                     aside.answering(true);
                     thread::sleep(Duration::from_micros(50));

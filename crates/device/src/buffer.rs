@@ -11,13 +11,16 @@ use std::ptr::NonNull;
 
 pub use room::Room;
 
-/// Bytes at an address that is a multiple of 4096, a multiple of 4096 long: what direct I/O asks for.
+/// Memory at an address that is a multiple of 4096, with a length that is a multiple of 4096, as
+/// direct I/O requires.
 ///
-/// Dropping one keeps its memory for the next of the same size, if that is a common one.
+/// Dropping a buffer keeps its memory for the next one of the same size, if the size is a common
+/// one.
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len_bytes: usize,
-    /// Whose memory it is, if it is not its own. (Boxed, since hardly any buffer has one.)
+    /// The lender of the memory, if the buffer does not own it. (Boxed, since few buffers have
+    /// one.)
     lender: Option<Box<room::Lender>>,
 }
 
@@ -36,8 +39,8 @@ impl AlignedBuf {
         buf.0
     }
 
-    /// A buffer of `len_bytes`, rounded up to a multiple of 4096, that holds whatever bytes an earlier buffer of this
-    /// process held. For reads, which fill it whole or fail.
+    /// A buffer of `len_bytes`, rounded up to a multiple of 4096, with whatever bytes an earlier
+    /// buffer of this process held. For reads, which either fill it completely or fail.
     pub fn for_read(len_bytes: usize) -> Self {
         Self::recycled(len_bytes).0
     }
@@ -56,7 +59,7 @@ impl AlignedBuf {
         self.len_bytes
     }
 
-    /// True when it holds no bytes at all.
+    /// True if it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
     }
@@ -66,7 +69,7 @@ impl AlignedBuf {
         Bytes::from_owner(self)
     }
 
-    /// A buffer and whether it was used before (and so needs clearing).
+    /// A buffer, and whether it was used before (and so needs clearing).
     fn recycled(len_bytes: usize) -> (Self, bool) {
         let len_bytes =
             len_bytes.checked_next_multiple_of(BLOCK_BYTES).expect("a buffer length fits in memory");
@@ -97,7 +100,8 @@ impl Drop for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `len_bytes` bytes that were initialised when they were allocated.
+        // SAFETY: `start` points to `len_bytes` bytes that were initialised when they were
+        // allocated.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Descriptors somebody waits for.
+/// The descriptors that are waited for.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     watched: Vec<Watched>,
@@ -19,7 +19,7 @@ struct Watched {
     sender: oneshot::Sender<io::Result<u32>>,
 }
 
-/// Those whose wait is over.
+/// The waits that are over.
 pub(crate) type Ready = Vec<(oneshot::Sender<io::Result<u32>>, io::Result<u32>)>;
 
 impl Descriptors {
@@ -33,8 +33,8 @@ impl Descriptors {
         self.watched.retain(|watched| watched.id != id);
     }
 
-    /// Waits for `event_fd` or any watched descriptor, at most for `time` (`None`: for ever). Says whether `event_fd`
-    /// is readable, and who is ready.
+    /// Waits for `event_fd` or any watched descriptor, at most for `time` (`None`: for ever).
+    /// Returns whether `event_fd` is readable, and the waits that are over.
     pub(crate) fn wait(&mut self, event_fd: RawFd, time: Option<Duration>) -> io::Result<(bool, Ready)> {
         let mut polled = Vec::with_capacity(1 + self.watched.len());
         polled.push(libc::pollfd { fd: event_fd, events: libc::POLLIN, revents: 0 });

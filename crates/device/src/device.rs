@@ -11,15 +11,15 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
 /// A block store that takes operations and answers through completions.
 ///
-/// An operation starts when the method is called, not when somebody waits for it, and it runs to its end whatever
-/// becomes of the caller. Offsets and lengths are multiples of 4096 bytes and lie inside the device; anything else is
-/// answered with an error.
+/// An operation starts when the method is called, not when its answer is awaited, and runs to its
+/// end even if the caller goes away. Offsets and lengths must be multiples of 4096 bytes and lie
+/// inside the device; anything else is answered with an error.
 pub trait Device: Send + Sync + 'static {
-    /// Size in bytes, a multiple of 4096. It never becomes less.
+    /// Size in bytes, a multiple of 4096. It never shrinks.
     fn size_bytes(&self) -> u64;
 
-    /// True when a read returns what the device holds, not what a cache of this host does. Recovery trusts no cache:
-    /// where this is false it writes again what it accepts.
+    /// True if a read returns what the device holds, not what a cache of this host holds. Recovery
+    /// trusts no cache: where this is false it rewrites what it accepts.
     fn reads_bypass_caches(&self) -> bool {
         true
     }
@@ -33,26 +33,30 @@ pub trait Device: Send + Sync + 'static {
     /// Makes every write that completed before this call persistent.
     fn flush(&self, done: Completion<()>);
 
-    /// True when [`write_through`](Self::write_through) is one request rather than two.
+    /// True if [`write_through`](Self::write_through) is one request rather than two.
     fn writes_through(&self) -> bool {
         false
     }
 
-    /// Writes `bufs` at `offset` and, when that is done, makes it persistent together with every write that completed before
-    /// this call. After an error nobody knows which of the two has failed. Only for devices that say that they do it.
+    /// Writes `bufs` at `offset` and then makes that, and every write that completed before this
+    /// call, persistent. After an error it is unknown which of the two failed. Only for devices
+    /// that support it.
     fn write_through(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
         let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let source = std::io::ErrorKind::Unsupported.into();
         done(Err(DeviceError::io(Operation::Write, offset, len_bytes, source)));
     }
 
-    /// Hands what this thread has started to the device now, rather than when the thread has done its turn. Worth a system
-    /// call where the thread goes on computing while a write could be under way. Only about time: nothing depends on it.
+    /// Hands the operations that this thread has started to the device now, rather than at the end
+    /// of the thread's turn. It costs a system call, and is worth it if the thread keeps computing
+    /// while a write could be in flight. It affects only timing; nothing depends on it.
     fn submit(&self) {}
 
-    /// Looks how large the device has become, and makes an image file that is smaller than `size_bytes` so large, allocated and
-    /// written with zeros behind what there was; a flush makes that durable. Answers with the size, which [`size_bytes`](Self::size_bytes) is
-    /// from then on. It takes as long as the zeros do; operations go on meanwhile.
+    /// Checks how large the device has become, and extends an image file that is smaller than
+    /// `size_bytes` to that size, allocated and written with zeros behind its old end; a flush
+    /// makes that durable. Answers with the size, which is the new
+    /// [`size_bytes`](Self::size_bytes). It takes as long as writing the zeros; other operations
+    /// continue meanwhile.
     fn enlarge(&self, size_bytes: u64, done: Completion<u64>) {
         let present = self.size_bytes();
         done(if size_bytes <= present {
@@ -62,46 +66,47 @@ pub trait Device: Send + Sync + 'static {
         });
     }
 
-    /// Claims snapshot `number` of what is on the device against everybody who has opened the same device; false if others have
-    /// it. Lasts until the device is dropped or the claim is replaced. What only one can open has no others.
+    /// Claims snapshot `number` of this device against everybody else who has opened the same
+    /// device; false if others hold it. The claim lasts until the device is dropped or the claim is
+    /// replaced. A device that can be opened only once always grants it.
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
         let _ = (number, claim);
         Ok(true)
     }
 
-    /// True when [`discard`](Self::discard) is of use. Otherwise it is refused.
+    /// True if [`discard`](Self::discard) has an effect. Otherwise it is refused.
     fn discards(&self) -> bool {
         true
     }
 
-    /// Tells the device that the range holds nothing of use. The contents are undefined afterwards.
+    /// Tells the device that the range is unused. Its contents are undefined afterwards.
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>);
 }
 
-/// Whether others may have the same at the same time.
+/// Whether others may hold the same claim at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Others that claim it as shared may.
+    /// Others may hold it as shared.
     Shared,
-    /// Nobody else may.
+    /// Nobody else may hold it.
     Exclusive,
-    /// It is let go of.
+    /// The claim is released.
     Released,
 }
 
-/// The same operations as futures, for those who wait for one operation at a time. The operation starts at the call;
-/// dropping the future forgets the answer and cancels nothing.
+/// The device's operations as futures, for callers that wait for one operation at a time. The
+/// operation starts at the call; dropping the future discards the answer and cancels nothing.
 pub trait DeviceExt: Device {
     /// Reads `len_bytes` at `offset`.
     fn read_at(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
         self.read_into(offset, len_bytes, None)
     }
 
-    /// The same into `room`, if there is one of this length.
+    /// Reads `len_bytes` at `offset`, into `room` if one of this length is given.
     fn read_into(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> DeviceFuture<AlignedBuf> {
         let (future, done) = operation(Operation::Read);
         if !(len_bytes as u64).is_multiple_of(BLOCK_BYTES as u64) || len_bytes as u64 > self.size_bytes() {
-            // Refused before any memory is set aside: the length may come from a damaged image.
+            // Refused before any memory is allocated: the length may come from a damaged image.
             done(Err(DeviceError::out_of_range(Operation::Read, offset, len_bytes as u64)));
         } else {
             let room = room.filter(|room| room.len() == len_bytes);
@@ -110,7 +115,7 @@ pub trait DeviceExt: Device {
         future
     }
 
-    /// Writes one run of buffers.
+    /// Writes consecutive buffers at `offset`.
     fn write_at(&self, offset: u64, bufs: Vec<Bytes>) -> DeviceFuture<()> {
         let (future, done) = operation(Operation::Write);
         self.write(offset, bufs, done);
@@ -124,7 +129,7 @@ pub trait DeviceExt: Device {
         future
     }
 
-    /// Makes the device so large, if it can be.
+    /// Enlarges the device to this size, if possible.
     fn enlarge_to(&self, size_bytes: u64) -> DeviceFuture<u64> {
         let (future, done) = operation(Operation::Write);
         self.enlarge(size_bytes, done);
@@ -147,7 +152,7 @@ pub(crate) fn operation<T: Send + 'static>(operation: Operation) -> (DeviceFutur
     (DeviceFuture { receiver, operation }, Box::new(move |result| sender.send(result)))
 }
 
-/// A device operation that somebody waits for.
+/// A device operation that is being waited for.
 pub struct DeviceFuture<T> {
     receiver: oneshot::Receiver<Result<T, DeviceError>>,
     operation: Operation,

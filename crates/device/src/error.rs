@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A read.
@@ -18,31 +18,33 @@ pub enum Operation {
     Discard,
 }
 
-/// Why a device could not be opened or an operation failed. Cheap to clone: one failure answers many waiters.
+/// Why a device could not be opened or an operation failed. Cheap to clone: one failure answers
+/// many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The operating system refused an operation.
     #[error("{operation:?} of {len_bytes} bytes at byte {offset} failed: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         operation: Operation,
         /// Where, in bytes.
         offset: u64,
         /// How much, in bytes.
         len_bytes: u64,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// A write had completed, but a flush failed before one covered it; only writing it again can help (rule R6).
+    /// A write had completed, but a flush failed before one covered it; only writing it again can
+    /// help (rule R6).
     #[error("a flush failed before it covered this write: {source}")]
     Poisoned {
-        /// What the failed flush said.
+        /// The error of the failed flush.
         source: Arc<io::Error>,
     },
     /// The device dropped an operation without an answer; whether it took place is unknown.
     #[error("{operation:?} was dropped without an answer")]
     Abandoned {
-        /// What was being done.
+        /// The operation.
         operation: Operation,
     },
     /// The image or block device could not be opened.
@@ -50,48 +52,48 @@ pub enum DeviceError {
     Open {
         /// The path as given.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// An image could not be made.
+    /// An image could not be created.
     #[error("cannot create {path}: {source}")]
     Create {
         /// The path as given.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// A file or block device that exists could not be made an image.
+    /// An existing file or block device could not be made an image.
     #[error("cannot make an image of {path}: {source}")]
     TakeOver {
         /// The path as given.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// An image could not be made longer.
+    /// An image could not be extended.
     #[error("cannot make {path} longer: {source}")]
     Extend {
         /// The path as given.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// Somebody else holds the image, or the same bytes by another way (promise P7).
+    /// The image, or the same bytes under another name, is in use (promise P7).
     #[error("{path} is in use by {holder}: {}", holder.next_step())]
     InUse {
         /// The path as given.
         path: String,
-        /// Who, as far as that can be told.
+        /// The user of the image, as far as that can be determined.
         holder: Arc<Holder>,
     },
-    /// Somebody has a snapshot of the image mounted, or reads one.
+    /// A snapshot of the image is mounted or being read.
     #[error("a snapshot of {path} is in use: unmount it first ('findmnt -t fuse.syncline' lists the mounts)")]
     SnapshotInUse {
         /// The path as given.
         path: String,
     },
-    /// There is something at the path, and the caller did not say that it may be overwritten.
+    /// There is data at the path, and the caller did not allow overwriting it.
     #[error("{path} is not empty: overwriting it must be forced")]
     NotEmpty {
         /// The path as given.
@@ -146,7 +148,8 @@ impl DeviceError {
         Self::InUse { path: path.display().to_string(), holder: Arc::new(holder) }
     }
 
-    /// The source to hand on to those whose durability depended on a flush that failed with this error.
+    /// The source to report to those whose durability depended on a flush that failed with this
+    /// error.
     pub(crate) fn poison_source(&self) -> Arc<io::Error> {
         self.io_error().cloned().unwrap_or_else(|| Arc::new(io::Error::other(self.to_string())))
     }

@@ -24,39 +24,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use ways::Others;
 
-/// Whether to use something that not every system offers.
+/// Whether to use a feature that not every system offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Use {
-    /// Where it works.
+    /// Use it where it works.
     #[default]
     Auto,
-    /// Not at all.
+    /// Never use it.
     Never,
 }
 
-/// How to open an image or a block device. The default is for reading and writing, by the fastest way that works.
+/// How to open an image or a block device. The default is for reading and writing, in the fastest
+/// way that works.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// Refuse to change anything. Others may read the image at the same time.
     pub read_only: bool,
-    /// Read-only beside somebody who may be writing: for what has been promised not to change, as a snapshot is.
+    /// Read-only beside a possible writer: for data that is guaranteed not to change, such as a
+    /// snapshot.
     pub beside_writer: bool,
     /// Whether to bypass the page cache.
     pub direct: Use,
     /// Whether to use io_uring rather than threads.
     pub io_uring: Use,
-    /// Give what is discarded of an image file back to its host, as holes. When they are written again, the host may be full.
-    /// Without this an image file keeps the room that it was made with. Block devices are always told.
+    /// Give discarded blocks of an image file back to its host, as holes. When they are written
+    /// again, the host may be full. Without this an image file keeps all of its space. Block
+    /// devices are always told of discards.
     pub punch_holes: bool,
 }
 
 /// An image file or a block device.
 ///
-/// It is locked against every other process from before the first read until it is dropped (promise P7). Threads
-/// serve it, so open it after any fork.
+/// It is locked against every other process from before the first read until it is dropped (promise
+/// P7). Threads serve it, so open it after any fork.
 pub struct FileDevice {
     file: Arc<OpenFile>,
-    /// It may become larger, by one thread at a time.
+    /// The size may grow, by one thread at a time.
     size: Arc<Size>,
     options: OpenOptions,
 }
@@ -76,13 +79,14 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
-    /// Makes an image file of `size_bytes` (rounded down to a multiple of 4096) that is allocated and written with
-    /// zeros whole, so that no later write can meet ENOSPC or the host's extent conversion for the first time. Takes
-    /// an existing file or block device as it is: a file is made `size_bytes` long, if a size is given, and written
-    /// with zeros; a block device keeps its contents.
+    /// Creates an image file of `size_bytes` (rounded down to a multiple of 4096) that is
+    /// completely allocated and written with zeros, so that no later write can be the first to meet
+    /// ENOSPC or the host's extent conversion. Takes over an existing file or block device: a file
+    /// is given `size_bytes`, if a size is given, and written with zeros; a block device keeps its
+    /// contents.
     ///
-    /// Without `force`, one whose first MiB holds anything but zeros is refused. `progress` hears how many bytes are
-    /// written so far.
+    /// Without `force`, one whose first MiB holds anything but zeros is refused. `progress` is told
+    /// how many bytes have been written.
     pub fn create(
         path: impl AsRef<Path>,
         size_bytes: Option<u64>,
@@ -96,9 +100,10 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
-    /// Opens an existing image file or block device that is to have `size_bytes` (rounded down to a multiple of 4096) at least.
-    /// A shorter image file becomes so long, allocated and written with zeros behind what there was, durably; a shorter block
-    /// device is refused. `progress` hears how many bytes are written so far.
+    /// Opens an existing image file or block device that must have at least `size_bytes` (rounded
+    /// down to a multiple of 4096). A shorter image file is extended durably to that size,
+    /// allocated and written with zeros behind its old end; a shorter block device is refused.
+    /// `progress` is told how many bytes have been written.
     pub fn extend(
         path: impl AsRef<Path>,
         size_bytes: u64,
@@ -112,15 +117,17 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
-    /// Removes the file that [`create`](Self::create) made, unless something else has taken its place: what is in it is for nobody. While
-    /// it is locked nobody else has it. One that was there before stays. The first error is the one to tell.
+    /// Removes the file that [`create`](Self::create) made, unless something else has taken its
+    /// place: its contents are of no use. While it is locked nobody else can have it. A file that
+    /// existed before stays. Errors are ignored, since the caller reports an earlier one.
     pub fn take_away(&self) {
         if self.file.made {
             create::take_away(&self.size.path, &self.file.file);
         }
     }
 
-    /// Lets others read the image, who from now on may rely on it: nothing is written any more. The lock is never given up.
+    /// Lets others read the image, which they may from now on rely on not to change. The lock is
+    /// not released in between.
     pub fn let_read(&self) -> Result<(), DeviceError> {
         lock::share(&self.file.file).map_err(|source| DeviceError::open(&self.size.path, source))
     }
@@ -133,8 +140,9 @@ impl FileDevice {
         Ok(Arc::new(Self { file: Arc::new(opened), size, options }))
     }
 
-    /// Makes an image file so long (rounded up to a multiple of 4096), durably, if it is longer: nothing behind is needed, and
-    /// nobody reads or writes there any more. A block device stays as it is.
+    /// Shortens an image file durably to this size (rounded up to a multiple of 4096), if it is
+    /// longer: nothing behind that is needed, read or written any more. A block device stays as it
+    /// is.
     pub fn shorten(&self, size_bytes: u64) -> Result<(), DeviceError> {
         let size_bytes = size_bytes.next_multiple_of(crate::BLOCK_BYTES as u64);
         self.check_writable(Operation::Write, size_bytes, 0)?;
@@ -145,17 +153,17 @@ impl FileDevice {
         self.file.file.set_len(size_bytes).and_then(|()| self.file.file.sync_all()).map_err(failed)
     }
 
-    /// True when I/O bypasses the page cache.
+    /// True if I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.file.direct
     }
 
-    /// True when it refuses changes.
+    /// True if it refuses changes.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only
     }
 
-    /// True when it is a block device rather than a file.
+    /// True if it is a block device rather than a file.
     pub fn is_block_device(&self) -> bool {
         self.file.block_device
     }
@@ -174,12 +182,12 @@ impl FileDevice {
 }
 
 impl Size {
-    /// Makes a file that is shorter so long; the size that there is then.
+    /// Extends a file that is shorter to this size; returns the resulting size.
     fn enlarge(&self, file: &OpenFile, size_bytes: u64) -> Result<u64, DeviceError> {
         let _alone = self.growing.lock();
         create::lengthen(&self.path, file, size_bytes, &mut |_| {})?;
         let found = open::size_bytes(file).map_err(|source| DeviceError::extend(&self.path, source))?;
-        // Somebody may have made it shorter, which reads and writes will tell.
+        // If the file has been shortened by someone else, reads and writes will report it.
         Ok(self.bytes.fetch_max(found, Ordering::AcqRel).max(found))
     }
 }
@@ -194,8 +202,8 @@ impl Device for FileDevice {
             return done(Err(error));
         }
         let (file, size) = (self.file.clone(), self.size.clone());
-        // Allocating and writing may take minutes, and a thread that serves requests has no time for it. If there can be no
-        // thread, the answer is that the operation was abandoned.
+        // Allocating and writing may take minutes, which a thread that serves requests can't spend.
+        // If no thread can be created, the answer is that the operation was abandoned.
         let work = move || done(size.enlarge(&file, size_bytes));
         reactor::thread_ahead();
         if let Err(error) = std::thread::Builder::new().name("enlarge".to_owned()).spawn(work) {
@@ -245,7 +253,7 @@ impl Device for FileDevice {
     }
 
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
-        // Also where those find it who came by another way.
+        // Also on the files below, where those who opened the image by another path find it.
         let below = || self.file.others.below.iter().map(|(file, start)| (file, *start));
         let files = || std::iter::once((&self.file.file, 0)).chain(below());
         let failed = |source| DeviceError::io(Operation::Read, 0, 0, source);

@@ -1,14 +1,15 @@
-//! The device under Syncline: reads, writes, flushes and discards, several in flight, the flush tracker, and the
-//! threads that all of this runs on.
+//! The device under Syncline: reads, writes, flushes and discards, several in flight; the flush
+//! tracker; and the threads that all of this runs on.
 //!
-//! The device promises exactly this and nothing more: when a flush returns successfully, every write that completed
-//! before the flush was *submitted* is persistent. Before that any subset of the writes may be, in any order, torn
-//! at any 512-byte boundary.
+//! The device promises exactly this and nothing more: when a flush returns successfully, every
+//! write that completed before the flush was *submitted* is persistent. Before that any subset of
+//! the writes may be, in any order, torn at any 512-byte boundary.
 //!
-//! Three layers. [`Device`] is what the engine sees; [`FileDevice`] and [`MemoryDevice`] are the real ones.
-//! [`FlushTracker`] shares flushes. [`Worker`] is a thread with one io_uring that carries the I/O its tasks start, so
-//! that a request is served on one CPU without a hand-over; other threads' I/O goes to a ring of its own, and where
-//! io_uring is barred to a small pool of threads.
+//! There are three layers. [`Device`] is the interface for the engine; [`FileDevice`] and
+//! [`MemoryDevice`] are the real ones. [`FlushTracker`] shares flushes. [`Worker`] is a thread with
+//! one io_uring that carries the I/O its tasks start, so that a request is served on one CPU
+//! without a hand-over. I/O of other threads goes to a ring of its own, or, where io_uring is not
+//! allowed, to a small pool of threads.
 
 mod aside;
 mod buffer;

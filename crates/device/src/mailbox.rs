@@ -1,4 +1,5 @@
-//! What other threads hand to a worker: tasks, requests, results, timers; and how they wake it.
+//! The channel from other threads to a worker: tasks, requests, results, timers; and the way to
+//! wake it.
 
 use crate::request::{Finished, Request};
 use parking_lot::Mutex;
@@ -15,19 +16,19 @@ use std::time::{Duration, Instant};
 /// A task for any worker.
 pub(crate) type SendTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The future that the worker runs until it ends.
+/// The main future, which the worker runs to its end.
 pub(crate) const MAIN: u8 = 1;
-/// A task can go on.
+/// A task is ready to run.
 pub(crate) const TASKS: u8 = 2;
-/// Something arrived here.
+/// Something arrived in the mailbox.
 pub(crate) const POST: u8 = 4;
 
 /// The part of a worker that other threads reach.
 pub(crate) struct Mailbox {
     event_fd: OwnedFd,
-    /// Why to wake: `MAIN`, `TASKS`, `POST`.
+    /// The reasons to wake: `MAIN`, `TASKS`, `POST`.
     reasons: AtomicU8,
-    /// The worker is asleep or about to be; whoever clears this writes to the event descriptor.
+    /// The worker is asleep or about to sleep; whoever clears this writes to the event descriptor.
     sleeping: AtomicBool,
     inbox: Mutex<Inbox>,
     timers: Mutex<Timers>,
@@ -57,7 +58,7 @@ impl Mailbox {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor that was just made and that nobody else has.
+        // SAFETY: the descriptor was just created, and nobody else has it.
         let event_fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Arc::new(Self {
             event_fd,
@@ -68,37 +69,39 @@ impl Mailbox {
         }))
     }
 
-    /// Readable when the worker is to wake up.
+    /// Readable when the worker should wake up.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.event_fd.as_raw_fd()
     }
 
-    /// Makes the event descriptor quiet again.
+    /// Resets the event descriptor.
     pub(crate) fn clear_event(&self) {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes to `count`. Nothing to read is no error here.
         unsafe { libc::read(self.event_fd(), (&raw mut count).cast(), 8) };
     }
 
-    /// Wakes the worker for `reason`. The reason is set before `sleeping` is read, and the worker sets `sleeping`
-    /// before it reads the reasons: one of the two sees the other (both sequentially consistent).
+    /// Wakes the worker for `reason`. The reason is set before `sleeping` is read, and the worker
+    /// sets `sleeping` before it reads the reasons: one of the two sees the other (both
+    /// sequentially consistent).
     pub(crate) fn wake(&self, reason: u8) {
         self.reasons.fetch_or(reason, Ordering::SeqCst);
         if self.sleeping.swap(false, Ordering::SeqCst) {
             let one = 1u64;
-            // SAFETY: the kernel reads eight bytes from `one`. A full counter is readable, which is all we want.
+            // SAFETY: the kernel reads eight bytes from `one`. A full counter is readable too,
+            // which is all we want.
             unsafe { libc::write(self.event_fd(), (&raw const one).cast(), 8) };
         }
     }
 
-    /// True when `reason` was given since it was last taken.
+    /// True if `reason` was given since it was last taken.
     pub(crate) fn take_reason(&self, reason: u8) -> bool {
         // A plain load first: most turns find nothing.
         self.reasons.load(Ordering::SeqCst) & reason != 0
             && self.reasons.fetch_and(!reason, Ordering::SeqCst) & reason != 0
     }
 
-    /// Announces that the worker will sleep; false when there is a reason not to.
+    /// Announces that the worker will sleep; false if there is a reason not to.
     pub(crate) fn try_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         let quiet = self.reasons.load(Ordering::SeqCst) == 0;
@@ -108,29 +111,29 @@ impl Mailbox {
         quiet
     }
 
-    /// The worker is awake.
+    /// Notes that the worker is awake.
     pub(crate) fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// Hands a task over; gives it back when the worker has gone.
+    /// Hands a task over; gives it back if the worker has gone.
     pub(crate) fn post_task(&self, task: SendTask) -> Result<(), SendTask> {
         self.post(task, |inbox, task| inbox.tasks.push(task))
     }
 
-    /// Hands a request over; gives it back when the worker has gone.
+    /// Hands a request over; gives it back if the worker has gone.
     pub(crate) fn post_request(&self, request: Request) -> Result<(), Request> {
         self.post(request, |inbox, request| inbox.requests.push(request))
     }
 
-    /// Asks the worker to give up waiting for `id`.
+    /// Asks the worker to cancel the wait `id`.
     pub(crate) fn post_cancel(&self, id: u64) {
         // A worker that has gone has nothing to cancel.
         let _ = self.post(id, |inbox, id| inbox.cancels.push(id));
     }
 
-    /// Hands over the result of an operation that the worker had sent elsewhere. A worker waits for these before it
-    /// goes, but no completion may be lost whatever happens.
+    /// Hands over the result of an operation that the worker had sent elsewhere. A worker waits for
+    /// these before it ends, but in no case may a completion be lost.
     pub(crate) fn deliver(&self, finished: Finished) {
         if let Err(finished) = self.post(finished, |inbox, finished| inbox.finished.push(finished)) {
             finished.deliver();
@@ -148,19 +151,19 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Everything that arrived.
+    /// Takes everything that arrived.
     pub(crate) fn take_post(&self) -> Inbox {
         let mut inbox = self.inbox.lock();
         let closed = inbox.closed;
         std::mem::replace(&mut *inbox, Inbox { closed, ..Inbox::default() })
     }
 
-    /// Everything that arrived; nothing more will be taken.
+    /// Takes everything that arrived; nothing more will be accepted.
     pub(crate) fn close(&self) -> Inbox {
         std::mem::replace(&mut *self.inbox.lock(), Inbox { closed: true, ..Inbox::default() })
     }
 
-    /// Wakes those whose time has come; how long until the next.
+    /// Wakes the timers that are due; returns the time until the next.
     pub(crate) fn fire_timers(&self) -> Option<Duration> {
         let mut timers = self.timers.lock();
         timers.by_deadline.first_key_value()?;
@@ -190,7 +193,8 @@ impl Wake for ReasonWaker {
     }
 }
 
-/// Ends when its time has come. Ended by the worker that it belongs to, and awaited anywhere.
+/// Resolves when its time has come. The worker that it belongs to fires it; it can be awaited on
+/// any thread.
 pub struct Sleep {
     mailbox: Arc<Mailbox>,
     deadline: Instant,
@@ -199,7 +203,7 @@ pub struct Sleep {
 
 impl Sleep {
     pub(crate) fn new(mailbox: Arc<Mailbox>, duration: Duration) -> Self {
-        // A time beyond what the clock can say never comes; a century will do.
+        // A time beyond the range of the clock never comes; a century will do.
         let century = Duration::from_secs(100 * 365 * 24 * 3600);
         Self { mailbox, deadline: Instant::now() + duration.min(century), registered: None }
     }

@@ -7,14 +7,14 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Memory is taken in pieces of this size, when they are first written.
+/// Memory is allocated in pieces of this size when they are first written.
 const CHUNK_BYTES: u64 = 16 << 10;
-/// Locks over the chunks, so that threads seldom meet.
+/// Number of locks over the chunks, so that threads seldom contend.
 const SHARDS: u64 = 64;
 
 type Chunks = HashMap<u64, Arc<[u8]>>;
 
-/// A device in memory. Only what was written takes memory, so that a huge one is cheap.
+/// A device in memory. Only what was written takes memory, so a huge one is cheap.
 pub struct MemoryDevice {
     size_bytes: u64,
     shards: Vec<RwLock<Chunks>>,
@@ -51,7 +51,7 @@ impl MemoryDevice {
         image
     }
 
-    /// Memory taken so far.
+    /// Bytes of memory allocated so far.
     pub fn allocated_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.read().len() as u64 * CHUNK_BYTES).sum()
     }
@@ -90,8 +90,9 @@ impl MemoryDevice {
     }
 
     fn forget(&self, offset: u64, len_bytes: u64) {
-        // Only chunks that exist: a discard of a terabyte costs what was written of it. All of the range reads as zeros
-        // afterwards, so that a test sees a discard of what was in use.
+        // Visits only chunks that exist, so a discard of a terabyte costs only what was written of
+        // it. All of the range reads as zeros afterwards, so that tests notice a discard of data in
+        // use.
         let (first, end) = (offset.div_ceil(CHUNK_BYTES), (offset + len_bytes) / CHUNK_BYTES);
         for shard in &self.shards {
             shard.write().retain(|chunk, _| !(first..end).contains(chunk));
@@ -106,7 +107,7 @@ impl MemoryDevice {
     }
 }
 
-/// The chunk at `offset`, the place in it, and how many of `len` bytes lie in it.
+/// The chunk at `offset`, the position in it, and how many of `len` bytes are in it.
 fn piece(offset: u64, len: usize) -> (u64, usize, usize) {
     let start = offset % CHUNK_BYTES;
     (offset / CHUNK_BYTES, start as usize, len.min((CHUNK_BYTES - start) as usize))

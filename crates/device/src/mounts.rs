@@ -1,4 +1,4 @@
-//! What is mounted, as the kernel tells it.
+//! The kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
-    /// The number under which the kernel knows the mounted filesystem, as `major:minor`.
+    /// The kernel's number of the mounted filesystem, as `major:minor`.
     pub device: String,
-    /// Where.
+    /// Where it is mounted.
     pub mount_point: PathBuf,
     /// The filesystem's type.
     pub filesystem_type: String,
@@ -20,7 +20,8 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// True if both are mounts of one filesystem. The source counts too: a device number that became free is soon another's.
+    /// True if both are mounts of one filesystem. The source counts too: a freed device number is
+    /// soon reused.
     pub fn is_of_the_same(&self, other: &Self) -> bool {
         let which =
             |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
@@ -33,12 +34,13 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse_all(&fs::read("/proc/self/mountinfo")?).collect())
 }
 
-/// What a `mountinfo` of any process says.
+/// The entries of any process's `mountinfo`.
 pub fn parse_all(table: &[u8]) -> impl Iterator<Item = MountEntry> {
     table.split(|&byte| byte == b'\n').filter_map(parse)
 }
 
-/// One line: `id parent major:minor root mount-point options [optional fields] - type source super-options`.
+/// One line: `id parent major:minor root mount-point options [optional fields] - type source
+/// super-options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
@@ -49,7 +51,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { device, mount_point, filesystem_type, source })
 }
 
-/// Undoes the kernel's `\040` for a space and the like.
+/// Decodes the kernel's `\040` for a space and the like.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! The one future behind every operation of this crate: a value that a completion puts there once.
+//! The future behind every operation of this crate: a value that a completion puts there once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,18 +9,19 @@ use syncline_sync::Mutex;
 enum State<T> {
     Waiting(Option<Waker>),
     Ready(T),
-    /// The sender went away without a word.
+    /// The sender was dropped without an answer.
     Abandoned,
-    /// The receiver has the answer, or has gone.
+    /// The receiver has the answer, or was dropped.
     Finished,
 }
 
 struct Slot<T>(Mutex<State<T>>);
 
-/// The end that answers.
+/// The end that sends the answer.
 pub(crate) struct Sender<T>(Option<Arc<Slot<T>>>);
 
-/// The end that waits. `None` means that the operation was dropped unanswered, so that no waiter hangs for ever.
+/// The end that waits. `None` means that the operation was dropped unanswered, so that no waiter
+/// hangs for ever.
 pub(crate) struct Receiver<T>(Arc<Slot<T>>);
 
 /// A connected pair.
@@ -30,7 +31,7 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Answers.
+    /// Sends the answer.
     pub(crate) fn send(mut self, value: T) {
         if let Some(slot) = self.0.take() {
             slot.settle(State::Ready(value));
@@ -50,7 +51,7 @@ impl<T> Slot<T> {
     fn settle(&self, outcome: State<T>) {
         let mut state = self.0.lock();
         let before = match *state {
-            // Nobody will ask: drop the answer, outside the lock.
+            // The receiver is gone: drop the answer, outside the lock.
             State::Finished => outcome,
             _ => std::mem::replace(&mut *state, outcome),
         };
@@ -62,7 +63,7 @@ impl<T> Slot<T> {
 }
 
 impl<T> Receiver<T> {
-    /// True once an answer (or its absence) is known.
+    /// True once there is an answer, or there can be none.
     pub(crate) fn is_settled(&self) -> bool {
         !matches!(*self.0.0.lock(), State::Waiting(_))
     }

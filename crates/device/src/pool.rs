@@ -1,4 +1,4 @@
-//! Threads for what would block: discards, and all I/O where io_uring is barred.
+//! Threads for operations that would block: discards, and all I/O where io_uring is not allowed.
 
 use crate::mailbox::Mailbox;
 use crate::request::Request;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most threads, and so the most operations in flight.
+/// The most threads, and so the most operations running at once.
 const MOST_THREADS: usize = 8;
 /// A thread with nothing to do ends after this long.
 const IDLE: Duration = Duration::from_secs(5);
@@ -30,7 +30,8 @@ struct State {
 
 struct Job {
     request: Request,
-    /// The worker whose thread is to call the completion; the pool's own thread does otherwise.
+    /// The worker on whose thread the completion must run; if `None`, it runs on the pool's own
+    /// thread.
     deliver_to: Option<Arc<Mailbox>>,
 }
 
@@ -44,7 +45,7 @@ impl Job {
     }
 }
 
-/// Carries `request` out on a thread of the pool.
+/// Carries out `request` on a thread of the pool.
 pub(crate) fn start(request: Request, deliver_to: Option<Arc<Mailbox>>) {
     let mut state = POOL.state.lock();
     state.queue.push_back(Job { request, deliver_to });
@@ -62,10 +63,10 @@ pub(crate) fn start(request: Request, deliver_to: Option<Arc<Mailbox>>) {
         let mut state = POOL.state.lock();
         state.threads -= 1;
         if state.threads > 0 {
-            // Those that exist will come to it.
+            // The existing threads will get to it.
             return;
         }
-        // Nobody else can: better slowly here than never.
+        // No thread can be created: slowly here is better than never.
         tracing::warn!(%error, "no thread for device I/O: it runs on the caller's");
         let jobs = std::mem::take(&mut state.queue);
         drop(state);
@@ -74,7 +75,7 @@ pub(crate) fn start(request: Request, deliver_to: Option<Arc<Mailbox>>) {
 }
 
 fn serve() {
-    // A completion that panics takes its thread with it, not the count.
+    // A completion that panics ends its thread; the count must still be right.
     struct Leaving;
     impl Drop for Leaving {
         fn drop(&mut self) {
@@ -89,7 +90,7 @@ fn serve() {
             let waited = POOL.work_arrived.wait_for(&mut state, IDLE);
             state.idle -= 1;
             if waited.timed_out() && state.queue.is_empty() {
-                // Still under the lock, so that no job can arrive in the belief that we are here.
+                // Still under the lock, so that no job can arrive counting on this thread.
                 state.threads -= 1;
                 std::mem::forget(leaving);
                 return;

@@ -1,5 +1,6 @@
-//! What a worker's thread waits with: a ring, or poll(2) and the thread pool. And the way to it from the outside: a
-//! device operation goes to the ring of the thread that starts it, or to a shared one.
+//! The waiting part of a worker's thread: a ring, or poll(2) and the thread pool. Also the entry
+//! from outside: a device operation goes to the ring of the thread that starts it, or to a shared
+//! one.
 
 use crate::aside::Aside;
 use crate::descriptors::Descriptors;
@@ -19,15 +20,15 @@ use std::time::Duration;
 pub(crate) struct Reactor {
     pub(crate) mailbox: Arc<Mailbox>,
     backend: Backend,
-    /// Operations at the pool whose completions are to be called here.
+    /// Operations at the pool whose completions must be called here.
     at_pool: Cell<usize>,
-    /// The mailbox takes nothing more.
+    /// The mailbox accepts nothing more.
     closed: Cell<bool>,
-    /// Whom the entries queued in this turn answer.
+    /// The callers that the entries queued in this turn answer.
     answers: Cell<Answers>,
-    /// From the first answer on, where workers may stand aside.
+    /// Set at the first answer; `None` inside if workers can't stand aside.
     aside: OnceCell<Option<Aside>>,
-    /// Kept for its memory.
+    /// Kept to reuse its memory.
     completed: RefCell<Vec<(u64, i32)>>,
 }
 
@@ -36,12 +37,12 @@ enum Backend {
     Poll(RefCell<Descriptors>),
 }
 
-/// Callers whom a turn answers.
+/// The callers that a turn answers.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Answers {
     #[default]
     Nobody,
-    /// The only one that the worker has, who asked on this CPU.
+    /// The worker's only caller, which asked on this CPU.
     One {
         cpu: usize,
     },
@@ -59,7 +60,8 @@ impl Reactor {
             }
             Ok(None) => Backend::Poll(RefCell::default()),
             Err(error) => {
-                // One ring more than the limits on memory or descriptors allow: slower beats not at all.
+                // One ring more than the limits on memory or descriptors allow: slower is better
+                // than not at all.
                 tracing::warn!(%error, "no ring for this worker: its I/O goes through threads");
                 Backend::Poll(RefCell::default())
             }
@@ -102,12 +104,12 @@ impl Reactor {
     /// Submits what is queued. No completion is called here.
     fn submit(&self) {
         if let Backend::Ring(ring) = &self.backend {
-            // What fails now is tried again, and reported, at the end of the turn.
+            // An error is met again, and reported, at the end of the turn.
             let _ = ring.borrow_mut().enter(None);
         }
     }
 
-    /// Waits until `fd` is ready for `events`; the id serves to cancel it.
+    /// Waits until `fd` is ready for `events`; the returned id can cancel the wait.
     pub(crate) fn poll_fd(&self, fd: RawFd, events: u32, sender: oneshot::Sender<io::Result<u32>>) -> u64 {
         match &self.backend {
             Backend::Ring(ring) => ring.borrow_mut().poll(fd, events, sender),
@@ -115,7 +117,7 @@ impl Reactor {
         }
     }
 
-    /// Submits an entry as it is; gives it back when there is no ring.
+    /// Submits an entry as it is; gives it back if there is no ring.
     pub(crate) fn raw(&self, entry: squeue::Entry128, done: RawDone) -> Result<(), RawDone> {
         match &self.backend {
             Backend::Ring(ring) => {
@@ -126,15 +128,15 @@ impl Reactor {
         }
     }
 
-    /// Stands aside no longer: a device operation or a thread is about to be started.
+    /// Stops standing aside: a device operation or a thread is about to start.
     fn return_to_post(&self) {
         if let Some(Some(aside)) = self.aside.get() {
             aside.return_to_post();
         }
     }
 
-    /// An entry queued in this turn answers a caller. With `cpu` it is one who asked there, which is where this thread is
-    /// bound to, and the only one that this worker has.
+    /// Notes that an entry queued in this turn answers a caller. With `cpu`, it is this worker's
+    /// only caller and asked on that CPU, which this thread is bound to.
     pub(crate) fn answers(&self, cpu: Option<usize>) {
         self.answers.set(match (self.answers.get(), cpu) {
             (Answers::Nobody, Some(cpu)) => Answers::One { cpu },
@@ -142,7 +144,7 @@ impl Reactor {
         });
     }
 
-    /// Before answers go out: has the one caller go on on this CPU, if there is one.
+    /// Called before answers go out: keeps the caller on this CPU, if there is only one.
     fn place_callers(&self) {
         let (one, aside) = match self.answers.take() {
             Answers::Nobody => return,
@@ -163,7 +165,7 @@ impl Reactor {
         }
     }
 
-    /// Device operations on their way whose completions this worker has yet to call.
+    /// Device operations in flight whose completions this worker has yet to call.
     pub(crate) fn in_flight(&self) -> usize {
         let in_ring = match &self.backend {
             Backend::Ring(ring) => ring.borrow().requests(),
@@ -178,15 +180,16 @@ impl Reactor {
         finished.deliver();
     }
 
-    /// Submits what is queued and calls the completions of what has ended. With `wait` it first sleeps until there is
-    /// such a thing, a wake-up, or the time (if any) is over.
+    /// Submits what is queued and calls the completions of what has ended. With `wait` it first
+    /// sleeps until something ends, a wake-up comes, or the time (if any) is over.
     pub(crate) fn turn(&self, wait: Option<Option<Duration>>) {
         let wait = wait.filter(|_| self.mailbox.try_sleep());
         let result = match &self.backend {
             Backend::Ring(ring) => self.turn_ring(ring, wait),
             Backend::Poll(descriptors) => self.turn_poll(descriptors, wait),
         };
-        // Neither fails for a reason that goes away (a bad descriptor of our own, no memory for the kernel's wait).
+        // Neither fails for a transient reason (only for a bad descriptor of our own, or no memory
+        // for the kernel's wait).
         result.expect("the kernel waits for our own descriptors");
     }
 
@@ -196,13 +199,13 @@ impl Reactor {
         {
             let mut ring = ring.borrow_mut();
             let entered = ring.enter(wait);
-            // Before any completion is called: what it wakes on this thread needs no event.
+            // Before any completion is called, so that what it wakes on this thread needs no event.
             self.mailbox.awake();
             entered?;
             ring.completions(&mut completed);
         }
         for (id, result) in completed.drain(..) {
-            // The ring is free while a completion runs: it may start the next operation.
+            // The ring is not borrowed while a completion runs: it may start the next operation.
             let event = ring.borrow_mut().complete(id, result);
             match event {
                 Event::Finished(finished) => finished.deliver(),
@@ -241,8 +244,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Takes nothing more from other threads, and ends every wait that is no device operation. Call it when no device
-    /// operation is on its way.
+    /// Accepts nothing more from other threads, and ends every wait that is not a device operation.
+    /// Call it when no device operation is in flight.
     pub(crate) fn shut_down(&self) {
         self.closed.set(true);
         let post = self.mailbox.close();
@@ -251,8 +254,8 @@ impl Reactor {
         drop(post.tasks);
         let Backend::Ring(ring) = &self.backend else { return };
         ring.borrow_mut().cancel_others();
-        // A cancelled wait completes at once; one that takes longer than this hangs in a foreign driver. The watch of
-        // the event descriptor stays: it names no memory.
+        // A cancelled wait completes at once; one that takes longer than this hangs in a foreign
+        // driver. The watch on the event descriptor stays: it refers to no memory.
         for _ in 0..100 {
             if self.in_flight() == 0 && ring.borrow().others() <= 1 {
                 return;
@@ -267,7 +270,8 @@ impl Reactor {
     }
 }
 
-/// Starts a device operation: on this thread's worker if it has one, on the shared ring or the pool otherwise.
+/// Starts a device operation: on this thread's worker if it has one, otherwise on the shared ring
+/// or the pool.
 pub(crate) fn start(request: Request, ring_allowed: bool) {
     if request.is_empty() {
         return request.finish(Ok(())).deliver();
@@ -291,7 +295,8 @@ pub(crate) fn start(request: Request, ring_allowed: bool) {
     pool::start(request, None);
 }
 
-/// Call before a thread is started: it would have the policy of a worker that stands aside for good.
+/// Call this before a thread is started, which would otherwise keep the policy of a worker that
+/// stands aside.
 pub(crate) fn thread_ahead() {
     Current::with(|current| {
         if let Some(current) = current {
@@ -309,9 +314,9 @@ pub(crate) fn submit() {
     });
 }
 
-/// The worker for operations of threads that are none: one ring, one thread that submits and reaps. (A ring cannot
-/// simply be shared: the kernel cancels what a thread submitted when that thread ends, and no caller's end may take
-/// a write with it.)
+/// The worker for operations of threads without one: one ring, one thread that submits and reaps.
+/// (A ring cannot simply be shared: when a thread ends, the kernel cancels what it submitted, and
+/// the end of a calling thread must not cancel a write.)
 fn shared() -> Option<&'static Mailbox> {
     static SHARED: OnceLock<Option<Arc<Mailbox>>> = OnceLock::new();
     SHARED.get_or_init(|| ring::is_available().then(start_shared).flatten()).as_deref()

@@ -1,6 +1,8 @@
-//! One device operation on an open file: what is left of it, and what to do with each partial result.
+//! One device operation on an open file: the part that is left of it, and how to handle each
+//! partial result.
 //!
-//! A request owns its buffers and its file from submission to completion, so that no I/O can outlive its memory.
+//! A request owns its buffers and its file from submission to completion, so that no I/O can
+//! outlive its memory.
 
 #[cfg(test)]
 mod tests;
@@ -22,17 +24,17 @@ const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// A file that is open for I/O.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
-    /// What keeps out those who come to the same bytes by another way.
+    /// Excludes those who reach the same bytes in another way.
     pub(crate) others: Others,
     pub(crate) direct: bool,
     pub(crate) block_device: bool,
-    /// A write with `RWF_DSYNC` ends with a flush of all that the device holds.
+    /// A write with `RWF_DSYNC` ends with a flush of everything that the device holds.
     pub(crate) flushes_with_write: bool,
-    /// It was made here, and locked while it was empty.
+    /// The file was created by us, and locked while it was empty.
     pub(crate) made: bool,
 }
 
-/// An operation on its way.
+/// An operation in flight.
 pub(crate) struct Request {
     file: Arc<OpenFile>,
     offset: u64,
@@ -48,10 +50,10 @@ enum Work {
         buf: AlignedBuf,
         done: Completion<AlignedBuf>,
     },
-    /// The buffers are only held, the pieces point into them.
+    /// The buffers are only kept alive; the pieces point into them.
     Write {
         _bufs: Vec<Bytes>,
-        /// With a flush behind it.
+        /// A flush follows the write.
         through: bool,
         done: Completion<()>,
     },
@@ -63,9 +65,11 @@ enum Work {
     },
 }
 
-/// The memory still to be filled or written, in order. Points into the buffers of the request's `work`.
+/// The memory still to be filled or written, in order. It points into the buffers of the request's
+/// `work`.
 struct Pieces {
-    /// Where there are several, on the heap: the kernel reads them there, wherever the request moves. One alone is told in the entry.
+    /// Several iovecs are on the heap, where the kernel reads them even if the request moves. A
+    /// single one is passed in the entry.
     iovecs: SmallVec<[libc::iovec; 1]>,
     first: usize,
 }
@@ -73,15 +77,15 @@ struct Pieces {
 // SAFETY: the pointers lead into buffers that the request owns and that are Send themselves.
 unsafe impl Send for Pieces {}
 
-/// What follows a partial result.
+/// The step after a partial result.
 pub(crate) enum Step {
     /// Something is left to do.
     Again(Request),
-    /// The end.
+    /// The operation has ended.
     Finished(Finished),
 }
 
-/// An operation that ended, with the one who waits for it.
+/// An operation that has ended, with its completion.
 pub(crate) enum Finished {
     Read(Completion<AlignedBuf>, Result<AlignedBuf, DeviceError>),
     Other(Completion<()>, Result<(), DeviceError>),
@@ -97,8 +101,8 @@ impl Finished {
     }
 }
 
-/// Calls a completion. If it panics, that is an error to report; the thread has other completions to call, and none of
-/// them may be lost with it.
+/// Calls a completion. A panic in it is reported as an error; the thread has other completions to
+/// call, and none of them may be lost.
 pub(crate) fn shielded(complete: impl FnOnce()) {
     if std::panic::catch_unwind(AssertUnwindSafe(complete)).is_err() {
         tracing::error!("the completion of a device operation panicked");
@@ -131,7 +135,7 @@ impl Request {
         Self { file, offset, len_bytes, moved: 0, pieces, work }
     }
 
-    /// The same for a write that is to end with a flush.
+    /// Makes a write end with a flush.
     pub(crate) fn flushed(mut self) -> Self {
         if let Work::Write { through, .. } = &mut self.work {
             *through = true;
@@ -151,17 +155,17 @@ impl Request {
         Self { file, offset, len_bytes, moved: 0, pieces: Pieces::none(), work: Work::Discard { done } }
     }
 
-    /// True when there is nothing for the kernel to do.
+    /// True if there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.len_bytes == 0 && !matches!(self.work, Work::Flush { .. })
     }
 
-    /// Discards have no entry of their own in a ring (on every kernel we support) and may take long.
+    /// Discards have no ring opcode (not on every kernel we support) and may take long.
     pub(crate) fn needs_blocking_thread(&self) -> bool {
         matches!(self.work, Work::Discard { .. })
     }
 
-    /// The ring entry for what is left.
+    /// The ring entry for the part that is left.
     ///
     /// The caller keeps the request in memory until the kernel has completed the entry.
     pub(crate) fn entry(&self) -> squeue::Entry {
@@ -189,7 +193,7 @@ impl Request {
         }
     }
 
-    /// Takes one result of the kernel into account.
+    /// Processes one result from the kernel.
     pub(crate) fn advance(mut self, result: io::Result<usize>) -> Step {
         let moved = match result {
             Ok(moved) => moved,
@@ -199,14 +203,15 @@ impl Request {
         if matches!(self.work, Work::Flush { .. } | Work::Discard { .. }) {
             return Step::Finished(self.finish(Ok(())));
         }
-        // Direct I/O can go on from block borders only; a crooked rest of a block is moved once more.
+        // Direct I/O can continue only at block boundaries; a partial block is moved again.
         let usable = if self.file.direct { moved - moved % BLOCK_BYTES } else { moved };
         self.moved += usable as u64;
         if self.moved >= self.len_bytes {
             return Step::Finished(self.finish(Ok(())));
         }
         if usable == 0 {
-            // No progress: the file ends before the device does. Never hand out bytes that nobody read.
+            // No progress: the file ends before the device does. Never hand out bytes that were not
+            // read.
             let kind = match self.work {
                 Work::Read { .. } => io::ErrorKind::UnexpectedEof,
                 _ => io::ErrorKind::WriteZero,
@@ -217,7 +222,7 @@ impl Request {
         Step::Again(self)
     }
 
-    /// Ends the request.
+    /// Ends the request and returns it with its completion.
     pub(crate) fn finish(self, result: io::Result<()>) -> Finished {
         let (offset, len_bytes) = (self.offset, self.len_bytes);
         let outcome = |operation: Operation| {
@@ -231,7 +236,7 @@ impl Request {
         }
     }
 
-    /// Carries it out on this thread.
+    /// Carries the request out on this thread.
     pub(crate) fn run_blocking(mut self) -> Finished {
         if self.is_empty() {
             return self.finish(Ok(()));
@@ -254,7 +259,8 @@ impl Request {
         let pieces = self.pieces.next();
         let (start, count) = (pieces.as_ptr(), pieces.len() as libc::c_int);
         let moved = match self.work {
-            // SAFETY: the pieces point into the buffer that this request owns, and nobody else has it.
+            // SAFETY: the pieces point into the buffer that this request owns, and nobody else has
+            // it.
             Work::Read { .. } => unsafe { libc::preadv(self.fd(), start, count, at) },
             // SAFETY: the pieces point into the buffers that this request keeps alive.
             Work::Write { .. } => unsafe { libc::pwritev2(self.fd(), start, count, at, self.write_flags()) },
@@ -266,7 +272,7 @@ impl Request {
     }
 }
 
-/// The kernel moves at most this much at a time anyway; what is left follows.
+/// The kernel moves at most this much at a time anyway; the rest follows.
 fn entry_len(piece: &libc::iovec) -> u32 {
     piece.iov_len.min(1 << 30) as u32
 }
@@ -281,7 +287,7 @@ impl Pieces {
         &left[..left.len().min(MOST_PIECES)]
     }
 
-    /// Leaves out `bytes` that were moved.
+    /// Drops `bytes` that were moved from the front.
     fn skip(&mut self, mut bytes: usize) {
         while let Some(piece) = self.iovecs.get_mut(self.first) {
             if bytes < piece.iov_len {
@@ -295,7 +301,7 @@ impl Pieces {
     }
 }
 
-/// Copies each run of buffers whose address direct I/O would refuse; the others pass as they are.
+/// Copies each run of buffers whose address direct I/O would refuse; the others pass unchanged.
 fn bounce(bufs: Vec<Bytes>) -> Vec<Bytes> {
     if bufs.iter().all(is_aligned) {
         return bufs;
@@ -321,7 +327,8 @@ fn is_aligned(buf: &Bytes) -> bool {
     buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
 }
 
-/// Gives a range back. Where the file or the disk knows no discards this does nothing: it is a hint.
+/// Discards a range. If the file or the disk does not support discards this does nothing: it is a
+/// hint.
 fn discard(file: &OpenFile, offset: u64, len_bytes: u64) -> io::Result<()> {
     let fd = file.file.as_raw_fd();
     let result = if file.block_device {

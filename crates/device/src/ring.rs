@@ -1,4 +1,4 @@
-//! One io_uring and what is on its way in it.
+//! One io_uring and the operations in flight in it.
 
 use crate::oneshot;
 use crate::request::{Finished, Request, Step};
@@ -9,63 +9,63 @@ use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Submission entries; more wait in `backlog`.
+/// Submission entries; further ones wait in `backlog`.
 const ENTRIES: u32 = 256;
-/// Completion entries: the kernel keeps what does not fit, but slowly.
+/// Completion entries: the kernel also keeps those that do not fit, but slowly.
 const COMPLETIONS: u32 = 4096;
 /// Marks completions that nobody waits for.
 const NOBODY: u64 = u64::MAX;
 
-/// Called with the result of an entry that was submitted as it is.
+/// Called with the result of an entry that was submitted as it was.
 pub(crate) type RawDone = Box<dyn FnOnce(i32)>;
 
-/// Who waits for an entry.
+/// The waiter for an entry.
 enum Waiting {
     Request(Request),
     /// Waits until a descriptor is ready; can be cancelled.
     Ready(oneshot::Sender<io::Result<u32>>),
     /// The worker's own event descriptor.
     Event,
-    /// Somebody else's entry; can be cancelled.
+    /// A caller's own entry; can be cancelled.
     Raw(RawDone),
 }
 
-/// A place for one who waits. The generation tells a late cancel that the place has a new owner.
+/// A place for a waiter. The generation lets a late cancel see that the place has a new owner.
 struct Place {
     generation: u32,
     waiting: Option<Waiting>,
 }
 
-/// What a completed entry asks of the reactor.
+/// The action that a completed entry requires of the reactor.
 pub(crate) enum Event {
     /// A device operation ended.
     Finished(Finished),
-    /// The kernel would not do it without blocking.
+    /// The kernel would have to block for it.
     Elsewhere(Request),
     /// A descriptor is ready, or the wait for it failed.
     Ready(oneshot::Sender<io::Result<u32>>, io::Result<u32>),
     /// Another thread woke us.
     Woken,
-    /// Somebody else's entry ended.
+    /// A caller's own entry ended.
     Raw(RawDone, i32),
     /// Nothing more to do.
     Nothing,
 }
 
-/// An io_uring with 128-byte entries, so that FUSE commands travel in it too.
+/// An io_uring with 128-byte entries, so that it can carry FUSE commands too.
 pub(crate) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     places: Vec<Place>,
     free: Vec<u32>,
     /// Entries for which the submission queue had no room.
     backlog: VecDeque<squeue::Entry128>,
-    /// Device operations on their way.
+    /// Device operations in flight.
     requests: usize,
-    /// Other entries on their way.
+    /// Other entries in flight.
     others: usize,
 }
 
-/// True when this kernel and sandbox let us have a ring with what we need of it.
+/// True if this kernel and sandbox let us have a ring with the features we need.
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| match Ring::new(false) {
@@ -78,11 +78,12 @@ pub(crate) fn is_available() -> bool {
 }
 
 impl Ring {
-    /// A ring for this thread alone. `single_issuer` promises the kernel that no other thread will submit.
+    /// A ring for this thread alone. `single_issuer` promises the kernel that no other thread will
+    /// submit.
     pub(crate) fn new(single_issuer: bool) -> io::Result<Self> {
         let mut ring = if single_issuer { Self::build(true) } else { Self::build(false) };
         if single_issuer && ring.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
-            // A kernel before 6.1 does not know the promise.
+            // A kernel before 6.1 does not know this promise.
             ring = Self::build(false);
         }
         let ring = ring?;
@@ -100,18 +101,19 @@ impl Ring {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
         if single_issuer {
-            // Completions are worked off when we ask for them, not by interrupting whatever runs.
+            // Completions are processed when we ask for them, rather than by interrupting the
+            // running code.
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         }
         builder.build(ENTRIES)
     }
 
-    /// Device operations on their way.
+    /// Device operations in flight.
     pub(crate) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Other entries on their way.
+    /// Other entries in flight.
     pub(crate) fn others(&self) -> usize {
         self.others
     }
@@ -122,7 +124,7 @@ impl Ring {
         self.push(entry.into(), Waiting::Request(request));
     }
 
-    /// Waits until `fd` is ready for `events`; the id serves to cancel it.
+    /// Waits until `fd` is ready for `events`; the returned id can cancel the wait.
     pub(crate) fn poll(&mut self, fd: RawFd, events: u32, sender: oneshot::Sender<io::Result<u32>>) -> u64 {
         self.others += 1;
         self.push(opcode::PollAdd::new(types::Fd(fd), events).build().into(), Waiting::Ready(sender))
@@ -140,7 +142,7 @@ impl Ring {
         self.push(entry, Waiting::Raw(done))
     }
 
-    /// Gives up waiting for `id`, if it still waits.
+    /// Cancels the wait `id`, if it is still there.
     pub(crate) fn cancel(&mut self, id: u64) {
         let place = self.places.get((id as u32) as usize);
         if place.is_some_and(|place| u64::from(place.generation) == id >> 32 && place.waiting.is_some()) {
@@ -148,7 +150,7 @@ impl Ring {
         }
     }
 
-    /// Gives up everything but device operations and the watch of the event descriptor.
+    /// Cancels everything but device operations and the watch on the event descriptor.
     pub(crate) fn cancel_others(&mut self) {
         let others: Vec<u64> = (0u32..)
             .zip(&self.places)
@@ -164,7 +166,7 @@ impl Ring {
             (self.places.len() - 1) as u32
         });
         let place = &mut self.places[index as usize];
-        // The highest generation is left out, so that no id is NOBODY.
+        // The highest generation is left out, so that no id equals NOBODY.
         place.generation = (place.generation + 1) & (u32::MAX >> 1);
         place.waiting = Some(waiting);
         let id = id_of(index, place.generation);
@@ -184,9 +186,9 @@ impl Ring {
     fn refill(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the memory that an entry of ours names is owned by its place until the kernel has completed it
-            // (requests own buffers and vectors on the heap, which do not move with the request); for foreign
-            // entries whoever submits them has promised the same.
+            // SAFETY: the memory that one of our entries refers to is owned by its place until the
+            // kernel has completed it (requests own buffers and vectors on the heap, which do not
+            // move with the request); for other entries whoever submits them has promised the same.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }
@@ -194,11 +196,11 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, in one system call that also waits for the next completion if `wait` says so, at most
-    /// for the time given.
+    /// Submits what is queued, in one system call that also waits for the next completion if `wait`
+    /// says so, at most for the time given.
     pub(crate) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         self.refill();
-        // Completions that are there already are news enough.
+        // Do not wait if there are completions already.
         let wait = wait.filter(|_| self.ring.completion().is_empty() && self.backlog.is_empty());
         let result = match wait {
             None => self.ring.submit(),
@@ -209,18 +211,19 @@ impl Ring {
             }
         };
         match result.map_err(|error| (error.raw_os_error(), error)) {
-            // Out of time, interrupted, or too many completions waiting for us: all of them mean "look again".
+            // Timed out, interrupted, or too many completions pending: all of them mean "look
+            // again".
             Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
             Err((_, error)) => Err(error),
         }
     }
 
-    /// Collects what has completed.
+    /// Collects the completed entries.
     pub(crate) fn completions(&mut self, into: &mut Vec<(u64, i32)>) {
         into.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
     }
 
-    /// Takes one completion into account.
+    /// Processes one completion.
     pub(crate) fn complete(&mut self, id: u64, result: i32) -> Event {
         if id == NOBODY {
             return Event::Nothing;
@@ -255,7 +258,7 @@ impl Ring {
         }
     }
 
-    /// Leaves memory to the kernel that it may still use: for entries that would not be cancelled.
+    /// Leaks the memory that the kernel may still use: for entries that could not be cancelled.
     pub(crate) fn abandon(&mut self) {
         self.places.drain(..).for_each(std::mem::forget);
     }

@@ -1,16 +1,17 @@
-//! Reads that something is decided on for good.
+//! Reads whose result decides something for good.
 
 use crate::{AlignedBuf, Device, DeviceError, DeviceExt, Operation};
 use std::io;
 use std::sync::Arc;
 
-/// Reads after which a device that answers differently each time is given up.
+/// After this many reads, a device that answers differently each time is given up.
 pub const READS_MAX: u32 = 4;
 
 /// Reads until `accept` takes the bytes or two reads in a row are the same.
 ///
-/// Recovery ends the log at what does not verify, and what follows is overwritten. Bytes that were read wrong once must not be
-/// taken for that end: only what the device says twice is what it holds. The caller looks again at what it gets.
+/// Recovery ends the log at the first batch that does not verify, and what follows is overwritten.
+/// A single misread must not be taken for that end: only what the device returns twice counts as
+/// its contents. The caller verifies the returned bytes again.
 pub async fn read_settled(
     device: &Arc<dyn Device>,
     offset: u64,
@@ -28,7 +29,7 @@ pub async fn read_settled(
     Err(unsettled(offset, len_bytes as u64))
 }
 
-/// The device gives other bytes each time it is asked.
+/// The error for a device that returns different bytes on each read.
 pub fn unsettled(offset: u64, len_bytes: u64) -> DeviceError {
     let why = io::Error::other("the device gives other bytes each time it is read");
     DeviceError::io(Operation::Read, offset, len_bytes, why)

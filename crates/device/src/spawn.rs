@@ -13,7 +13,7 @@ pub trait Spawn: Send + Sync {
     /// Starts a task that nobody waits for.
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 
-    /// Ends after `duration`.
+    /// A future that ends after `duration`.
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -27,8 +27,8 @@ impl Spawn for WorkerHandle {
     }
 }
 
-/// One thread for background tasks. Dropping it ends the tasks where they wait, lets the I/O that they started end,
-/// and joins the thread.
+/// One thread for background tasks. Dropping it ends the tasks where they wait, lets the I/O that
+/// they started finish, and joins the thread.
 pub struct Background {
     handle: WorkerHandle,
     stop: Option<oneshot::Sender<()>>,
@@ -73,7 +73,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        // One of its own tasks may have held the last reference: then it ends by itself.
+        // If one of its own tasks held the last reference, the thread ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("the background thread panicked");
         }
@@ -99,7 +99,7 @@ mod tests {
                 sender.send(std::thread::current().name().map(str::to_owned));
             }));
             assert_eq!(block_on(receiver), Some(Some("syncline-background".to_owned())));
-            // A sleep that is awaited elsewhere.
+            // A sleep that is awaited on another thread.
             block_on(background.sleep(Duration::from_millis(5)));
         }
     }

@@ -1,11 +1,11 @@
-//! Threads: where they run, and how those that are no workers wait.
+//! Threads: on which CPUs they run, and how threads that are not workers wait.
 
 use crate::worker::Worker;
 use std::future::Future;
 use std::io;
 
-/// Waits for `future` on this thread, which must not be a worker's: there it would wait for completions that only
-/// the worker can see.
+/// Waits for `future` on this thread, which must not be a worker's: there it would wait for
+/// completions that only the worker can see.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
     syncline_sync::block_on(future)
@@ -16,7 +16,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     allow_cpus(&[cpu])
 }
 
-/// Has this thread run on these CPUs only.
+/// Restricts this thread to these CPUs.
 pub(crate) fn allow_cpus(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: a cpu_set_t of all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -24,7 +24,7 @@ pub(crate) fn allow_cpus(cpus: &[usize]) -> io::Result<()> {
         if cpu >= libc::CPU_SETSIZE as usize {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: the number was checked to lie inside the set.
+        // SAFETY: the number was checked to be inside the set.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
     // SAFETY: the kernel reads the set; zero stands for this thread.
@@ -39,7 +39,7 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     allowed_cpus_of(0)
 }
 
-/// Those that a thread may run on.
+/// The CPUs that a thread may run on.
 pub(crate) fn allowed_cpus_of(thread: libc::pid_t) -> io::Result<Vec<usize>> {
     // SAFETY: a cpu_set_t of all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -47,7 +47,7 @@ pub(crate) fn allowed_cpus_of(thread: libc::pid_t) -> io::Result<Vec<usize>> {
     if unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the numbers lie inside the set.
+    // SAFETY: the numbers are inside the set.
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 

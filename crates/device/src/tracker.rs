@@ -1,14 +1,17 @@
-//! The flush tracker: every completed write takes a ticket, and a flush covers the tickets taken before it started.
+//! The flush tracker: every completed write takes a ticket, and a flush covers the tickets taken
+//! before it started.
 //!
-//! Why it is right. Tickets are taken in the completions of writes, under the one lock. A flush's cover is the newest
-//! ticket, read under that lock before the device is asked; so each covered write completed before the flush was
-//! submitted (rule R4). At most one flush is on its way, so flushes end in the order in which they were submitted, and
-//! the ledger's settled mark only grows. Requests that the flush on its way does not cover gather for the next one,
-//! which its completion submits: the tracker drives itself, and dropping a waiter drops nothing but an answer.
+//! Why it is right: tickets are taken in the completions of writes, under one lock. A flush's cover
+//! is the newest ticket, read under that lock before the device is asked; so each covered write
+//! completed before the flush was submitted (rule R4). At most one flush is in flight, so flushes
+//! end in the order in which they were submitted, and the ledger's settled mark only grows.
+//! Requests that the flush in flight does not cover gather for the next one, which its completion
+//! submits: the tracker drives itself, and dropping a waiter drops nothing but an answer.
 //!
-//! A write-through is a write with a flush behind it, in one request. It takes its ticket when it is submitted, under the lock,
-//! and is the flush on its way until it ends: all up to its own ticket is durable then, for what came before had
-//! completed, and it precedes its own flush. If it fails, it fails as a flush.
+//! A write-through is a write with a flush behind it, in one request. It takes its ticket when it
+//! is submitted, under the lock, and counts as the flush in flight until it ends. Everything up to
+//! its own ticket is durable then: earlier writes had completed, and it precedes its own flush. If
+//! it fails, it fails as a flush.
 
 mod counters;
 mod ledger;
@@ -32,16 +35,16 @@ use std::task::{Context, Poll};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 use syncline_sync::{Mutex, MutexGuard};
 
-/// Position of a completed write in the order of completions. A flush that was submitted when the newest ticket was
-/// `t` makes every ticket up to `t` durable (rule R4). The default, zero, stands for "nothing was written" and is
-/// always durable.
+/// Position of a completed write in the order of completions. A flush that was submitted when the
+/// newest ticket was `t` makes every ticket up to `t` durable (rule R4). The default, zero, means
+/// "nothing was written" and is always durable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
 /// How a ticket became durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushCover {
-    /// A flush that had already completed covered it: no device operation.
+    /// A flush that had already completed covered it: no device operation was needed.
     Elided,
     /// A flush that another caller had asked for covers it.
     Joined,
@@ -52,16 +55,17 @@ pub enum FlushCover {
 /// How a ticket became durable, and by which flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flushed {
-    /// What this caller had to do for it.
+    /// What this caller needed for it.
     pub cover: FlushCover,
-    /// The flush, counted from 1 as they were submitted. Of an elided one, the newest that had succeeded; it covers what any
-    /// before it covered. Zero when none was ever needed.
+    /// The number of the flush, counted from 1 in order of submission. For an elided one, the
+    /// newest flush that had succeeded; it covers everything that earlier ones covered. Zero if
+    /// none was ever needed.
     pub flush: u64,
     /// The newest ticket that this flush covers.
     pub through: Ticket,
 }
 
-/// Counts writes and flushes of one device and shares flushes among those who need one.
+/// Counts the writes and flushes of one device, and shares flushes among the callers that need one.
 pub struct FlushTracker {
     shared: Arc<Shared>,
 }
@@ -70,7 +74,7 @@ struct Shared {
     device: Arc<dyn Device>,
     state: Mutex<State>,
     counters: Counters,
-    /// Flushes that have failed. A write notes it when it starts: see `WriteCompletion::finish`.
+    /// Number of failed flushes. A write records it when it starts: see `WriteCompletion::finish`.
     failures: AtomicU64,
 }
 
@@ -79,32 +83,33 @@ struct State {
     ledger: Ledger,
     /// Flushes submitted so far.
     submitted: u64,
-    /// The newest flush that succeeded, and what it covered.
+    /// The newest flush that succeeded, and its cover.
     succeeded: (u64, Ticket),
     in_flight: Option<InFlight>,
-    /// Those who need a flush that has yet to be submitted.
+    /// Waiters for a flush that has yet to be submitted.
     gathered: Waiters,
-    /// Somebody is inside `Shared::drive`; whoever else would call it may leave the work to them.
+    /// A thread is inside `Shared::drive`; others that would call it can leave the work to that
+    /// thread.
     driving: bool,
-    /// What the newest failed flush said.
+    /// The error of the newest failed flush.
     last_failure: Option<Arc<std::io::Error>>,
 }
 
-/// The flush on its way.
+/// The flush in flight.
 struct InFlight {
     number: u64,
     cover: Ticket,
     waiters: Waiters,
 }
 
-/// Somebody who needs a flush.
+/// A caller that needs a flush.
 struct Waiter {
     answer: Sender<Result<Flushed, DeviceError>>,
     cover: FlushCover,
     need: Need,
 }
 
-/// Somebody who needed a flush, and what became of it.
+/// A caller that needed a flush, and its outcome.
 type Answered = (Waiter, Result<Flushed, DeviceError>);
 
 /// Mostly the driver of a group, who waits for all of it.
@@ -113,9 +118,9 @@ type Answers = SmallVec<[Answered; 2]>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Any flush that covers one's ticket.
+    /// Any flush that covers its ticket.
     Ticket,
-    /// A flush submitted after one asked, whatever the tickets say.
+    /// A flush submitted after the call, whatever the tickets say.
     FreshFlush,
 }
 
@@ -136,8 +141,9 @@ impl FlushTracker {
         &self.shared.device
     }
 
-    /// Starts a write. A write that fails has no ticket. One that was on its way while a flush failed fails as
-    /// poisoned even if the device took it: what the failed flush did to it is unknown (rule R6).
+    /// Starts a write. A write that fails has no ticket. One that was in flight while a flush
+    /// failed fails as poisoned even if the device took it: the effect of the failed flush on it is
+    /// unknown (rule R6).
     pub fn write(&self, offset: u64, bufs: Vec<Bytes>) -> WriteHandle {
         let handle = WriteHandle::new();
         let counters = &self.shared.counters;
@@ -152,8 +158,9 @@ impl FlushTracker {
         handle
     }
 
-    /// Starts a write that ends with a flush, if the device can do that in one request and no flush is on its way: then the
-    /// second part waits until the write, and all that had completed before, is durable. Otherwise it is [`write`](Self::write).
+    /// Starts a write that ends with a flush, if the device can do that in one request and no flush
+    /// is in flight. Then the second part of the result waits until the write, and everything that
+    /// had completed before, is durable. Otherwise this is a plain [`write`](Self::write).
     pub fn write_through(&self, offset: u64, bufs: Vec<Bytes>) -> (WriteHandle, Option<Durability>) {
         let Some((cover, durability)) = self.shared.begin_write_through() else {
             return (self.write(offset, bufs), None);
@@ -174,12 +181,12 @@ impl FlushTracker {
         self.shared.device.submit();
     }
 
-    /// Starts a read; it is only counted here.
+    /// Starts a read, which is only counted here.
     pub fn read(&self, offset: u64, len_bytes: usize) -> DeviceFuture<AlignedBuf> {
         self.read_into(offset, len_bytes, None)
     }
 
-    /// The same into `room`, if there is one of this length.
+    /// Starts a read into `room`, if one of this length is given.
     pub fn read_into(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> DeviceFuture<AlignedBuf> {
         self.shared.counters.reads.add(1);
         self.shared.counters.read_bytes.add(len_bytes as u64);
@@ -191,18 +198,18 @@ impl FlushTracker {
         self.shared.state.lock().ledger.newest()
     }
 
-    /// True when a completed flush covers `ticket`.
+    /// True if a completed flush covers `ticket`.
     pub fn is_durable(&self, ticket: Ticket) -> bool {
         matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Durable)
     }
 
-    /// True when a flush failed before any covered `ticket`: only writing again helps (rule R6).
+    /// True if a flush failed before any covered `ticket`: only writing again helps (rule R6).
     pub fn is_lost(&self, ticket: Ticket) -> bool {
         matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Poisoned(_))
     }
 
-    /// Returns at once when a completed flush covers `ticket`, joins a flush that will, or issues one. The flush is on
-    /// its way when this returns; the future only waits for it.
+    /// Returns at once if a completed flush covers `ticket`, joins a flush that will, or issues
+    /// one. The flush is in flight when this returns; the future only waits for it.
     pub fn make_durable(self: &Arc<Self>, ticket: Ticket) -> Durability {
         let mut state = self.shared.state.lock();
         debug_assert!(ticket <= state.ledger.newest(), "tickets come from completed writes");
@@ -224,17 +231,17 @@ impl FlushTracker {
         self.gather(state, Need::Ticket)
     }
 
-    /// Flushes whatever the tickets say: for recovery, which trusts no cache of an earlier life.
+    /// Flushes whatever the tickets say: for recovery, which trusts no cache from an earlier life.
     pub fn flush_now(self: &Arc<Self>) -> Durability {
         self.gather(self.shared.state.lock(), Need::FreshFlush)
     }
 
-    /// What went through so far.
+    /// The counters so far.
     pub fn counters(&self) -> TrackerCounters {
         self.shared.counters.snapshot()
     }
 
-    /// Joins those who wait for the next flush, and submits it if none is on its way.
+    /// Joins the waiters for the next flush, and submits it if none is in flight.
     fn gather(&self, mut state: MutexGuard<'_, State>, need: Need) -> Durability {
         let cover = if state.gathered.is_empty() { FlushCover::Issued } else { FlushCover::Joined };
         if cover == FlushCover::Joined {
@@ -249,7 +256,8 @@ impl FlushTracker {
 }
 
 impl Shared {
-    /// Makes a write that is about to start the flush on its way; its ticket, and who waits for it.
+    /// Makes a write that is about to start the flush in flight; returns its ticket and the future
+    /// that waits for it.
     fn begin_write_through(&self) -> Option<(Ticket, Durability)> {
         if !self.device.writes_through() {
             return None;
@@ -267,10 +275,11 @@ impl Shared {
         Some((cover, durability))
     }
 
-    /// Submits a flush whenever somebody needs one and none is on its way.
+    /// Submits a flush whenever one is needed and none is in flight.
     ///
-    /// A device may complete a flush inside the call that submits it. `driving` turns what would be recursion into
-    /// turns of this loop: the completion leaves the next flush to us, and we look again under the lock.
+    /// A device may complete a flush inside the call that submits it. `driving` turns that
+    /// recursion into iterations of this loop: the completion leaves the next flush to us, and we
+    /// look again under the lock.
     fn drive(shared: &Arc<Self>) {
         let mut state = shared.state.lock();
         if state.driving {
@@ -295,7 +304,8 @@ impl Shared {
         state.driving = false;
     }
 
-    /// Settles what the flush on its way decided; those to answer, with the answer each gets.
+    /// Settles the outcome of the flush in flight; returns the waiters to answer, each with its
+    /// answer.
     fn settle(&self, result: &Result<(), DeviceError>) -> Answers {
         let mut state = self.state.lock();
         let flight = state.in_flight.take().expect("only the one flush on its way ends here");
@@ -317,7 +327,8 @@ impl Shared {
                 self.counters.flushes_failed.add(1);
                 state.last_failure = Some(source.clone());
                 state.ledger.flush_failed(source.clone());
-                // Those who gathered for the next flush hold tickets that are lost now too (rule R6).
+                // Waiters that gathered for the next flush hold tickets that are now lost too (rule
+                // R6).
                 let (lost, fresh) = std::mem::take(&mut state.gathered)
                     .into_iter()
                     .partition(|waiter| waiter.need == Need::Ticket);
@@ -350,8 +361,9 @@ impl WriteCompletion {
         handle.end(outcome);
     }
 
-    /// A write that was on its way while a flush failed may have reached a cache before that failure and been dropped
-    /// with it, although we hear of its completion only now: a later flush would prove nothing about it (rule R6).
+    /// A write that was in flight while a flush failed may have reached a cache before that failure
+    /// and been dropped with it, although we learn of its completion only now: a later flush would
+    /// prove nothing about it (rule R6).
     fn take_ticket(&self) -> Result<Ticket, DeviceError> {
         let mut state = self.shared.state.lock();
         if self.shared.failures.load(Ordering::Acquire) == self.failures_at_start {
@@ -403,11 +415,12 @@ impl FlushCompletion {
         }
     }
 
-    /// Settles it and submits the next; those to answer. `None` if it has ended before.
+    /// Settles the flush and submits the next; returns the waiters to answer. `None` if it had
+    /// already ended.
     fn settle(&mut self, result: &Result<(), DeviceError>) -> Option<Answers> {
         let shared = self.0.take()?;
         let answers = shared.settle(result);
-        // The next flush first: those who are woken may take their time.
+        // The next flush first: woken waiters may take their time.
         Shared::drive(&shared);
         Some(answers)
     }

@@ -1,4 +1,5 @@
-//! A thread that runs tasks and the I/O they start: one executor, one ring, no hand-over to other threads.
+//! A thread that runs tasks and the I/O they start: one executor, one ring, no hand-over to other
+//! threads.
 
 #[cfg(test)]
 mod tests;
@@ -22,27 +23,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Tasks that run between two looks at the ring: what they queue waits no longer than this.
+/// Tasks that run between two looks at the ring, which bounds how long the entries that they queue
+/// wait.
 const TASKS_PER_TURN: usize = 16;
 
-/// How to make a worker.
+/// How to create a worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerOptions {
     /// Whether to use io_uring where the kernel lets us.
     pub io_uring: Use,
 }
 
-/// A thread's reactor and executor. It stays on the thread that made it.
+/// A thread's reactor and executor. It stays on the thread that created it.
 ///
-/// Device operations started inside [`Worker::run`] go to this worker's ring and complete on its thread. A task must
-/// not block its thread: it would wait for completions that only this thread can see.
+/// Device operations started inside [`Worker::run`] go to this worker's ring and complete on its
+/// thread. A task must not block its thread: it would wait for completions that only this thread
+/// can see.
 pub struct Worker {
     reactor: Rc<Reactor>,
     /// `None` once the worker is being dropped.
     executor: Option<Rc<LocalExecutor<'static>>>,
 }
 
-/// What the running worker offers to the code on its thread.
+/// The running worker, as code on its thread sees it.
 pub(crate) struct Current {
     pub(crate) reactor: Rc<Reactor>,
     executor: Option<Rc<LocalExecutor<'static>>>,
@@ -61,7 +64,7 @@ impl Current {
     }
 }
 
-/// Takes the worker off the thread again, also after a panic.
+/// Unregisters the worker from the thread, even after a panic.
 struct Entered;
 
 impl Entered {
@@ -89,7 +92,8 @@ impl Worker {
         Ok(Self { reactor, executor: Some(Rc::new(LocalExecutor::new())) })
     }
 
-    /// The worker that runs on this thread. Panics outside [`Worker::run`]; see [`Worker::try_current`].
+    /// The worker that runs on this thread. Panics outside [`Worker::run`]; see
+    /// [`Worker::try_current`].
     pub fn current() -> CurrentWorker {
         Self::try_current().expect("this thread runs a worker")
     }
@@ -104,7 +108,7 @@ impl Worker {
         WorkerHandle(self.mailbox().clone())
     }
 
-    /// True when it has an io_uring.
+    /// True if it has an io_uring.
     pub fn has_ring(&self) -> bool {
         self.reactor.has_ring()
     }
@@ -113,8 +117,8 @@ impl Worker {
         &self.reactor.mailbox
     }
 
-    /// Runs tasks and their I/O on this thread until `until` ends, and then until the I/O on its way has ended too.
-    /// Tasks that have not ended stay, and go on in the next run.
+    /// Runs tasks and their I/O on this thread until `until` ends, and then until the I/O in flight
+    /// has ended too. Unfinished tasks stay, and continue in the next run.
     pub fn run<T>(&self, until: impl Future<Output = T>) -> T {
         let _entered = Entered::new(self);
         let mailbox = self.mailbox();
@@ -142,7 +146,8 @@ impl Worker {
         for _ in 0..TASKS_PER_TURN {
             if !executor.try_tick() {
                 self.mailbox().take_reason(TASKS);
-                // Polled once, a tick runs a task that became ready just now, or has us woken for the next one.
+                // Polled once, a tick runs a task that has just become ready, or arranges for a
+                // wake-up by the next one.
                 let mut tick = pin!(executor.tick());
                 let idle = tick.as_mut().poll(&mut Context::from_waker(waker)).is_pending();
                 return self.reactor.turn(idle.then_some(next_timer));
@@ -151,7 +156,7 @@ impl Worker {
         self.reactor.turn(None);
     }
 
-    /// Takes in what other threads handed over.
+    /// Takes what other threads handed over.
     fn take_post(&self) {
         if !self.mailbox().take_reason(POST) {
             return;
@@ -167,7 +172,7 @@ impl Worker {
         post.cancels.into_iter().for_each(|id| self.reactor.cancel(id));
     }
 
-    /// Waits until no device operation is on its way: its completion must not depend on a later run.
+    /// Waits until no device operation is in flight: its completion must not depend on a later run.
     fn drain(&self) {
         self.take_post();
         while self.reactor.in_flight() > 0 {
@@ -194,14 +199,15 @@ impl Drop for Worker {
     }
 }
 
-/// A task of nobody in particular that panics is an error to report, not the end of its thread.
+/// Runs a task that nobody waits for: a panic in it is an error to report, not the end of its
+/// thread.
 async fn catching_panics(task: SendTask) {
     if AssertUnwindSafe(task).catch_unwind().await.is_err() {
         tracing::error!("a background task panicked");
     }
 }
 
-/// The worker of this thread. Refers to whichever runs here, and so stays on the thread.
+/// The worker of this thread. It refers to whichever runs here, and so stays on the thread.
 #[derive(Clone, Copy)]
 pub struct CurrentWorker(PhantomData<*const ()>);
 
@@ -215,13 +221,14 @@ impl CurrentWorker {
         self.with(|current| current.executor.as_ref().expect("the worker is not being dropped").spawn(future))
     }
 
-    /// Waits until `fd` can be read (or has an error to report); the answer is poll(2)'s set of events. The
-    /// descriptor must stay open until then.
+    /// Waits until `fd` can be read (or has an error to report); returns poll(2)'s set of events.
+    /// The descriptor must stay open until then.
     pub fn readable(self, fd: RawFd) -> Readiness {
         self.ready_for(fd, libc::POLLIN as u32)
     }
 
-    /// The same, but of those who wait so for one file the kernel wakes only one at a time, where it can do that (with a ring).
+    /// Like `readable`, but of several such waits on one file the kernel wakes only one at a time,
+    /// where it supports that (with a ring).
     pub fn readable_in_turn(self, fd: RawFd) -> Readiness {
         self.ready_for(fd, libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32)
     }
@@ -234,7 +241,7 @@ impl CurrentWorker {
         })
     }
 
-    /// Ends after `duration`.
+    /// A future that ends after `duration`.
     pub fn sleep(self, duration: Duration) -> Sleep {
         Sleep::new(self.with(|current| current.reactor.mailbox.clone()), duration)
     }
@@ -244,25 +251,28 @@ impl CurrentWorker {
         WorkerHandle(self.with(|current| current.reactor.mailbox.clone()))
     }
 
-    /// True when it has an io_uring.
+    /// True if it has an io_uring.
     pub fn has_ring(self) -> bool {
         self.with(|current| current.reactor.has_ring())
     }
 
-    /// Says that an entry submitted in this turn answers a caller. With `cpu` it asked there, which is where this thread is
-    /// bound to, and is the only one that this worker has: one who asks again and again is made to stay there.
+    /// Says that an entry submitted in this turn answers a caller. With `cpu`, it is this worker's
+    /// only caller and asked on that CPU, which this thread is bound to: a caller that asks again
+    /// and again is then kept there.
     pub fn answers(self, cpu: Option<usize>) {
         self.with(|current| current.reactor.answers(cpu));
     }
 
-    /// Submits an entry of the caller's own making to this worker's ring, at the end of the executor's turn. Its user
-    /// data is overwritten. `done` gets the raw result on this thread; it may submit again. Without a ring `done` is
-    /// given back. When the worker is dropped, entries still on their way are cancelled and then waited for.
+    /// Submits a caller's own entry to this worker's ring, at the end of the executor's turn. Its
+    /// user data is overwritten. `done` gets the raw result on this thread; it may submit again.
+    /// Without a ring `done` is given back. When the worker is dropped, entries still in flight are
+    /// cancelled and then waited for.
     ///
     /// # Safety
     ///
-    /// All memory and descriptors that the entry names must stay valid until `done` is called or dropped; `done`
-    /// owning the memory is enough. The entry must complete exactly once (no multishot).
+    /// All memory and descriptors that the entry refers to must stay valid until `done` is called
+    /// or dropped; `done` owning the memory is enough. The entry must complete exactly once (no
+    /// multishot).
     pub unsafe fn submit_entry(
         self,
         entry: squeue::Entry128,
@@ -280,7 +290,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Ends the wait, and waits until it has: one in turn takes no wake-up from others any more.
+    /// Cancels the wait and waits until it has ended: a wait in turn then takes no wake-up from
+    /// others any more.
     pub async fn give_up(mut self) {
         if !self.receiver.is_settled() {
             self.mailbox.post_cancel(self.id);
@@ -311,7 +322,7 @@ impl Drop for Readiness {
 pub struct WorkerHandle(Arc<Mailbox>);
 
 impl WorkerHandle {
-    /// Starts a task on the worker. A worker that has gone drops it.
+    /// Starts a task on the worker. A worker that has gone drops the task.
     pub fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.spawn_boxed(Box::pin(task));
     }

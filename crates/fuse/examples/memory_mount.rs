@@ -1,5 +1,5 @@
-//! Mounts a filesystem that lives in memory, until it is unmounted: `memory_mount DIRECTORY [never|write-only|always]`.
-//! The second word says which openings pass the page cache by.
+//! Mounts a filesystem that lives in memory, until it is unmounted: `memory_mount DIRECTORY
+//! [never|write-only|always]`. The second word says which opens bypass the page cache.
 
 #[path = "../tests/support/filesystem.rs"]
 mod filesystem;

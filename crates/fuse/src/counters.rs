@@ -1,10 +1,10 @@
-//! How many requests of each kind came.
+//! Counts the requests of each kind.
 
 use crate::abi::Opcode;
 use serde_json::{Map, Value};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Opcodes at and above this are counted together.
+/// Opcodes of this number and above are counted together.
 const KINDS: usize = 64;
 
 /// Requests by kind.
@@ -22,7 +22,8 @@ impl RequestCounters {
         self.0[(opcode as usize).min(KINDS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests of one kind so far, by the name that [`RequestCounters::to_json`] uses: "FSync", "Write", ...
+    /// Requests of one kind so far, by the name that [`RequestCounters::to_json`] uses: "FSync",
+    /// "Write", ...
     pub fn of(&self, name: &str) -> u64 {
         self.named().find(|(known, _)| known == name).map_or(0, |(_, count)| count)
     }
@@ -32,7 +33,7 @@ impl RequestCounters {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// The kinds that came at least once, as a JSON object.
+    /// The kinds of which at least one request came, as a JSON object.
     pub fn to_json(&self) -> String {
         let counts: Map<String, Value> = self.named().map(|(name, count)| (name, count.into())).collect();
         Value::Object(counts).to_string()

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why something could not be mounted, served or unmounted. Every text names the cause and, where there is one, the
-/// next step.
+/// Why a mount, a session or an unmount failed. Every text names the cause and, where there is one,
+/// the next step.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MountError {
     /// There is nothing at the mount point.
@@ -27,15 +27,15 @@ pub enum MountError {
         /// As given.
         path: PathBuf,
     },
-    /// Syncline is mounted there.
+    /// Syncline is already mounted there.
     #[error("{source_path} is already mounted at {path}: unmount it first with `umount {path}`", path = .path.display())]
     AlreadyMounted {
         /// The mount point.
         path: PathBuf,
-        /// What is mounted there.
+        /// The image mounted there.
         source_path: String,
     },
-    /// A FUSE mount whose daemon has gone.
+    /// There is a FUSE mount whose daemon has gone.
     #[error(
         "{path} is a mount whose daemon has gone: remove it with `umount {path}` or `fusermount3 -u {path}`",
         path = .path.display()
@@ -49,10 +49,10 @@ pub enum MountError {
     MountPoint {
         /// As given.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The mount point is another user's, and only root mounts there.
+    /// The mount point belongs to another user, and only root may mount there.
     #[error("the mount point {path} is another user's: name an empty directory of your own, or mount as root", path = .path.display())]
     MountPointOfAnother {
         /// As given.
@@ -70,7 +70,7 @@ pub enum MountError {
          distributions do"
     )]
     FuseDevice {
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// Only root may mount, and the helper that does it for others is missing.
@@ -81,13 +81,13 @@ pub enum MountError {
     /// The helper refused.
     #[error("fusermount3 refused: {message}")]
     Fusermount {
-        /// What it printed.
+        /// Its message.
         message: String,
     },
     /// mount(2) was not permitted.
     #[error("mounting is not permitted here: {source}; mount as root, or install fuse3 for its fusermount3")]
     NotPermitted {
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// mount(2) failed otherwise.
@@ -95,7 +95,7 @@ pub enum MountError {
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// A path can't be passed to the kernel.
@@ -114,28 +114,28 @@ pub enum MountError {
         /// Minor version that it offers.
         minor: u32,
     },
-    /// The kernel's first message was not what it has to be.
+    /// The kernel's first message was not a valid INIT.
     #[error("the kernel did not begin the session: {detail}")]
     Handshake {
-        /// What came instead.
+        /// A description of what came instead.
         detail: String,
     },
     /// A thread or ring to serve requests could not be made.
     #[error("the threads that serve requests could not be started: {source}")]
     Workers {
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// Requests can't come over io_uring.
     #[error("this mount cannot go over io_uring: {reason}; or choose --transport classic")]
     NoUring {
-        /// Why not, and what to do about it.
+        /// The reason, and what to do about it.
         reason: String,
     },
-    /// Reading requests failed for a reason that will not go away.
+    /// Reading requests failed with a permanent error.
     #[error("the connection to the kernel broke: {source}")]
     Connection {
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// Files on the mount are in use.
@@ -152,7 +152,7 @@ pub enum MountError {
     Unmount {
         /// The mount point.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
 }

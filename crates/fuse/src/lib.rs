@@ -1,8 +1,10 @@
-//! Syncline as a mounted filesystem: requests of the kernel's FUSE become calls of [`syncline_fs::Filesystem`].
+//! Syncline as a mounted filesystem: turns the kernel's FUSE requests into calls of
+//! [`syncline_fs::Filesystem`].
 //!
-//! [`operations`](mod@operations) is the one table of what requests mean; [`transport`](mod@transport) is how they come
-//! and go; [`Serve`] is the seam between them; [`Session::mount`] puts the two together; [`control`] asks a running daemon
-//! questions through its mount.
+//! [`operations`](mod@operations) is the one table of what requests mean;
+//! [`transport`](mod@transport) carries requests and answers; [`Serve`] is the interface between
+//! them; [`Session::mount`] puts the two together; [`control`] asks a running daemon questions
+//! through its mount.
 
 #[expect(missing_docs, reason = "fields have the names of the kernel's public interface")]
 pub mod abi;

@@ -1,20 +1,21 @@
-//! INIT: what the kernel offers and what is taken of it.
+//! INIT: what the kernel offers and which of it we accept.
 
 use crate::abi::flags::init;
 use crate::abi::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN};
 use crate::error::MountError;
 use crate::options::DirectIo;
 
-/// Largest WRITE and READ asked for: 1 MiB, the most the kernel grants without a changed limit.
+/// Largest WRITE and READ asked for: 1 MiB, the most the kernel grants unless its limit is raised.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// Without MAX_PAGES a request carries 32 pages.
+/// Largest request without MAX_PAGES: 32 pages.
 const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 
-/// What is taken of the offer.
+/// The features that we accept.
 ///
-/// Left out on purpose: WRITEBACK_CACHE (costs a SETATTR, halves concurrent fsyncs), AUTO_INVAL_DATA (only this daemon
-/// changes the files, and it does so through the kernel), POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one
-/// host), the SPLICE family (a copy is cheaper at these sizes).
+/// Left out on purpose: WRITEBACK_CACHE (costs a SETATTR, halves concurrent fsyncs),
+/// AUTO_INVAL_DATA (only this daemon changes the files, and it does so through the kernel),
+/// POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one host), the SPLICE family (a copy
+/// is cheaper at these sizes).
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::EXPORT_SUPPORT
@@ -33,16 +34,16 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// Minor version of the protocol.
     pub minor: u32,
-    /// Bits of [`init`] that both sides know.
+    /// Bits of [`init`] that both sides accept.
     pub flags: u64,
     /// Largest payload of a WRITE, and largest answer to a READ, in bytes.
     pub transfer_bytes_max: u32,
-    /// Requests the kernel lets be under way in the background (read-ahead) at once.
+    /// How many background requests (read-ahead) the kernel may have in flight at once.
     pub background_max: u16,
 }
 
@@ -53,7 +54,7 @@ impl Negotiated {
     }
 }
 
-/// What to answer to an INIT.
+/// The answer to an INIT.
 #[derive(Debug)]
 pub enum InitAnswer {
     /// The kernel speaks a newer major version: send this and wait for another INIT.
@@ -62,14 +63,14 @@ pub enum InitAnswer {
     Agreed(InitOut, Negotiated),
 }
 
-/// What depends on the mount's options.
+/// Choices that depend on the mount's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wishes {
-    /// Take FUSE over io_uring if it is offered.
+    /// Use FUSE over io_uring if it is offered.
     pub over_io_uring: bool,
-    /// Which openings pass the page cache by; if none does, the kernel need not ask when a file is opened.
+    /// Which opens bypass the page cache; if none does, the kernel need not send OPEN at all.
     pub direct_io: DirectIo,
-    /// Be asked when a file is opened in any case.
+    /// Have the kernel send OPEN in any case.
     pub check_opens: bool,
 }
 
@@ -110,7 +111,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
     Ok(InitAnswer::Agreed(answer, agreed))
 }
 
-/// The kernel's page, in which it counts `max_pages`.
+/// The kernel's page size, the unit of `max_pages`.
 fn page_bytes() -> u32 {
     // SAFETY: takes no memory.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("every system tells its page size")
@@ -167,7 +168,7 @@ mod tests {
         assert!(!over_io_uring(!init::OVER_IO_URING, true));
     }
 
-    /// Without OPEN nobody could truncate there.
+    /// A kernel that sends no OPEN could not have us truncate there.
     #[test]
     fn files_are_truncated_on_opening_only_where_they_are_opened() {
         let flags = |minor, direct_io, check_opens| match negotiate(

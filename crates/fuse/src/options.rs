@@ -1,4 +1,4 @@
-//! Choices at mount.
+//! Mount options.
 
 use crate::mount::KernelOptions;
 use std::ffi::OsString;
@@ -7,33 +7,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_fs::types::Ino;
 
-/// First minor version of the protocol (Linux 6.18) whose kernel lets go of pages that somebody read into the cache while a
-/// direct write to them was under way. One before could keep the old contents there for ever.
+/// First minor version of the protocol (Linux 6.18) whose kernel drops pages that were read into
+/// the cache while a direct write to them was in flight. Earlier kernels could keep the old
+/// contents there for ever.
 const MINOR_COHERENT: u32 = 45;
 
-/// Which openings pass the page cache by. That lets synced writes of one file go side by side, and leaves reads uncached.
+/// Which opens bypass the page cache. That lets synced writes of one file run side by side, and
+/// leaves reads uncached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectIo {
-    /// None (but what a program opens with O_DIRECT is direct in any case). The kernel then opens and closes files without
-    /// asking.
+    /// None (except that files opened with O_DIRECT are always direct). The kernel then opens and
+    /// closes files without asking.
     #[default]
     Never,
-    /// Those for writing with O_SYNC, O_DSYNC or O_DIRECT, where the kernel keeps cache and file alike. It holds an inode's
-    /// lock during a cached write and during an FSYNC, so that those of one file could share no flush.
+    /// Opens for writing with O_SYNC, O_DSYNC or O_DIRECT, where the kernel keeps cache and file
+    /// coherent. It holds an inode's lock during a cached write and during an FSYNC, so those of
+    /// one file could not share a flush.
     Synced,
-    /// Those for writing only.
+    /// Opens for writing only.
     WriteOnly,
-    /// All.
+    /// All opens.
     Always,
 }
 
 impl DirectIo {
-    /// What of this choice suits a kernel that speaks this minor version.
+    /// The part of this choice that works with a kernel of this minor version.
     pub(crate) fn with_kernel(self, minor: u32) -> Self {
         if self == Self::Synced && minor < MINOR_COHERENT { Self::Never } else { self }
     }
 
-    /// True for an opening with these flags of open(2).
+    /// True for an open with these flags of open(2).
     pub(crate) fn applies_to(self, flags: u32) -> bool {
         let flags = flags as i32;
         match self {
@@ -51,19 +54,19 @@ impl DirectIo {
 /// Which changes are durable before they are answered, without an fsync.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Synchronous {
-    /// None: programs say what must be durable.
+    /// None: programs sync what must be durable.
     #[default]
     Never,
-    /// Those of names.
+    /// Changes of names.
     Directories,
-    /// All.
+    /// All changes.
     Everything,
 }
 
-/// How requests come from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
-    /// Over io_uring where the kernel offers that and this process may, else over /dev/fuse.
+    /// Over io_uring if the kernel offers it and this process may use it, otherwise over /dev/fuse.
     #[default]
     Auto,
     /// Over io_uring, or not at all.
@@ -79,17 +82,17 @@ pub enum Synced {
     Fsync(Ino),
     /// fdatasync.
     Fdatasync(Ino),
-    /// Everything.
+    /// syncfs: the whole filesystem.
     Filesystem,
 }
 
-/// Somebody who is told of each successful sync before its caller is. It is called on a thread that serves requests, and
-/// must be quick.
+/// A callback that is told of each successful sync before its caller is. It runs on a thread that
+/// serves requests, and must be quick.
 #[derive(Clone)]
 pub struct SyncObserver(Arc<dyn Fn(Synced) + Send + Sync>);
 
 impl SyncObserver {
-    /// Calls `observe` each time.
+    /// Calls `observe` for each sync.
     pub fn new(observe: impl Fn(Synced) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }
@@ -105,28 +108,30 @@ impl fmt::Debug for SyncObserver {
     }
 }
 
-/// Choices at mount; every one but the source has a default.
+/// Mount options; every one but the source has a default.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What the kernel is told at mount.
+    /// The options that the kernel is told at mount.
     pub kernel: KernelOptions,
     /// Threads that serve requests. Default 0: one on every CPU this process may use.
     pub workers: usize,
-    /// Bind each of these threads to a CPU, which is worth a factor of five in latency. Default: yes.
+    /// Bind each of these threads to a CPU, which is worth a factor of five in latency. Default:
+    /// yes.
     pub pin_workers: bool,
-    /// How long the kernel may keep names and attributes without asking. Default: a day. Nobody but this daemon
-    /// changes them, and what it does not do at the kernel's own request it tells it.
+    /// How long the kernel may cache names and attributes without asking. Default: a day. Only this
+    /// daemon changes them, and it notifies the kernel of changes that the kernel did not request.
     pub cache_time: Duration,
-    /// Which openings pass the page cache by. Default: none, so that opening a file costs no request.
+    /// Which opens bypass the page cache. Default: none, so that opening a file costs no request.
     pub direct_io: DirectIo,
-    /// Be asked at each opening, and refuse to open an immutable or append-only file for what may not be written. Default: no, so
-    /// that opening a file costs no request; what is written is refused either way.
+    /// Have the kernel ask at each open, and refuse to open an immutable or append-only file for
+    /// writes that it does not allow. Default: no, so that opening a file costs no request; such
+    /// writes are refused either way.
     pub check_opens: bool,
     /// Which changes are durable before they are answered. Default: none.
     pub synchronous: Synchronous,
-    /// How requests come. Default: over io_uring where that is possible.
+    /// The transport of requests. Default: over io_uring where that is possible.
     pub transport: Transport,
-    /// Who is told of syncs. Default: nobody.
+    /// The callback for syncs. Default: none.
     pub sync_observer: Option<SyncObserver>,
 }
 

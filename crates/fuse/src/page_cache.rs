@@ -1,17 +1,22 @@
-//! The kernel's page cache, as far as this daemon has to know of it.
+//! The parts of the kernel's page cache that this daemon must track.
 //!
-//! A program that stores into a mapped file changes a page of the kernel's, and nobody is told before the kernel writes that
-//! page back. For what is data already that makes no difference. To two things it does:
+//! A program that stores into a mapped file changes a page in the kernel's cache, and we learn of
+//! it only when the kernel writes that page back. For ranges that are already data this makes no
+//! difference. It matters in two cases:
 //!
-//! - A *hole*: it is told of as one (SEEK_HOLE) although a page of it may have been stored to. So it is noted which holes were
-//!   read through the cache, and these pages are written back before such a question is answered.
-//! - The bytes *behind the end* of a file, in its last page: they belong to nobody, and have to be zeros when the file grows.
-//!   Its growth by ftruncate(2) is noted, since what the kernel writes back then has them.
+//! - A *hole*: SEEK_HOLE reports it as one although a page of it may have been stored to. So we
+//!   record which holes were read through the cache, and have these pages written back before such
+//!   a question is answered.
+//! - The bytes *behind the end* of a file, in its last page: they are not part of the file, and
+//!   must be zeros when it grows. Growth by ftruncate(2) is recorded, since the page that the
+//!   kernel then writes back contains those bytes.
 //!
-//! And what is written past the cache leaves pages there that somebody read meanwhile: see `beside`.
+//! A third case: a write that bypasses the cache leaves there the pages that others read meanwhile;
+//! see `beside`.
 //!
-//! Pages are let go of by a notification, which waits for each page, and so perhaps for requests that have yet to be served.
-//! It is sent by a thread that serves none.
+//! A notification makes the kernel write pages back and drop them. It waits for each page, and so
+//! perhaps for requests that have yet to be served. It is therefore sent by a thread that serves
+//! none.
 
 mod beside;
 mod grown;
@@ -29,13 +34,13 @@ use syncline_fs::types::Ino;
 /// Size of a page, and of a block.
 const PAGE_BYTES: u64 = syncline_device::BLOCK_BYTES as u64;
 
-/// Ranges of one file that are kept apart; more become one.
+/// The most ranges kept per file; beyond that they are merged into one.
 const RANGES_MAX: usize = 64;
 
-/// What a session knows of the kernel's page cache.
+/// A session's knowledge of the kernel's page cache.
 #[derive(Default)]
 pub struct PageCache {
-    /// Files that are written past it.
+    /// Files that are written past the cache.
     pub beside: Beside,
     /// Files that grew while their last page may have been dirty.
     pub grown: Grown,
@@ -46,14 +51,14 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// The kernel has forgotten a file.
+    /// Called when the kernel has forgotten a file.
     pub fn forget(&self, ino: Ino) {
         self.beside.forget(ino);
         self.holes.forget(ino);
     }
 }
 
-/// The same ranges in order, those that touch as one, and all as one if they are too many.
+/// Sorts ranges and merges those that touch; merges all of them if there are too many.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

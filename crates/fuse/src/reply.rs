@@ -7,27 +7,27 @@ use std::io::IoSlice;
 use syncline_fs::types::Ino;
 use zerocopy::{Immutable, IntoBytes};
 
-/// An answer, or the knowledge that none is due.
+/// An answer, or the statement that none is due.
 #[derive(Debug, Default)]
 pub struct Reply {
     error: i32,
     silent: bool,
     fixed: SmallVec<[u8; 144]>,
     data: Vec<Bytes>,
-    /// An inode whose attributes this operation changed behind the kernel's back.
+    /// An inode whose attributes this operation changed without the kernel's knowledge.
     stale_attributes: Option<Ino>,
 }
 
-/// The most pieces one writev takes (the kernel's UIO_MAXIOV, less header and fixed part).
+/// The most pieces that one writev takes (the kernel's UIO_MAXIOV, less header and fixed part).
 const PIECES_MAX: usize = 1000;
 
 impl Reply {
-    /// Success without anything more to say.
+    /// Success, with nothing more to say.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// What a request that has no answer gets.
+    /// The reply to a request that gets no answer.
     pub fn none() -> Self {
         Self { silent: true, ..Self::default() }
     }
@@ -52,19 +52,19 @@ impl Reply {
         Self { data: pieces, ..Self::default() }
     }
 
-    /// The same with data after the fixed part.
+    /// Adds data after the fixed part.
     pub fn with_data(mut self, data: impl Into<Bytes>) -> Self {
         self.data.push(data.into());
         self
     }
 
-    /// The same, and before it is sent the kernel is told to forget what it knows of the inode's attributes.
+    /// Has the kernel drop its cached attributes of this inode before the answer is sent.
     pub fn with_stale_attributes(mut self, ino: Ino) -> Self {
         self.stale_attributes = Some(ino);
         self
     }
 
-    /// True when nothing must be sent.
+    /// True if nothing is to be sent.
     pub fn is_silent(&self) -> bool {
         self.silent
     }
@@ -80,7 +80,7 @@ impl Reply {
         OUT_HEADER_BYTES + self.fixed.len() + self.data.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// The header that belongs before this answer to request `unique`.
+    /// The header of this answer to request `unique`.
     pub fn header(&self, unique: u64) -> OutHeader {
         let len = u32::try_from(self.len_bytes()).expect("answers are bounded by the request's size");
         OutHeader { len, error: self.error, unique }
@@ -97,7 +97,8 @@ impl Reply {
         slices
     }
 
-    /// True when the message without its header lies in one piece, or in several one after the other, at `start`.
+    /// True if the message without its header is contiguous in memory at `start`, in one piece or
+    /// several.
     pub fn lies_at(&self, start: *const u8) -> bool {
         let mut end = start.addr();
         self.fixed.is_empty()
@@ -109,12 +110,13 @@ impl Reply {
             })
     }
 
-    /// Copies its data to memory of its own.
+    /// Copies the data into memory of the reply's own.
     pub fn own_data(&mut self) {
         self.data = vec![Bytes::from(self.data.concat())];
     }
 
-    /// Copies the message without its header to the beginning of `room`, and gives its length; `None` if it is too long.
+    /// Copies the message without its header to the beginning of `room`, and returns its length;
+    /// `None` if it is too long.
     pub fn copy_body(&self, room: &mut [u8]) -> Option<usize> {
         let mut copied = 0;
         for piece in std::iter::once(&self.fixed[..]).chain(self.data.iter().map(|piece| &piece[..])) {
@@ -124,7 +126,7 @@ impl Reply {
         Some(copied)
     }
 
-    /// The notification that must precede the answer, if one must.
+    /// The notification that must precede the answer, if there is one.
     pub fn notification(&self) -> Option<[u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()]> {
         let ino = self.stale_attributes?;
         let mut message = [0; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];

@@ -1,4 +1,4 @@
-//! Requests as they were received, and the careful way to take them apart.
+//! Received requests, and their careful decoding.
 
 use crate::abi::{InHeader, Opcode};
 use bytes::Bytes;
@@ -8,27 +8,27 @@ use syncline_device::Room;
 use syncline_fs::types::{Caller, Ino};
 use zerocopy::FromBytes;
 
-/// A request that makes no sense; answered with EINVAL.
+/// The request is invalid; answered with EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
-/// Arguments of a request; all but long names and attributes need no memory of their own.
+/// Arguments of a request. Only long names and attributes need an allocation.
 pub type ArgumentBytes = SmallVec<[u8; 128]>;
 
-/// A request of the kernel, on its own memory.
+/// A request from the kernel, in memory of its own.
 #[derive(Debug)]
 pub struct Request {
     header: InHeader,
-    /// What follows the header, but for the payload.
+    /// Everything after the header, except the payload.
     arguments: ArgumentBytes,
-    /// Data of a WRITE: in memory of its own, at an address that is a multiple of 4096.
+    /// The data of a WRITE, in memory of its own, aligned to 4096 bytes.
     payload: Bytes,
-    /// Where the answer's data may be put, of a READ that came with such memory.
+    /// For a READ that came with such memory: where the answer's data may be put.
     room: RefCell<Option<Room>>,
 }
 
 impl Request {
-    /// A request whose bytes lie in one piece: every one but WRITE.
+    /// A request whose bytes are in one piece: all but WRITE.
     pub fn new(header: InHeader, arguments: impl Into<ArgumentBytes>) -> Self {
         Self::with_payload(header, arguments, Bytes::new())
     }
@@ -38,18 +38,19 @@ impl Request {
         Self { header, arguments: arguments.into(), payload, room: RefCell::default() }
     }
 
-    /// The same with memory of the transport, for data of the answer.
+    /// Adds transport memory for the answer's data.
     pub fn with_room(self, room: Room) -> Self {
         self.room.replace(Some(room));
         self
     }
 
-    /// That memory, if there is some.
+    /// Takes the transport memory for the answer's data, if there is some.
     pub fn take_room(&self) -> Option<Room> {
         self.room.take()
     }
 
-    /// A request out of a whole message; a WRITE's payload is copied. `None` if it is no request at all.
+    /// Parses a request out of a whole message; a WRITE's payload is copied. `None` if it is not a
+    /// request.
     #[cfg(test)]
     pub fn parse(message: &[u8]) -> Option<Self> {
         let (header, rest) = InHeader::read_from_prefix(message).ok()?;
@@ -65,37 +66,37 @@ impl Request {
         Some(Self::new(header, rest))
     }
 
-    /// What it asks for, if that is known.
+    /// The operation, if it is known.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_number(self.header.opcode)
     }
 
-    /// What it asks for, as a number.
+    /// The number of the operation.
     pub fn opcode_number(&self) -> u32 {
         self.header.opcode
     }
 
-    /// Names the request.
+    /// Identifies the request.
     pub fn unique(&self) -> u64 {
         self.header.unique
     }
 
-    /// The inode it is about.
+    /// The inode that the request is about.
     pub fn ino(&self) -> Ino {
         self.header.node
     }
 
-    /// Who asks.
+    /// The user and group of the caller.
     pub fn caller(&self) -> Caller {
         Caller { uid: self.header.uid, gid: self.header.gid }
     }
 
-    /// The thread that asks; 0 where the daemon's namespace does not have it.
+    /// The calling thread; 0 if it is not visible in the daemon's pid namespace.
     pub fn pid(&self) -> u32 {
         self.header.pid
     }
 
-    /// Memory that it holds.
+    /// The memory that the request holds, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.arguments.len() + self.payload.len()
     }
@@ -105,16 +106,17 @@ impl Request {
         self.payload.clone()
     }
 
-    /// What follows the header, to be read from its beginning.
+    /// The bytes after the header, to be read in order.
     pub fn arguments(&self) -> Arguments<'_> {
-        // Extensions (security contexts and the like) are asked for at INIT, which we don't; skip them all the same.
+        // We do not ask for extensions (security contexts and the like) at INIT; skip them all the
+        // same.
         let extensions = self.header.extensions_len as usize * 8;
         let end = self.arguments.len().saturating_sub(extensions);
         Arguments { rest: &self.arguments[..end] }
     }
 }
 
-/// What is left to read of a request.
+/// The rest of a request's arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     rest: &'a [u8],
@@ -143,7 +145,7 @@ impl<'a> Arguments<'a> {
         Ok(string)
     }
 
-    /// The next string, which must be able to name something in a directory.
+    /// The next string, which must be valid as a name in a directory.
     pub fn name(&mut self) -> Result<&'a [u8], Malformed> {
         let name = self.string()?;
         if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {

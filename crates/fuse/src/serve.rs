@@ -1,4 +1,4 @@
-//! What stands between the transports and what requests mean.
+//! The interface between the transports and the meaning of requests.
 
 use crate::operations;
 use crate::reply::Reply;
@@ -6,9 +6,10 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::Filesystem;
 
-/// What can be mounted: it says what requests mean, however they come.
+/// A filesystem that can be mounted: it implements requests, whichever way they come.
 pub trait Serve: Send + Sync + Sized + 'static {
-    /// Carries out `request` and gives its answer. Once begun it is polled to its end, on one thread.
+    /// Carries out `request` and returns its answer. Once begun it is polled to its end, on one
+    /// thread.
     fn serve(session: &Session<Self>, request: &Request) -> impl Future<Output = Reply>;
 }
 

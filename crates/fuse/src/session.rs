@@ -1,4 +1,4 @@
-//! A mounted filesystem: what all its threads share, and its life from mount to unmount.
+//! A mounted filesystem: the state that all its threads share, and its life from mount to unmount.
 
 use crate::abi::flags::init;
 use crate::control::Control;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use syncline_fs::Filesystem;
 use syncline_fs::types::Ino;
 
-/// What the threads that serve one mount share.
+/// The state shared by the threads that serve one mount.
 pub struct Session<F = Filesystem> {
     fs: Arc<F>,
     negotiated: Negotiated,
@@ -31,24 +31,26 @@ pub struct Session<F = Filesystem> {
     page_cache: PageCache,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
-    /// The inode whose capabilities were removed last, and the thread that the kernel did it for.
+    /// The inode whose capabilities were last removed, and the thread for which the kernel did
+    /// that.
     capability_removed: Mutex<Option<(Ino, u32)>>,
-    /// Somebody shut the filesystem down; the connection goes on.
+    /// The filesystem was shut down on request; the connection stays.
     shut_down: AtomicBool,
 }
 
 impl<F: Serve> Session<F> {
-    /// Mounts `fs` at `path` and starts serving it. Opening and closing the filesystem is the caller's.
+    /// Mounts `fs` at `path` and starts serving it. The caller opens and closes the filesystem.
     pub fn mount(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Mounted<F>, MountError> {
         Ok(Self::prepare(fs, path, options)?.serve())
     }
 
-    /// The first part of it: mounts, and agrees with the kernel on everything that could be refused, but answers no request of
-    /// anybody yet. So `fs` need not be ready to be changed.
+    /// The first part of mounting: mounts, and negotiates everything that the kernel could refuse,
+    /// but answers no requests yet. So `fs` need not be ready for changes.
     pub fn prepare(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Prepared<F>, MountError> {
         let over_io_uring = options.transport != Transport::Classic;
         let prepared = match Self::prepare_over(over_io_uring, &fs, path, options) {
-            // What was agreed with the kernel can't be taken back; a mount without it can be made.
+            // The agreement with the kernel can't be undone; but we can mount again without
+            // io_uring.
             Err(MountError::NoUring { reason }) if options.transport == Transport::Auto => {
                 tracing::warn!(reason, "io_uring cannot carry this mount's requests");
                 Self::prepare_over(false, &fs, path, options)
@@ -117,17 +119,17 @@ impl<F: Serve> Session<F> {
         &self.fs
     }
 
-    /// What was agreed on with the kernel.
+    /// The result of the negotiation with the kernel.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
-    /// How its requests come: "uring" or "classic".
+    /// The transport of its requests: "uring" or "classic".
     pub fn transport(&self) -> &'static str {
         if self.negotiated.has(init::OVER_IO_URING) { "uring" } else { "classic" }
     }
 
-    /// The texts that the daemon gives to whoever asks.
+    /// The texts and commands that the daemon offers.
     pub fn control(&self) -> &Arc<Control> {
         &self.control
     }
@@ -137,27 +139,28 @@ impl<F: Serve> Session<F> {
         &self.counters
     }
 
-    /// How long the kernel may keep names and attributes without asking.
+    /// How long the kernel may cache names and attributes without asking.
     pub fn cache_seconds(&self) -> u64 {
         self.cache_seconds
     }
 
-    /// The kernel has ended the connection.
+    /// Called when the kernel has ended the connection.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// The kernel has the capabilities of a file removed before a change of it.
+    /// Records that the kernel had a file's capabilities removed before a change to it.
     pub(crate) fn note_capability_removed(&self, ino: Ino, thread: u32) {
         *self.capability_removed.lock() = Some((ino, thread));
     }
 
-    /// True if that was the last that happened to capabilities.
+    /// True if this file's capabilities, for this thread, were the last to be removed. Clears the
+    /// record.
     pub(crate) fn take_capability_removed(&self, ino: Ino, thread: u32) -> bool {
         self.capability_removed.lock().take_if(|removed| *removed == (ino, thread)).is_some()
     }
 
-    /// Refuses from now on what would read or change data.
+    /// Makes later requests that read or change data fail.
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
     }
@@ -166,7 +169,7 @@ impl<F: Serve> Session<F> {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// A sync has succeeded and is about to be answered.
+    /// Called when a sync has succeeded and is about to be answered.
     pub(crate) fn synced(&self, synced: Synced) {
         if let Some(observer) = &self.sync_observer {
             observer.tell(synced);
@@ -195,24 +198,24 @@ pub struct Prepared<F = Filesystem> {
 }
 
 impl<F: Serve> Prepared<F> {
-    /// What its threads share.
+    /// The state shared by its threads.
     pub fn session(&self) -> &Arc<Session<F>> {
         &self.session
     }
 
-    /// To unmount from another thread, as on a signal.
+    /// A handle to unmount from another thread, as on a signal.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter(Arc::downgrade(&self.mount_point))
     }
 
-    /// Answers requests from now on.
+    /// Starts answering requests.
     pub fn serve(self) -> Mounted<F> {
         let Self { workers, path, mount_point, session } = self;
         Mounted { path, mount_point, session, workers: workers.go() }
     }
 }
 
-/// A running mount. Dropping it takes the mount out of sight; its threads end when nobody uses it any more.
+/// A running mount. Dropping it detaches the mount; its threads end when nobody uses it any more.
 pub struct Mounted<F = Filesystem> {
     path: PathBuf,
     mount_point: Arc<Mutex<MountPoint>>,
@@ -221,48 +224,49 @@ pub struct Mounted<F = Filesystem> {
 }
 
 impl<F: Serve> Mounted<F> {
-    /// Where it is mounted, with symbolic links resolved.
+    /// The mount point, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its threads share.
+    /// The state shared by its threads.
     pub fn session(&self) -> &Arc<Session<F>> {
         &self.session
     }
 
-    /// To unmount from another thread, as on a signal.
+    /// A handle to unmount from another thread, as on a signal.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter(Arc::downgrade(&self.mount_point))
     }
 
-    /// Unmounts; [`MountError::Busy`] while files are open. Wait for the end with [`Mounted::run_until_unmounted`].
+    /// Unmounts; fails with [`MountError::Busy`] while files are open. Wait for the end with
+    /// [`Mounted::run_until_unmounted`].
     pub fn unmount(&self) -> Result<(), MountError> {
         self.unmounter().unmount()
     }
 
-    /// Waits until it was unmounted, by whomever, and every request was answered.
+    /// Waits until it has been unmounted, by anyone, and every request has been answered.
     pub fn run_until_unmounted(self) -> Result<(), MountError> {
         let Self { mount_point, workers, session, .. } = self;
         let outcome = workers.join();
         session.page_cache.letting_go.end();
-        // Whoever ended the connection, what may be left of the mount is dead; the drop removes it.
+        // Any mount left behind is dead, however the connection ended; the drop removes it.
         drop(mount_point);
         outcome
     }
 }
 
-/// Unmounts from another thread. It does not keep the mount: one that is given up goes, whoever may still have this.
+/// Unmounts from another thread. It does not keep the mount alive.
 #[derive(Clone)]
 pub struct Unmounter(Weak<Mutex<MountPoint>>);
 
 impl Unmounter {
-    /// Unmounts; [`MountError::Busy`] while files are open.
+    /// Unmounts; fails with [`MountError::Busy`] while files are open.
     pub fn unmount(&self) -> Result<(), MountError> {
         self.0.upgrade().map_or(Ok(()), |mount_point| mount_point.lock().unmount())
     }
 
-    /// Takes the mount out of sight; it ends when the last open file there is closed.
+    /// Detaches the mount; it ends when the last open file there is closed.
     pub fn detach(&self) -> Result<(), MountError> {
         self.0.upgrade().map_or(Ok(()), |mount_point| mount_point.lock().detach())
     }

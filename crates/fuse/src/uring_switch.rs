@@ -1,16 +1,16 @@
-//! The kernel's switch for FUSE over io_uring. It is the whole machine's, off unless root has set it, and says what is
-//! offered to filesystems that are mounted from then on.
+//! The kernel's switch for FUSE over io_uring. It applies to the whole machine, is off unless root
+//! has set it, and determines what is offered to filesystems mounted from then on.
 
 use std::fs;
 use syncline_device::{Worker, WorkerOptions};
 
-/// Where it is; "Y" or "N".
+/// Path of the switch, which reads "Y" or "N".
 pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Switches FUSE over io_uring on where the machine has it switched off, for all filesystems that are mounted from then on
-/// and ask for it. True if that was possible, and of use to this process.
+/// Switches FUSE over io_uring on if the machine has it switched off, for all filesystems that are
+/// mounted from then on and ask for it. True if that worked and this process can use it.
 pub fn switch_uring_on() -> bool {
-    // Where FUSE is a module, this loads it, and with it the switch.
+    // If FUSE is a module, this loads it, and the switch appears.
     drop(fs::File::open("/dev/fuse"));
     let is_off = fs::read_to_string(URING_SWITCH).is_ok_and(|state| state.trim() != "Y");
     let has_ring = || Worker::new(WorkerOptions::default()).is_ok_and(|worker| worker.has_ring());

@@ -1,4 +1,4 @@
-//! Files made and removed through the library.
+//! Creating and removing files through the library.
 
 use super::Routine;
 use crate::BenchError;
@@ -6,7 +6,7 @@ use std::hint::black_box;
 use syncline::device::MemoryDevice;
 use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 
-/// Size of the device, in memory: what was never written takes none.
+/// Size of the device, in memory: unwritten parts take none.
 const DEVICE_BYTES: u64 = 16 << 30;
 /// Files of one directory, as in K4.
 const DIRECTORY_FILES: u64 = 10_000;
@@ -25,7 +25,7 @@ fn name(number: u64) -> String {
     format!("/{}/{number:016}", number / DIRECTORY_FILES)
 }
 
-/// Making an empty file and closing it, checkpoints included.
+/// Creating an empty file and closing it, checkpoints included.
 pub(super) fn create() -> Result<Routine, BenchError> {
     let fs = filesystem()?;
     let mut number = 0;
@@ -38,7 +38,7 @@ pub(super) fn create() -> Result<Routine, BenchError> {
     }))
 }
 
-/// The same, and removing the file made 1000 files earlier.
+/// Creating an empty file, and removing the file created 1000 files earlier.
 pub(super) fn create_and_remove() -> Result<Routine, BenchError> {
     const BEHIND: u64 = 1000;
     let fs = filesystem()?;

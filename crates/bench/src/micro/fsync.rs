@@ -1,4 +1,4 @@
-//! The whole way of an fsync but for the kernel and the device, with receipts and without.
+//! The whole path of an fsync without the kernel and the device, with receipts and without.
 
 use super::Routine;
 use crate::BenchError;
@@ -49,7 +49,7 @@ impl Opened {
     }
 }
 
-/// One receipt put among those that are kept.
+/// Storing one receipt.
 pub(super) fn receipt() -> Result<Routine, BenchError> {
     let receipts = Receipts::new(Options::default().receipts_max);
     let receipt = Receipt::new(Call::Fsync, Inodes::of([2]));
@@ -60,7 +60,7 @@ fn without() -> Options {
     Options { receipts_max: 0, ..Options::default() }
 }
 
-/// Of a file that is durable.
+/// An fsync of a file that is already durable.
 pub(super) fn elided() -> Result<Routine, BenchError> {
     elided_with(Options::default())
 }
@@ -74,7 +74,7 @@ fn elided_with(options: Options) -> Result<Routine, BenchError> {
     Ok(Box::new(move || opened.fsync()))
 }
 
-/// Of a file of which a block was overwritten.
+/// An fsync of a file after a block was overwritten.
 pub(super) fn written() -> Result<Routine, BenchError> {
     written_with(Options::default())
 }

@@ -1,6 +1,7 @@
-//! Small parts of the engine, on a device in memory: what a transaction, a seal, a merge, a lookup, a checksum and a receipt cost.
+//! Small parts of the engine, on a device in memory: the cost of a transaction, a seal, a merge, a
+//! lookup, a checksum and a receipt.
 //!
-//! `cargo bench -p syncline-bench` measures these at length, `syncline bench micro` in short.
+//! `cargo bench -p syncline-bench` measures them at length, `syncline bench micro` briefly.
 
 mod files;
 mod fsync;
@@ -13,26 +14,26 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use syncline_format::{BLOCK_BYTES, block_checksums, crc};
 
-/// Samples of each, and about how long one lasts.
+/// Samples of each part, and about how long one lasts.
 const SAMPLES: usize = 11;
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// One operation. What it needs it owns; a device in memory does not fail.
+/// One operation. It owns everything it needs; a device in memory does not fail.
 pub type Routine = Box<dyn FnMut()>;
 
-/// A part that is measured.
+/// A part to measure.
 pub struct Micro {
     /// Its name.
     pub name: &'static str,
-    /// What one operation is.
+    /// A description of one operation.
     pub operation: &'static str,
-    /// Bytes that it works through, where that is the point.
+    /// Bytes that it processes, if that matters.
     pub bytes: Option<u64>,
-    /// Prepares it.
+    /// Prepares the operation.
     pub routine: fn() -> Result<Routine, BenchError>,
 }
 
-/// All of them.
+/// All parts.
 pub const ALL: [Micro; 15] = [
     Micro { name: "library", operation: "create", bytes: None, routine: files::create },
     Micro { name: "library", operation: "create and remove", bytes: None, routine: files::create_and_remove },
@@ -70,7 +71,7 @@ fn checksum() -> Result<Routine, BenchError> {
     }))
 }
 
-/// Numbers that are spread evenly and always the same (SplitMix64).
+/// Evenly spread numbers, always the same (SplitMix64).
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -87,7 +88,7 @@ impl Numbers {
     }
 }
 
-/// Measures all of them in short.
+/// Measures all parts briefly.
 pub fn measure(interrupt: &Interrupt, mut begun: impl FnMut(&Micro)) -> Result<Vec<MicroResult>, BenchError> {
     let mut results = Vec::with_capacity(ALL.len());
     for micro in &ALL {
@@ -108,7 +109,7 @@ fn time(routine: &mut dyn FnMut()) -> Spread {
         if elapsed >= SAMPLE {
             break;
         }
-        // Towards the length of a sample, and not too far at once: the first calls are slow.
+        // Approach the length of a sample, but not in one step: the first calls are slow.
         let wanted = SAMPLE.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
         calls = (f64::from(calls) * wanted.clamp(1.2, 10.0)).ceil() as u32;
     }

@@ -13,12 +13,12 @@ use syncline_store::{Admission, FormatOptions, OpSeq, Store, StoreError, StoreOp
 
 /// Size of the device, in memory.
 const DEVICE_BYTES: u64 = 256 << 20;
-/// Objects that change.
+/// Number of objects that change.
 const OBJECTS: u64 = 10_000;
 /// Items of an object, and the length of each: an inode with a name and an attribute.
 const ITEMS: u64 = 3;
 const VALUE_BYTES: usize = 120;
-/// Items of the batch that is sealed.
+/// Number of items in the batch that is sealed.
 const SEALED: u64 = 1000;
 
 /// A store, and the thread that its background work runs on.
@@ -59,7 +59,7 @@ impl Opened {
     }
 }
 
-/// Committing, with the waiting that memory and log demand.
+/// A commit, with any waiting for memory or log.
 pub(super) fn transaction() -> Result<Routine, BenchError> {
     let mut opened = Opened::new()?;
     Ok(Box::new(move || {
@@ -67,7 +67,7 @@ pub(super) fn transaction() -> Result<Routine, BenchError> {
     }))
 }
 
-/// The whole way of an fsync without data, but for the device.
+/// The whole path of an fsync without data, except the device.
 pub(super) fn synced() -> Result<Routine, BenchError> {
     let mut opened = Opened::new()?;
     Ok(Box::new(move || {
@@ -76,7 +76,7 @@ pub(super) fn synced() -> Result<Routine, BenchError> {
     }))
 }
 
-/// Of an item that is in the memtable or in a cached node.
+/// Looking up an item that is in the memtable or in a cached node.
 pub(super) fn lookup() -> Result<Routine, BenchError> {
     let mut opened = Opened::new()?;
     for object in 0..OBJECTS {
@@ -95,7 +95,7 @@ pub(super) fn lookup() -> Result<Routine, BenchError> {
     }))
 }
 
-/// One batch of items that are already in log form.
+/// Sealing one batch of items that are already in log form.
 pub(super) fn seal() -> Result<Routine, BenchError> {
     let mut pending = Pending::default();
     for object in 0..SEALED {

@@ -1,4 +1,4 @@
-//! The tree: merging changes into it, and looking something up.
+//! The tree: merging changes into it, and lookups.
 
 use super::{Numbers, Routine};
 use crate::BenchError;
@@ -18,10 +18,10 @@ const CACHE_BYTES: usize = 128 << 20;
 /// Items of the tree.
 const ITEMS: u64 = 200_000;
 const VALUE_BYTES: usize = 100;
-/// Items that a merge changes.
+/// Number of items that a merge changes.
 const CHANGES: u64 = 1000;
 
-/// A tree, and free blocks behind it that are handed out one after the other.
+/// A tree, and free blocks behind it that are handed out in order.
 struct Grown {
     tree: Arc<Tree>,
     root: TreeRoot,
@@ -77,7 +77,7 @@ impl Grown {
         Ok(merged)
     }
 
-    /// Merges, and forgets the result: the next one starts from the same tree.
+    /// Merges and discards the result: the next merge starts from the same tree.
     fn try_merge(&self, changes: &BTreeMap<Key, Option<Bytes>>) {
         let before = self.next.load(Ordering::Relaxed);
         let merged = self.merge(changes).expect("there is room for a merge, and memory does not fail");
@@ -89,21 +89,21 @@ impl Grown {
     }
 }
 
-/// Changes that lie side by side, as those of one directory do.
+/// Merging adjacent changes, as in one directory.
 pub(super) fn merge_near() -> Result<Routine, BenchError> {
     let grown = Grown::new()?;
     let near = changes(ITEMS / 2..ITEMS / 2 + CHANGES);
     Ok(Box::new(move || grown.try_merge(&near)))
 }
 
-/// Changes in as many leaves as possible.
+/// Merging changes in as many leaves as possible.
 pub(super) fn merge_far() -> Result<Routine, BenchError> {
     let grown = Grown::new()?;
     let far = changes((0..ITEMS).step_by((ITEMS / CHANGES) as usize));
     Ok(Box::new(move || grown.try_merge(&far)))
 }
 
-/// Of an item in a cached node.
+/// Looking up an item in a cached node.
 pub(super) fn lookup() -> Result<Routine, BenchError> {
     let mut grown = Grown::new()?;
     Ok(Box::new(move || {

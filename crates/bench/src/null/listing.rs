@@ -34,7 +34,7 @@ fn dirent(entry: &Entry, attr: &Attr) -> Dirent {
     Dirent { ino: entry.ino, offset: entry.cookie, name_len, file_type }
 }
 
-/// The entries for which there is room, each begun by the `fixed_bytes` that `begin` adds.
+/// The entries for which there is room, each preceded by the `fixed_bytes` that `begin` adds.
 fn list(
     session: &Session,
     request: &Request,
@@ -55,7 +55,8 @@ fn list(
         bytes.extend_from_slice(&entry.name);
         bytes.resize(end, 0);
     }
-    // Nothing at all means "end", so that an entry for which there is no room must be an error.
+    // An empty answer means "end of directory", so if not even one entry fits, the answer must be
+    // an error.
     if bytes.is_empty() && (count == 0 || !entries.is_empty()) {
         return Err(Errno(libc::EINVAL));
     }

@@ -1,6 +1,8 @@
-//! The null filesystem: what a filesystem does beyond what FUSE makes it do, left out. It knows names, attributes and sizes; data is
-//! dropped, an fsync has nothing to wait for: unless there is a device, which then takes the data and is flushed. Syncline's own transports serve it, so that the kernel, the requests and the threads are
-//! the same, and what is between the two is Syncline's doing.
+//! The null filesystem: does only what FUSE requires, and leaves out everything else that a
+//! filesystem does. It keeps names, attributes and sizes. Data is dropped, and an fsync has nothing
+//! to wait for, unless there is a device, which then takes the data and is flushed. Syncline's own
+//! transports serve it, so kernel, requests and threads are the same, and the difference between
+//! the two is Syncline's own cost.
 
 mod listing;
 mod sink;
@@ -19,12 +21,12 @@ use syncline_fuse::abi::{
 use syncline_fuse::{Malformed, MountError, MountOptions, Mounted, Reply, Request, Serve};
 use tree::{Errno, New, Tree, now, touch};
 
-/// What its process says when it is mounted.
+/// Printed by its process when it is mounted.
 pub const READY: &str = "ready";
-/// The longest READ that is agreed on.
+/// The longest READ that is negotiated.
 const READ_BYTES_MAX: usize = 1 << 20;
 static ZEROS: [u8; READ_BYTES_MAX] = [0; READ_BYTES_MAX];
-/// What statfs shows: nothing is ever full.
+/// The blocks that statfs reports: the filesystem is never full.
 const BLOCKS: u64 = 1 << 30;
 const BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
@@ -39,12 +41,13 @@ pub struct Null {
 }
 
 impl Null {
-    /// An empty one. What is written goes to `device`, if there is one, whose contents are lost.
+    /// An empty filesystem. Written data goes to `device`, if there is one, whose contents are
+    /// lost.
     pub fn new(device: Option<&Path>) -> Result<Self, DeviceError> {
         Ok(Self { tree: Tree::new(), sink: device.map(Sink::open).transpose()? })
     }
 
-    /// Mounts it as Syncline's images are mounted.
+    /// Mounts it in the same way as Syncline's images.
     pub fn mount(self, path: &Path, options: &MountOptions) -> Result<Mounted<Self>, MountError> {
         Session::mount(Arc::new(self), path, options)
     }
@@ -90,8 +93,8 @@ fn answer(session: &Session, request: &Request, opcode: Opcode) -> Answer {
         Opcode::GetXattr => Err(Errno(libc::ENODATA)),
         Opcode::ListXattr => no_xattrs(request),
         Opcode::Ioctl => Err(Errno(libc::ENOTTY)),
-        // OPEN and CREATE are among these, as they are for Syncline: the kernel then makes files with MKNOD, and opens and closes
-        // them without asking.
+        // These include OPEN and CREATE, as for Syncline: the kernel then creates files with MKNOD,
+        // and opens and closes them without asking.
         _ => Err(Errno(libc::ENOSYS)),
     }
 }
@@ -108,7 +111,7 @@ fn entry_out(session: &Session, attr: Attr) -> EntryOut {
 fn lookup(session: &Session, request: &Request) -> Answer {
     match session.fs().tree.lookup(request.ino(), request.arguments().name()?) {
         Ok(attr) => Ok(Reply::fixed(&entry_out(session, attr))),
-        // "There is nothing of this name", to be cached.
+        // "No such name", which may be cached.
         Err(Errno(libc::ENOENT)) => {
             Ok(Reply::fixed(&EntryOut { entry_valid: session.cache_seconds(), ..EntryOut::default() }))
         }
@@ -116,7 +119,7 @@ fn lookup(session: &Session, request: &Request) -> Answer {
     }
 }
 
-/// Nobody waits for an answer, also when the request makes no sense.
+/// FORGET gets no answer, even if the request is invalid.
 fn forget(session: &Session, request: &Request, opcode: Opcode) -> Reply {
     let Null { tree, sink } = &**session.fs();
     let forget = |ino, lookups| {
@@ -182,7 +185,7 @@ fn setattr(session: &Session, request: &Request) -> Answer {
     Ok(attr_out(session, session.fs().tree.change(request.ino(), |attr| change(attr, &input))?))
 }
 
-/// Changes what is marked as valid.
+/// Changes the attributes that are marked as valid.
 fn change(attr: &mut Attr, input: &SetAttrIn) {
     let has = |flag: u32| input.valid & flag != 0;
     let (seconds, ns) = now();
@@ -229,7 +232,7 @@ fn statfs() -> Reply {
     })
 }
 
-/// As if nothing but holes had ever been written.
+/// Returns zeros, as if nothing but holes had ever been written.
 fn read(session: &Session, request: &Request) -> Answer {
     let input: ReadIn = request.arguments().take()?;
     let left = session.fs().tree.attr(request.ino())?.size.saturating_sub(input.offset);
@@ -237,7 +240,7 @@ fn read(session: &Session, request: &Request) -> Answer {
     Ok(Reply::data(vec![bytes::Bytes::from_static(&ZEROS[..len])]))
 }
 
-/// The data ends here or in the sink; the size is kept.
+/// The data is dropped or goes to the sink; the size is kept.
 fn write(session: &Session, request: &Request) -> Answer {
     let input: WriteIn = request.arguments().take()?;
     let end = input.offset.checked_add(input.size.into()).filter(|end| *end <= i64::MAX as u64);
@@ -254,6 +257,6 @@ fn write(session: &Session, request: &Request) -> Answer {
 
 fn no_xattrs(request: &Request) -> Answer {
     let asked: GetXattrIn = request.arguments().take()?;
-    // Asked with no room it is the length that is wanted.
+    // A size of zero asks for the length.
     Ok(if asked.size == 0 { Reply::fixed(&GetXattrOut::default()) } else { Reply::empty() })
 }

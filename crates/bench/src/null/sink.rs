@@ -1,4 +1,5 @@
-//! A device that takes what is written, at no place in particular, and is flushed at each sync: the least that a sync can cost.
+//! A device that takes written data, at no particular place, and is flushed at each sync: the
+//! lowest possible cost of a sync.
 
 use super::tree::Errno;
 use bytes::Bytes;
@@ -12,20 +13,20 @@ use syncline_device::{
     AlignedBuf, BLOCK_BYTES, DeviceError, FileDevice, FlushTracker, OpenOptions, Ticket, WriteHandle,
 };
 
-/// Files are in as many tables, by their number.
+/// Number of tables that files are spread over by inode number.
 const SHARDS: usize = 64;
-/// As many writes of a file may be under way before it is looked which have ended.
+/// After this many writes of a file are in flight, check which have ended.
 const LOOK_EVERY: usize = 64;
 
-/// What was written of a file and not synced.
+/// Writes to a file that have not been synced.
 #[derive(Default)]
 struct Unsynced {
     under_way: Vec<WriteHandle>,
-    /// Of those that have ended.
+    /// The newest ticket of those that have ended.
     newest: Option<Ticket>,
 }
 
-/// Takes data, and makes it durable.
+/// Takes data and makes it durable.
 pub struct Sink {
     tracker: Arc<FlushTracker>,
     size_bytes: u64,
@@ -34,7 +35,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Over an image or a block device, whose contents are lost.
+    /// A sink on an image or a block device, whose contents are lost.
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
         let device = FileDevice::open(path, OpenOptions::default())?;
         let size_bytes = syncline_device::Device::size_bytes(&*device);
@@ -42,7 +43,7 @@ impl Sink {
         Ok(Self { tracker: FlushTracker::new(device), size_bytes, next: AtomicU64::new(0), files })
     }
 
-    /// Begins to write what a file was given.
+    /// Starts writing data that was written to a file.
     pub fn write(&self, ino: u64, data: Bytes) {
         let handle = self.start(data);
         let mut files = self.shard(ino).lock();
@@ -53,7 +54,7 @@ impl Sink {
         }
     }
 
-    /// Makes durable what was written of a file; of one that only has a name, a block for that.
+    /// Makes a file's writes durable; if there are none, writes a block for its name.
     pub async fn sync(&self, ino: u64) -> Result<(), Errno> {
         let unsynced = self.shard(ino).lock().remove(&ino);
         let unsynced = unsynced.unwrap_or_else(|| {
@@ -71,7 +72,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The file has gone.
+    /// Called when the file has gone.
     pub fn forget(&self, ino: u64) {
         self.shard(ino).lock().remove(&ino);
     }
@@ -87,7 +88,7 @@ impl Sink {
         self.tracker.write(self.place(len as u64), vec![data])
     }
 
-    /// One after the other, and from the beginning again at the end.
+    /// Consecutive places, starting over at the end of the device.
     fn place(&self, len: u64) -> u64 {
         let at = self.next.fetch_add(len, Ordering::Relaxed) % self.size_bytes;
         if at + len <= self.size_bytes { at } else { 0 }
@@ -102,7 +103,7 @@ impl Unsynced {
                 *newest = (*newest).max(Some(ticket));
                 false
             }
-            // An error is for the sync.
+            // Keep an error for the sync to report.
             _ => true,
         });
     }
@@ -137,7 +138,7 @@ mod tests {
         block_on(sink.sync(7)).unwrap();
         let counters = sink.tracker.counters();
         assert_eq!((counters.writes, counters.write_bytes, counters.flushes_issued), (1, 8192, 1));
-        // Nothing but a name.
+        // A file without data.
         block_on(sink.sync(8)).unwrap();
         let counters = sink.tracker.counters();
         assert_eq!((counters.writes, counters.write_bytes, counters.flushes_issued), (2, 12288, 2));

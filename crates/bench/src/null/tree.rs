@@ -1,4 +1,5 @@
-//! Names and inodes, in memory. Each directory has a lock of its own, so that threads in different ones don't meet.
+//! Names and inodes, in memory. Each directory has a lock of its own, so threads in different
+//! directories do not contend.
 
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
@@ -8,61 +9,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_fuse::abi::{Attr, ROOT_NODE};
 
-/// Inodes are in as many tables, by their number.
+/// Number of tables that inodes are spread over by number.
 const SHARDS: usize = 64;
-/// Where the entries of a directory begin; "." and ".." are before them.
+/// The first cookie of a directory's entries; those of "." and ".." are lower.
 const FIRST_COOKIE: u64 = 3;
 const BLOCK_BYTES: u32 = 4096;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
-/// Why something is refused.
+/// The errno of a refused request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// Who makes something, and as what.
+/// The type, owner and device of a new inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New {
     /// Type and permissions.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the directory hands down its own.
+    /// Group, unless the directory passes on its own.
     pub gid: u32,
-    /// The device that a device node stands for.
+    /// The device number of a device node.
     pub rdev: u32,
 }
 
 /// An entry of a listing.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where to go on after it.
+    /// The cookie at which to continue after it.
     pub cookie: u64,
     /// Its name.
     pub name: Arc<[u8]>,
-    /// What it names.
+    /// Its inode.
     pub ino: u64,
 }
 
 struct Inode {
     state: Mutex<State>,
-    /// Of a directory.
+    /// The names in a directory.
     names: Option<Mutex<Names>>,
 }
 
 struct State {
     attr: Attr,
-    /// Times that the kernel was told of it and has not forgotten.
+    /// How many times the kernel was told of it, less those it has forgotten.
     lookups: u64,
 }
 
-/// A directory: by name, and in the order in which the names came, which a listing can be continued in.
+/// A directory's entries: by name, and in the order of creation, in which a listing can be
+/// continued.
 struct Names {
     parent: u64,
     cookies: Map<Arc<[u8]>, u64>,
     entries: BTreeMap<u64, (Arc<[u8]>, u64)>,
     next_cookie: u64,
-    /// It has no name any more, and gets none.
+    /// It has no name any more, and can get none.
     removed: bool,
 }
 
@@ -73,7 +75,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// An empty one, whose root everybody may write to.
+    /// An empty tree, whose root everybody may write to.
     pub fn new() -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
         let tree = Self { shards, next_ino: AtomicU64::new(ROOT_NODE + 1) };
@@ -87,7 +89,7 @@ impl Tree {
         Ok(self.inode(ino)?.state.lock().attr)
     }
 
-    /// Changes the attributes of an inode; as they are then.
+    /// Changes the attributes of an inode and returns the new ones.
     pub fn change(&self, ino: u64, change: impl FnOnce(&mut Attr)) -> Result<Attr, Errno> {
         let inode = self.inode(ino)?;
         let mut state = inode.state.lock();
@@ -95,14 +97,14 @@ impl Tree {
         Ok(state.attr)
     }
 
-    /// What a name stands for; the kernel is told of it.
+    /// Looks up a name; counts a reference by the kernel.
     pub fn lookup(&self, directory: u64, name: &[u8]) -> Result<Attr, Errno> {
         let directory = self.inode(directory)?;
         let names = directory.names()?.lock();
         self.tell(names.find(name)?.1)
     }
 
-    /// Makes a name and what it stands for; the kernel is told of it.
+    /// Creates a name and its inode; counts a reference by the kernel.
     pub fn make(&self, directory_ino: u64, name: &[u8], new: New) -> Result<Attr, Errno> {
         let directory = self.inode(directory_ino)?;
         let mut names = directory.names()?.lock();
@@ -166,9 +168,9 @@ impl Tree {
         Ok(())
     }
 
-    /// The kernel forgets that it was told of an inode so often.
+    /// Drops this many references by the kernel.
     pub fn forget(&self, ino: u64, lookups: u64) {
-        // One that is not there was forgotten before.
+        // An inode that is not there was forgotten before.
         if let Ok(inode) = self.inode(ino) {
             self.let_go(ino, &inode, |state| state.lookups = state.lookups.saturating_sub(lookups));
         }
@@ -186,7 +188,7 @@ impl Tree {
         Ok(dots.chain(rest).take(count).collect())
     }
 
-    /// The attributes of an inode, of which the kernel is told.
+    /// The attributes of an inode; counts a reference by the kernel.
     pub fn tell(&self, ino: u64) -> Result<Attr, Errno> {
         Ok(self.inode(ino)?.tell())
     }
@@ -204,7 +206,7 @@ impl Tree {
         self.shard(ino).lock().insert(ino, Arc::new(inode));
     }
 
-    /// Takes a name or references from an inode; with the last of both it goes.
+    /// Drops a name or references of an inode; the inode goes with the last of both.
     fn let_go(&self, ino: u64, inode: &Inode, take: impl FnOnce(&mut State)) {
         let mut state = inode.state.lock();
         take(&mut state);
@@ -255,7 +257,7 @@ impl Names {
         Self { parent, cookies, entries, next_cookie: FIRST_COOKIE, removed: false }
     }
 
-    /// Cookie and inode of a name.
+    /// The cookie and inode of a name.
     fn find(&self, name: &[u8]) -> Result<(u64, u64), Errno> {
         let cookie = *self.cookies.get(name).ok_or(Errno(libc::ENOENT))?;
         Ok((cookie, self.entries[&cookie].1))
@@ -277,7 +279,7 @@ fn is_directory(mode: u32) -> bool {
     mode & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// A directory with setgid gives its group to what is made in it, and setgid to directories.
+/// A directory with setgid passes its group on to new entries, and setgid to new directories.
 fn handed_down(parent: &Attr, new: New) -> New {
     if parent.mode & libc::S_ISGID == 0 {
         return new;
@@ -286,13 +288,13 @@ fn handed_down(parent: &Attr, new: New) -> New {
     New { gid: parent.gid, mode: new.mode | bit, ..new }
 }
 
-/// The present, in seconds and nanoseconds since 1970.
+/// The current time, in seconds and nanoseconds since 1970.
 pub fn now() -> (i64, u32) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() as i64, since.subsec_nanos())
 }
 
-/// The contents have changed now.
+/// Sets the times of a change to the contents.
 pub fn touch(attr: &mut Attr) {
     let (seconds, ns) = now();
     (attr.mtime, attr.mtime_ns) = (seconds, ns);
@@ -335,7 +337,7 @@ mod tests {
         assert_eq!(tree.attr(ino).unwrap().nlink, 0);
         tree.forget(ino, 1);
         assert_eq!(tree.attr(ino).unwrap_err(), Errno(libc::ENOENT));
-        // The other way round: what has a name is not forgotten with its references.
+        // Conversely: an inode with a name does not go with its last reference.
         let ino = tree.make(ROOT_NODE, b"b", FILE).unwrap().ino;
         tree.forget(ino, 1);
         assert_eq!(tree.lookup(ROOT_NODE, b"b").unwrap().ino, ino);
@@ -352,7 +354,7 @@ mod tests {
         tree.unlink(ino, b"a").unwrap();
         tree.rmdir(ROOT_NODE, b"d").unwrap();
         assert_eq!(tree.attr(ROOT_NODE).unwrap().nlink, 2);
-        // The kernel still knows it, and so may somebody who works there.
+        // The kernel still knows it, and a process may have it as its working directory.
         assert_eq!(tree.make(ino, b"late", FILE).unwrap_err(), Errno(libc::ENOENT));
     }
 

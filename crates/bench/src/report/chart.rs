@@ -1,4 +1,5 @@
-//! Bars as SVG: a group for each variant of a workload, a bar for each contestant, a line from its least to its greatest run.
+//! Bars as SVG: a group for each variant of a workload, a bar for each contestant, with a line from
+//! its smallest to its largest run.
 
 use super::numbers::number;
 use crate::BenchError;
@@ -15,7 +16,7 @@ const GROUP_GAP: i32 = 14;
 const TEXT: i32 = 12;
 const FONT: &str = "sans-serif";
 
-/// Syncline's colours, from whole to ablated, and those of its peers.
+/// Syncline's colours, from complete to ablated, and those of its peers.
 const OURS: [RGBColor; 5] = [
     RGBColor(0, 90, 156),
     RGBColor(46, 134, 193),
@@ -47,7 +48,7 @@ pub fn bars(rows: &[&Row]) -> Result<String, BenchError> {
     Ok(svg)
 }
 
-/// The bars of one row; where the next group may begin.
+/// Draws the bars of one row; returns where the next group may begin.
 fn group(area: &Area<'_>, row: &Row, top: i32, greatest: f64) -> Result<i32, BenchError> {
     let full = f64::from(WIDTH as i32 - LABEL_WIDTH - VALUE_WIDTH);
     let x = |value: f64| LABEL_WIDTH + (value / greatest * full).round() as i32;

@@ -1,4 +1,4 @@
-//! A page that stands alone: tables and charts, no script, nothing to be loaded.
+//! A standalone page: tables and charts, no script, nothing to load.
 
 use super::numbers::{count, interval, number, optional};
 use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE, chart, table::writes};

@@ -4,7 +4,7 @@ use crate::outcome::{Figures, Report, Row};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Changes when a reader of the JSON has to.
+/// Changed when readers of the JSON must change.
 const VERSION: u32 = 1;
 
 /// Everything that was measured.

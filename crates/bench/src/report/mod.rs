@@ -1,4 +1,4 @@
-//! Showing what was measured: a table for the terminal, JSON with everything, and a page that stands alone.
+//! Presenting the results: a table for the terminal, JSON with everything, and a standalone page.
 
 mod chart;
 mod html;
@@ -10,13 +10,13 @@ pub use html::html;
 pub use json::json;
 pub use table::table;
 
-/// What has to be said with the columns that count writes.
+/// The note on the columns that count writes.
 pub const WRITES_NOTE: &str = "Writes and flushes are the block layer's, for everybody alike. It counts a flush that is a request of \
 its own as a write as well, which all of Syncline's are (in brackets: what its daemon asks for, without flushes, before writes are \
 merged); those of journals mostly ride on a write.";
 
-/// The same where the daemon itself counts.
+/// The note used instead if the daemon itself counts.
 pub const DAEMON_NOTE: &str = "Writes and flushes are those that Syncline's daemon counts itself.";
 
-/// What the CPU column leaves out.
+/// The note on what the CPU column leaves out.
 pub const CPU_NOTE: &str = "CPU time is that of the load and of the daemon; what the kernel does on threads of its own is not in it.";

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::Interval;
 
-/// Three or four digits that matter.
+/// A number with three or four significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || size == 0.0 => format!("{value:.0}"),
@@ -12,17 +12,17 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// From the one to the other, or a dash.
+/// The two ends, or a dash.
 pub fn interval(interval: Option<Interval>) -> String {
     interval.map_or_else(|| "–".into(), |Interval { low, high }| format!("{low:.2}..{high:.2}"))
 }
 
-/// Such a number, or a dash.
+/// A number, or a dash.
 pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), number)
 }
 
-/// Two digits behind the point, as counts for an operation are compared.
+/// Two digits after the decimal point, for comparing counts per operation.
 pub fn count(value: f64) -> String {
     if value >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

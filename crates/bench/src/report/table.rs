@@ -69,7 +69,8 @@ fn cells(figures: &Figures) -> String {
     )
 }
 
-/// As the block layer counts them, and in brackets as the daemon does where that differs.
+/// Writes as counted by the block layer, followed in brackets by the daemon's count if that
+/// differs.
 pub(super) fn writes(figures: &Figures) -> String {
     let all = count(figures.writes_per_operation);
     match figures.daemon_writes_per_operation.map(count) {

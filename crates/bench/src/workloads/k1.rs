@@ -1,4 +1,5 @@
-//! K1: random 64 KiB writes, each followed by an fsync, to sparse files, with a small extended attribute and without.
+//! K1: random 64 KiB writes, each followed by an fsync, to sparse files, with a small extended
+//! attribute and without.
 
 use super::{Scale, WRITE_BYTES};
 use crate::error::During;
@@ -9,7 +10,7 @@ use crate::{BenchError, Interrupt};
 use std::fs::File;
 use std::path::Path;
 
-/// Files, and threads that write to them.
+/// Number of files, and of threads that write to them.
 const JOBS: usize = 8;
 
 /// The workload.

@@ -1,4 +1,5 @@
-//! K2: the ffsb profile: many threads read, create, append to, overwrite and remove files of many sizes, and sync some of them.
+//! K2: the ffsb profile: many threads read, create, append to, overwrite and remove files of many
+//! sizes, and sync some of them.
 
 use super::Scale;
 use super::names::numbered;
@@ -16,15 +17,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Threads and files of the published table; less of both in a quick run and on a small device.
+/// Threads and files of the published table; fewer in a quick run and on a small device.
 const THREADS: usize = 64;
 const THREADS_QUICK: usize = 16;
 const FILES: u64 = 100_000;
 const FILES_QUICK: u64 = 2000;
-/// Parts of the device that the files take at first, and at most.
+/// The device's size divided by these is the space of the files initially, and at most.
 const FIRST_PART: u64 = 4;
 const MOST_PART: u64 = 2;
-/// Bytes written in a second by the slowest, to guess the time.
+/// Bytes per second that the slowest writes, for estimating the time.
 const BYTES_PER_SECOND: f64 = 200e6;
 
 /// The workload.
@@ -32,7 +33,7 @@ pub struct K2 {
     threads: usize,
     files: u64,
     bytes_max: u64,
-    /// What `prepare` made, for `run`.
+    /// The files made by `prepare`, for `run`.
     set: Mutex<Option<FileSet>>,
 }
 
@@ -43,7 +44,8 @@ struct Entry {
     bytes: u64,
 }
 
-/// The files that exist. An operation borrows one (takes it out and puts it back), so that no two work on the same.
+/// The existing files. An operation borrows a file (takes it out and puts it back), so that no two
+/// work on the same one.
 #[derive(Default)]
 struct FileSet {
     idle: Mutex<Vec<Entry>>,
@@ -94,7 +96,7 @@ impl K2 {
     }
 }
 
-/// One thread's part.
+/// The state of one thread.
 struct Actor<'a> {
     root: &'a Path,
     set: &'a FileSet,
@@ -105,7 +107,8 @@ struct Actor<'a> {
 
 impl Actor<'_> {
     fn act(&mut self, job: &mut Job<'_>) -> io::Result<()> {
-        // More is created than removed: the surplus goes, uncounted, so that a fast filesystem does not run full.
+        // More files are created than removed. The surplus is removed, uncounted, so that a fast
+        // filesystem does not fill up.
         while self.set.bytes.load(Ordering::Relaxed) > self.bytes_max {
             let Some(entry) = self.set.borrow(&mut self.rng) else { break };
             self.set.remove(entry)?;
@@ -141,7 +144,8 @@ impl Actor<'_> {
         Ok(bytes)
     }
 
-    /// Does it, and tells how many bytes it wrote: those read are no part of what comes to the device.
+    /// Carries out the operation and returns the bytes written; bytes read do not count, since they
+    /// are not written to the device.
     fn on_file(&mut self, operation: Operation, entry: &mut Entry, job: &mut Job<'_>) -> io::Result<u64> {
         match operation {
             Operation::ReadAll => {
@@ -190,7 +194,7 @@ impl Workload for K2 {
     }
 
     fn files(&self) -> u64 {
-        // It grows while it runs.
+        // The set grows while the load runs.
         self.bytes_max / profile::mean_bytes() * 2
     }
 
@@ -204,7 +208,7 @@ impl Workload for K2 {
             let path = directory.join(format!("dir-{number}"));
             fs::create_dir(&path).at(&path)?;
         }
-        // The same files for everybody.
+        // The same files for all contestants.
         let mut rng = StdRng::seed_from_u64(self.files);
         let mut buffer = vec![0; PIECE_BYTES * 2];
         rng.fill_bytes(&mut buffer);

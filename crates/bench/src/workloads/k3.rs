@@ -1,4 +1,5 @@
-//! K3: fsync of a directory that has a million new files, and again after a thousand of them were removed.
+//! K3: fsync of a directory that has a million new files, and again after a thousand of them were
+//! removed.
 
 use super::Scale;
 use super::names::numbered;
@@ -9,14 +10,14 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Files, on a device that has room for them.
+/// Number of files, on a device that has room for them.
 const FILES: u64 = 1_000_000;
 const FILES_QUICK: u64 = 100_000;
-/// Bytes of the device that an empty file may take, whoever keeps it.
+/// Space on the device that an empty file may take on any filesystem.
 const BYTES_PER_FILE: u64 = 2 << 10;
-/// Files removed, as a part of all: one in so many.
+/// One file in this many is removed.
 const REMOVE_ONE_IN: usize = 1000;
-/// Files that the slowest makes in a second, to guess the time.
+/// Files per second that the slowest creates, for estimating the time.
 const FILES_PER_SECOND: f64 = 20_000.0;
 const NAME: &str = "d";
 
@@ -32,7 +33,8 @@ impl K3 {
         Self { files: files.min(scale.device_bytes / BYTES_PER_FILE) }
     }
 
-    /// A tenth of a percent, in quick runs too: what matters is that they lie in different leaves.
+    /// A tenth of a percent of the files, in quick runs too: what matters is that they are in
+    /// different leaves.
     fn removed(&self) -> impl Iterator<Item = u64> + use<> {
         (0..self.files).step_by(REMOVE_ONE_IN.min(self.files as usize))
     }

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Files of a thread.
+/// Number of files of a thread.
 const FILES: u64 = 50_000;
 const FILES_QUICK: u64 = 10_000;
-/// Bytes of the device that a file may take.
+/// Space on the device that a file may take.
 const BYTES_PER_FILE: u64 = 4 << 10;
-/// Files that the slowest makes and removes in a second, to guess the time.
+/// Files per second that the slowest creates and removes, for estimating the time.
 const FILES_PER_SECOND: f64 = 15_000.0;
 
 /// The workload.
@@ -54,11 +54,12 @@ impl K4 {
     fn create_by(&self, fs_mark: &Path, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let mut command = Command::new(fs_mark);
         let log = tempfile::NamedTempFile::new()?;
-        // Its subdirectories change every three minutes: all files of a thread are in one, as the built-in load has them.
+        // fs_mark changes subdirectories every three minutes: all files of a thread are in one, as
+        // in the built-in load.
         command.args(["-D", "10000", "-S", "0", "-s", "0", "-L", "1", "-k"]);
         command.arg("-n").arg(self.files_each.to_string());
         command.arg("-l").arg(log.path());
-        // It takes no path of forty bytes or more.
+        // fs_mark takes no path of forty bytes or more.
         command.current_dir(directory);
         for directory in self.directories(Path::new("")) {
             command.arg("-d").arg(directory);

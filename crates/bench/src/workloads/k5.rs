@@ -17,7 +17,7 @@ pub struct K5 {
 }
 
 impl K5 {
-    /// For so many jobs.
+    /// For this many jobs.
     pub fn new(scale: &Scale, jobs: usize) -> Self {
         Self { jobs, file_bytes: scale.file_bytes(jobs), fio: scale.fio.clone() }
     }

@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The workloads that belong together, by the names of the command line.
+/// Groups of workloads, by their names on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Suite {
     /// Random 64 KiB writes and fsyncs, with an attribute and without.
@@ -43,7 +43,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// All of them, in the order in which they run.
+    /// All suites, in the order in which they run.
     pub const ALL: [Self; 8] =
         [Self::K5, Self::K1, Self::K2, Self::K3, Self::K4, Self::Overwrite, Self::Sqlite, Self::Read];
 
@@ -61,7 +61,7 @@ impl Suite {
         }
     }
 
-    /// Its workloads. An error says which program is missing.
+    /// Its workloads. Fails if a program is missing, and says which.
     pub fn workloads(self, scale: &Scale) -> Result<Vec<Box<dyn Workload>>, BenchError> {
         Ok(match self {
             Self::K1 => [true, false].map(|xattr| boxed(k1::K1::new(scale, xattr))).into(),
@@ -100,12 +100,12 @@ impl FromStr for Suite {
     }
 }
 
-/// What the sizes of workloads follow from.
+/// The parameters that determine the size of workloads.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// Size of the device.
     pub device_bytes: u64,
-    /// Small and short.
+    /// A quick run, small and short.
     pub quick: bool,
     /// CPUs of this machine.
     pub cpus: usize,
@@ -116,8 +116,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Length of each of so many files that together take two fifths of the device, of whole writes of 64 KiB; at most 1 GiB, as
-    /// in the published tables.
+    /// Length of each of this many files, so that together they take two fifths of the device; a
+    /// multiple of 64 KiB, and at most 1 GiB, as in the published tables.
     fn file_bytes(&self, files: usize) -> u64 {
         let each = (self.device_bytes * 2 / 5 / files as u64).min(1 << 30);
         (each - each % WRITE_BYTES).max(WRITE_BYTES)
@@ -127,7 +127,7 @@ impl Scale {
 /// Bytes of a write of K1 and K5.
 const WRITE_BYTES: u64 = 64 << 10;
 
-/// Writes a file whole, with data that doesn't compress, and syncs it.
+/// Writes a whole file with incompressible data, and syncs it.
 fn write_file(path: &Path, bytes: u64, interrupt: &crate::Interrupt) -> Result<(), BenchError> {
     let mut file = File::create(path).at(path)?;
     let mut piece = vec![0; 1 << 20];
@@ -153,7 +153,7 @@ mod tests {
         Scale { device_bytes: 24 << 20, quick: true, cpus: 2, fio: None, fs_mark: None }
     }
 
-    /// Every workload on an ordinary directory: none may rot.
+    /// Runs every workload on an ordinary directory, so that none stops working unnoticed.
     #[test]
     fn all_workloads_run_anywhere() {
         let interrupt = Interrupt::default();

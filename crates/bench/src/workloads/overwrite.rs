@@ -1,4 +1,5 @@
-//! 4 KiB random overwrites of written files, each followed by an fdatasync: what a database does to its pages.
+//! 4 KiB random overwrites of written files, each followed by an fdatasync: a database's page
+//! writes.
 
 use super::{Scale, write_file};
 use crate::error::During;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 4 << 10;
-/// Length of all files together, on a device that is large enough for it.
+/// Total length of all files, on a device that is large enough for it.
 const FILE_BYTES: u64 = 256 << 20;
 const FILE_BYTES_QUICK: u64 = 64 << 20;
 
@@ -18,13 +19,13 @@ const FILE_BYTES_QUICK: u64 = 64 << 20;
 pub struct Overwrite {
     jobs: usize,
     files: usize,
-    /// Length of each.
+    /// Length of each file.
     file_bytes: u64,
 }
 
 impl Overwrite {
-    /// For so many jobs on so many files, in turn. FUSE lets one cached write or fsync of a file at a time into the daemon,
-    /// so that jobs on one file can't share a flush there.
+    /// For this many jobs on this many files, in turn. FUSE lets one cached write or fsync of a
+    /// file at a time into the daemon, so jobs on one file can't share a flush there.
     pub fn new(scale: &Scale, jobs: usize, files: usize) -> Self {
         let bytes = if scale.quick { FILE_BYTES_QUICK } else { FILE_BYTES };
         let each = bytes.min(scale.file_bytes(1)) / files as u64;

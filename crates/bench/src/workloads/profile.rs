@@ -1,33 +1,33 @@
-//! The ffsb profile of K2: how large files are, and which operations are how frequent.
+//! The ffsb profile of K2: the distribution of file sizes, and the frequency of each operation.
 
 use rand::Rng;
 
 /// Operations of the profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Read a file whole.
+    /// Read a whole file.
     ReadAll,
     /// Create a file and write it.
     Create,
-    /// The same, then fsync.
+    /// Create a file, write it and fsync it.
     CreateFsync,
     /// Remove a file.
     Delete,
     /// Write at the end.
     Append,
-    /// The same, then fsync.
+    /// Write at the end, then fsync.
     AppendFsync,
     /// stat.
     Stat,
-    /// Overwrite a file whole.
+    /// Overwrite a whole file.
     WriteAll,
-    /// The same, then fsync.
+    /// Overwrite a whole file, then fsync.
     WriteAllFsync,
     /// Open and close.
     OpenClose,
 }
 
-/// How often which.
+/// The frequency of each operation.
 const WEIGHTS: [(Operation, u32); 10] = [
     (Operation::ReadAll, 4),
     (Operation::CreateFsync, 2),
@@ -41,7 +41,7 @@ const WEIGHTS: [(Operation, u32); 10] = [
     (Operation::OpenClose, 1),
 ];
 
-/// How many percent of the files have which size, in KiB.
+/// The percentage of files with each size, in KiB.
 const SIZES_KIB: [(u64, u32); 11] = [
     (1, 10),
     (2, 15),
@@ -58,7 +58,7 @@ const SIZES_KIB: [(u64, u32); 11] = [
 
 /// Bytes of an append.
 pub const APPEND_BYTES: u64 = 64 << 10;
-/// Bytes of a read or write of a whole file.
+/// Bytes of each read or write when a whole file is read or written.
 pub const PIECE_BYTES: usize = 512 << 10;
 /// Files in a directory.
 pub const FILES_PER_DIRECTORY: u64 = 100;

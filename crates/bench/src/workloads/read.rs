@@ -1,4 +1,5 @@
-//! Reading a file, in order and at random, with empty and with full caches; and writing one without waiting for anything.
+//! Reading a file, sequentially and at random, with empty and with full caches; and writing one
+//! without syncing in between.
 
 use super::{Scale, write_file};
 use crate::error::During;
@@ -15,9 +16,9 @@ use std::path::Path;
 /// Length of the file that is read, on a device that is large enough for it.
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 256 << 20;
-/// Bytes of a read in order, and of a streaming write.
+/// Bytes of a sequential read, and of a streaming write.
 const PIECE_BYTES: usize = 1 << 20;
-/// Bytes of a read at random.
+/// Bytes of a random read.
 const PAGE_BYTES: u64 = 4 << 10;
 const NAME: &str = "data";
 
@@ -31,7 +32,7 @@ fn file_bytes(scale: &Scale) -> u64 {
     bytes.min(scale.file_bytes(1))
 }
 
-/// The workload of reading.
+/// The reading workload.
 pub struct Read {
     file_bytes: u64,
 }
@@ -42,7 +43,7 @@ impl Read {
         Self { file_bytes: file_bytes(scale) }
     }
 
-    /// Reads the file once, or as far as the time goes.
+    /// Reads the file once, or as far as time allows.
     fn in_order(&self, path: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         drive(vec![File::open(path).at(path)?], pace, |mut file, job| {
             let mut buffer = vec![0; PIECE_BYTES];
@@ -57,7 +58,7 @@ impl Read {
         })
     }
 
-    /// Reads each page once at most: with empty caches none may be found there.
+    /// Reads each page at most once: with empty caches no page may be found there.
     fn at_random(&self, path: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let mut pages: Vec<u64> = (0..self.file_bytes / PAGE_BYTES).collect();
         pages.shuffle(&mut rand::rng());
@@ -114,7 +115,7 @@ impl Workload for Read {
     }
 }
 
-/// The workload of streaming writes.
+/// The streaming write workload.
 pub struct Stream {
     file_bytes: u64,
 }
@@ -136,7 +137,8 @@ impl Workload for Stream {
     }
 
     fn phases(&self) -> Vec<Phase> {
-        // All the time to the end of the fsync: else the memory would be measured.
+        // Includes the time up to the end of the fsync; otherwise the speed of memory would be
+        // measured.
         vec![Phase::warm("", Unit::MebibytesPerSecond, "write of 1 MiB")]
     }
 

@@ -1,7 +1,8 @@
-//! SQLite with `synchronous=FULL`: one INSERT in each transaction, with a rollback journal and with a write-ahead log.
+//! SQLite with `synchronous=FULL`: one INSERT in each transaction, with a rollback journal and with
+//! a write-ahead log.
 //!
-//! The load is the `sqlite3` shell: a statement goes in, a line comes back when the transaction is durable. The way through two
-//! pipes is in the latency, the same for everybody.
+//! The load is the `sqlite3` shell: a statement goes in, and a line comes back when the transaction
+//! is durable. The latency includes the way through two pipes, the same for all contestants.
 
 use crate::error::During;
 use crate::jobs::{Job, drive};
@@ -14,10 +15,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const NAME: &str = "database";
 /// Bytes of a row.
 const ROW_BYTES: u64 = 100;
-/// What it answers once the statement before is done.
+/// Printed once the previous statement is done.
 const DONE: &str = "done";
 
-/// How SQLite makes a transaction atomic.
+/// The journal with which SQLite makes a transaction atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Journal {
     /// The old pages, in a file that is removed at the end of each transaction.
@@ -53,7 +54,8 @@ impl Shell {
 
     /// Executes a statement and waits until it is done.
     fn execute(&mut self, statement: &str) -> io::Result<()> {
-        // A shell that has given up says why at the end; the broken pipe says only that it has.
+        // A shell that has given up prints the reason at its end; the broken pipe shows only that
+        // it has.
         let written = writeln!(self.input, "{statement}\nSELECT '{DONE}';");
         if written.is_err() {
             return Err(self.gave_up());
@@ -63,7 +65,7 @@ impl Shell {
             match self.output.read_line(&mut line)? {
                 0 => return Err(self.gave_up()),
                 _ if line.trim() == DONE => return Ok(()),
-                // What a PRAGMA answers.
+                // The output of a PRAGMA.
                 _ => {}
             }
         }
@@ -72,7 +74,7 @@ impl Shell {
     fn gave_up(&mut self) -> io::Error {
         let mut text = String::new();
         if let Some(mut errors) = self.child.stderr.take() {
-            // Without its words the error is a poorer one, and still an error.
+            // Without the shell's message the error is less helpful, but still an error.
             let _ = io::Read::read_to_string(&mut errors, &mut text);
         }
         io::Error::other(format!("sqlite3 ended: {}", text.trim()))

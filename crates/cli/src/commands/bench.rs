@@ -1,5 +1,5 @@
-//! `syncline bench`: measures Syncline, without some of its mechanisms if asked, beside the kernel's filesystems and one that keeps
-//! nothing.
+//! `syncline bench`: measures Syncline, and on request Syncline without some of its mechanisms,
+//! beside the kernel's filesystems and one that keeps nothing.
 
 use super::interrupt;
 use crate::failure::{Failure, Outcome};
@@ -19,15 +19,15 @@ use syncline_bench::workload::Workload;
 use syncline_bench::workloads::{Scale, Suite};
 use syncline_bench::{BenchError, Interrupt, command, machine, micro, report};
 
-/// Image size, and that of a quick run.
+/// Image size, and the image size of a quick run.
 const SIZE_BYTES: u64 = 4 << 30;
 const SIZE_BYTES_QUICK: u64 = 1536 << 20;
 /// The smallest image that the workloads fit.
 const SIZE_BYTES_LEAST: u64 = 64 << 20;
-/// Seconds of each timed load, and in a quick run.
+/// Seconds of each timed load, and of one in a quick run.
 const SECONDS: f64 = 10.0;
 const SECONDS_QUICK: f64 = 2.0;
-/// Runs of everything.
+/// Number of runs.
 const RUNS: usize = 3;
 
 const WORKLOADS: &str = "\
@@ -54,15 +54,18 @@ pub struct Args {
     /// What to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
-    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs; null, which keeps nothing and shows what FUSE itself costs; null-flush,
-    /// which writes and flushes as well: the floor of a sync. Both with /uring or /classic for one transport
+    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs; null, which keeps nothing and
+    /// shows what FUSE itself costs; null-flush, which writes and flushes as well: the floor of a
+    /// sync. Both with /uring or /classic for one transport
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     peers: Vec<Contestant>,
-    /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate=' knows, and parent-pointers
+    /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate='
+    /// knows, and parent-pointers
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
-    /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring, direct_io=write), node-size=SIZE, or program=PATH
-    /// (the program of another Syncline, all but micro)
+    /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring,
+    /// direct_io=write), node-size=SIZE, or program=PATH (the program of another Syncline, all but
+    /// micro)
     #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
     also: Vec<String>,
     /// How requests come from the kernel to Syncline and null. Default auto
@@ -94,7 +97,7 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// What can be named on the command line.
+/// The measurements that can be named on the command line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Suite(Suite),
@@ -141,7 +144,7 @@ impl Args {
         self.seconds.unwrap_or(Duration::from_secs_f64(default))
     }
 
-    /// Options of mounts behind FUSE.
+    /// Mount options for the filesystems behind FUSE.
     fn mount_options(&self) -> Vec<OsString> {
         self.transport.iter().flat_map(|way| ["--transport".into(), way.into()]).collect()
     }
@@ -152,7 +155,7 @@ impl Args {
         if bytes < SIZE_BYTES_LEAST {
             return Err(Failure::usage(format!("--size is at least {}", size::show(SIZE_BYTES_LEAST))));
         }
-        // Whole blocks, whatever was written.
+        // Round up to whole mebibytes.
         Ok(bytes.next_multiple_of(1 << 20))
     }
 }
@@ -161,7 +164,8 @@ impl Args {
 pub fn run(mut args: Args) -> Outcome {
     args.peers = those_installed(args.peers)?;
     let interrupt = interrupt::watch()?;
-    // An hour later is too late to find out that they can't be written.
+    // Create the output files now: an hour later is too late to find out that they can't be
+    // written.
     for path in [&args.report, &args.json].into_iter().flatten() {
         std::fs::write(path, "").map_err(|error| Failure::from(error).about(path))?;
     }
@@ -190,7 +194,8 @@ pub fn run(mut args: Args) -> Outcome {
     }
 }
 
-/// The peers whose programs are here; the others are named and left out, unless nothing is left.
+/// The peers whose programs are installed; the others are named and left out, unless nothing is
+/// left.
 fn those_installed(peers: Vec<Contestant>) -> Result<Vec<Contestant>, Failure> {
     let (mut here, mut missing) = (Vec::new(), Vec::new());
     for peer in peers {
@@ -253,7 +258,7 @@ fn measure(
     let plan =
         Plan { ground: &ground, contestants: &contestants, workloads: &workloads, settings, interrupt, bar };
     plan.rehearse()?;
-    // Now is the time to make it quiet and begin again.
+    // At this point the user can still make the machine quiet and start again.
     for warning in warnings(load_average, args.runs()) {
         bar.suspend(|| note!("syncline: {warning}"));
     }
@@ -264,7 +269,7 @@ fn measure(
     Ok(report)
 }
 
-/// The workloads; of `all`, one whose program is missing is left out, with a note.
+/// The workloads. With `all`, a workload whose program is missing is left out, with a note.
 fn workloads(
     args: &Args,
     suites: &[Suite],

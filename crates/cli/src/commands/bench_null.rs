@@ -1,4 +1,5 @@
-//! The hidden `syncline bench-null`: serves the filesystem that keeps nothing, for as long as its standard input is open.
+//! The hidden `syncline bench-null`: serves the filesystem that keeps nothing, for as long as its
+//! standard input is open.
 
 use super::mount_options::MountChoices;
 use crate::failure::Outcome;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use syncline_bench::null::{Null, READY};
 use syncline_fuse::{MountError, Unmounter};
 
-/// How often, and how long apart, a busy mount is tried again.
+/// How often, and at what interval, to retry a busy unmount.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -22,21 +23,23 @@ pub struct Args {
     /// How requests come from the kernel, as for `mount`
     #[arg(long, value_name = "WAY", default_value = "auto", overrides_with = "transport")]
     transport: String,
-    /// Image or device that takes what is written, at no place in particular, and is flushed at each sync: its contents are lost
+    /// Image or device that takes what is written, at no place in particular, and is flushed at
+    /// each sync: its contents are lost
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome {
-    // A session of its own, as a daemon has it: what interrupts the measurement lets it end first.
+    // A session of its own, as a daemon has, so that a signal that interrupts the measurement does
+    // not end this process first.
     rustix::process::setsid()?;
     let choices = MountChoices::parse(&[format!("transport={}", args.transport)])?;
     let mounted =
         Null::new(args.device.as_deref())?.mount(&args.directory, &choices.kernel(Path::new("null")))?;
     let unmounter = mounted.unmounter();
     thread::spawn(move || {
-        // An end of any sort is one.
+        // An error ends the input as well.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         unmount(&unmounter);
     });
@@ -46,7 +49,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Unmounts; what stays busy is taken out of sight, and ends when nobody uses it any more.
+/// Unmounts; a mount that stays busy is detached, and ends when nobody uses it any more.
 fn unmount(unmounter: &Unmounter) {
     for _ in 0..TRIES {
         match unmounter.unmount() {
@@ -57,7 +60,7 @@ fn unmount(unmounter: &Unmounter) {
     }
     if let Err(error) = unmounter.detach() {
         tracing::error!(%error, "the null filesystem stays mounted");
-        // Whoever measures waits for the end.
+        // The process that measures waits for our exit.
         std::process::exit(1);
     }
 }

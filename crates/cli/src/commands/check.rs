@@ -1,4 +1,5 @@
-//! `syncline check`: read everything and tell what is wrong; with `--repair` mend what can be mended, and with `--take-back` undo that.
+//! `syncline check`: reads everything and reports what is wrong; with `--repair` mends what it can,
+//! and with `--take-back` undoes that.
 
 use super::image;
 use super::mounted::refuse_mounted;
@@ -14,13 +15,13 @@ use syncline_check::{
 use syncline_device::{FileDevice, OpenOptions, block_on};
 use syncline_store::StoreError;
 
-/// Exit code for "errors were mended" of fsck(8).
+/// fsck(8)'s exit code for "errors were corrected".
 pub const REPAIRED: u8 = 1;
-/// Exit code for "errors are left" of fsck(8).
+/// fsck(8)'s exit code for "errors are left uncorrected".
 pub const ERRORS_FOUND: u8 = 4;
-/// Exit code for "the check could not be done" of fsck(8).
+/// fsck(8)'s exit code for an operational error.
 pub const OPERATIONAL_ERROR: u8 = 8;
-/// Exit code for wrong usage of fsck(8).
+/// fsck(8)'s exit code for a usage error.
 pub const WRONG_USAGE: u8 = 16;
 const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 
@@ -97,7 +98,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         }
         let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
         let failure = not_checked(error, &args.image);
-        // What is no image at all has nothing that could be saved; its text names the next step.
+        // If this is no image at all, there is nothing to save; its text names the next step.
         if !usable {
             return failure;
         }
@@ -108,7 +109,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     } else {
         print_repair(&args.image, &repair);
     }
-    // Else there is no such file.
+    // Otherwise there is no such file.
     if let Some(undo) = args.undo.as_ref().filter(|_| repair.after.is_some()) {
         let undo = undo.display();
         note!(
@@ -122,7 +123,8 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     })
 }
 
-/// Why there is no report. A checker does not tell anybody to make a filesystem where one may have been.
+/// The failure when there is no report. A checker must not advise making a filesystem where one may
+/// have been.
 fn not_checked(error: CheckError, image: &Path) -> Failure {
     let none = matches!(&error, CheckError::Store(StoreError::Unusable(text)) if text.contains("no superblock found"));
     let failure = Failure::from(error);
@@ -174,7 +176,7 @@ fn print_report(image: &Path, report: &Report) {
     print_summary(image, report);
     if !report.is_clean() {
         let readable = image::what_can_be_read(image);
-        // Of a snapshot a repair may put back what is lost, so that it is not deleted for nothing.
+        // A repair may restore lost parts of a snapshot, so it should not be deleted needlessly.
         let in_snapshots = report.of(FindingKind::SnapshotDamaged).next().is_some();
         let left_alone = report.findings.iter().all(|finding| finding.kind.is_left_alone());
         if left_alone && !in_snapshots && !report.incomplete {
@@ -224,7 +226,7 @@ fn print_summary(image: &Path, report: &Report) {
     }
 }
 
-/// Says what was changed, each change in a line, and what is left.
+/// Prints each change in a line, and what is left.
 fn print_repair(path: &Path, repair: &Repair) {
     let image = path.display();
     let shown = if repair.refused.is_some() { &repair.before.findings } else { &repair.changes };
@@ -253,7 +255,7 @@ fn print_repair(path: &Path, repair: &Repair) {
     }
 }
 
-/// What to do when a repair is refused.
+/// The next step when a repair is refused.
 fn after_refusal(for_loss: bool, readable: &Readable) -> String {
     let unreadable = image::without_present(readable);
     let restore = match readable {
@@ -270,7 +272,7 @@ fn after_refusal(for_loss: bool, readable: &Readable) -> String {
     }
 }
 
-/// What to do about what can't be mended.
+/// The next step for damage that can't be mended.
 fn next_step(left: &Report, readable: &Readable) -> String {
     use syncline_check::FindingKind::{DataDamaged, DataUnreadable, SnapshotDamaged};
     if left.blocks == 0 {

@@ -1,4 +1,5 @@
-//! `syncline compress`: has what is written to files compressed, and what they hold already.
+//! `syncline compress`: sets the compression of files, and on request rewrites what they contain
+//! already.
 
 use super::image::progress_bar;
 use super::{cannot_open, not_walked, require_syncline, settle};
@@ -17,7 +18,8 @@ use walkdir::WalkDir;
 /// Arguments of `compress`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Files and directories of a mounted filesystem; what is made in a directory afterwards does as it does
+    /// Files and directories of a mounted filesystem; what is made in a directory afterwards does
+    /// as it does
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// How to compress what is written; none: not at all
@@ -82,14 +84,14 @@ struct Line {
     algorithm: Choice,
 }
 
-/// What was done.
+/// The result.
 #[derive(Default, Serialize)]
 struct Report {
     files: u64,
     directories: u64,
-    /// Bytes written anew.
+    /// Bytes rewritten.
     rewritten_bytes: u64,
-    /// Bytes that the files took before and take now, as far as they were written anew.
+    /// Bytes that the files took before and take now, for the files that were rewritten.
     before_bytes: u64,
     after_bytes: u64,
     /// Bytes that other files share, which stay as they are.
@@ -142,7 +144,7 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
     let bar = progress_bar(total, "writing anew");
     for (path, directory) in found {
         let (file, wanted) = (open(path)?, args.algorithm.algorithm());
-        // One that has it already keeps its time of change, and leaves nothing to sync.
+        // A file that has this setting already keeps its change time, and leaves nothing to sync.
         if control::compression(&file, path)? != wanted {
             control::set_compression(&file, path, wanted).map_err(owner)?;
         }
@@ -150,7 +152,7 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
     }
     if args.now {
         let files = || found.iter().filter(|(_, directory)| !directory).map(|(path, _)| &**path);
-        // What is dirty takes nothing yet.
+        // Dirty data takes no space yet.
         settle(files())?;
         files().try_for_each(|path| rewrite(path, &bar, &mut report))?;
     }
@@ -171,7 +173,7 @@ fn rewrite(path: &Path, bar: &ProgressBar, report: &mut Report) -> Result<(), Fa
     Ok(())
 }
 
-/// Names the next step where only an owner may go on.
+/// Names the next step if only an owner may do this.
 fn owner(error: ControlError) -> Failure {
     const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
     let denied =

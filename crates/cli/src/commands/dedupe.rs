@@ -1,4 +1,5 @@
-//! `syncline dedupe`: finds blocks with equal checksums in files, has them compared, and shared if they are equal.
+//! `syncline dedupe`: finds blocks with equal checksums in files, and has them compared, and shared
+//! if they are equal.
 
 use super::image::progress_bar;
 use super::{cannot_open, files_below, settle};
@@ -29,21 +30,21 @@ pub struct Args {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Default, Serialize)]
 struct Report {
     files: u64,
-    /// Bytes whose checksums were looked at.
+    /// Bytes whose checksums were examined.
     looked_at_bytes: u64,
-    /// Bytes that share their blocks since.
+    /// Bytes whose blocks were shared by this run.
     shared_bytes: u64,
-    /// Bytes that shared them before.
+    /// Bytes whose blocks were shared before.
     already_shared_bytes: u64,
     /// Bytes with equal checksums that differ, or that changed meanwhile.
     different_bytes: u64,
 }
 
-/// A file that is gone through.
+/// The file being examined.
 struct Opened {
     path: PathBuf,
     file: File,
@@ -51,10 +52,10 @@ struct Opened {
     size: u64,
 }
 
-/// Where a block with a checksum was first met.
+/// Where a block with each checksum was first seen.
 type Known = HashMap<u32, (u64, Block)>;
 
-/// Blocks in a row that may be those of another place.
+/// Consecutive blocks that may equal those at another place.
 #[derive(Clone, Copy)]
 struct Run {
     from: (u64, u64),
@@ -71,7 +72,7 @@ pub fn run(args: Args) -> Outcome {
             files.push((metadata.dev(), metadata.ino(), metadata.size(), file));
         }
     }
-    // A file with several names is one.
+    // A file with several names counts once.
     files.sort_by_key(|(device, inode, ..)| (*device, *inode));
     files.dedup_by_key(|(device, inode, ..)| (*device, *inode));
     if files.windows(2).any(|pair| pair[0].0 != pair[1].0) {
@@ -80,7 +81,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let bar = progress_bar(files.iter().map(|(_, _, size, _)| size).sum(), "looking for equal blocks");
     let (mut known, mut report) = (Known::new(), Report::default());
-    // What is dirty has no blocks yet.
+    // Dirty data has no blocks yet.
     settle(files.iter().map(|(.., path)| &**path))?;
     for (_, inode, size, path) in files {
         let file = File::open(&path).map_err(|source| cannot_open(&path, source))?;
@@ -92,7 +93,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names the next step where only an owner may go on.
+/// Names the next step if only an owner may do this.
 fn owner(error: ControlError) -> Failure {
     const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
     let denied =
@@ -104,7 +105,7 @@ fn owner(error: ControlError) -> Failure {
     error.into()
 }
 
-/// Looks at every block of a file, and shares those that were met before.
+/// Examines every block of a file, and shares those that were seen before.
 fn go_through(
     file: &Opened,
     known: &mut Known,
@@ -143,10 +144,11 @@ fn go_through(
     }
 }
 
-/// The run made longer by a block that follows on both sides; otherwise it ends, and the block begins another.
+/// Extends the run by a block if that is the next one on both sides; otherwise shares the run, and
+/// the block begins another.
 fn extend(file: &Opened, mut run: Run, found: Run, report: &mut Report) -> Result<Run, ControlError> {
     let follows = found.from == (run.from.0, run.from.1 + run.blocks) && found.to == run.to + run.blocks;
-    // Ranges of one file must not meet.
+    // Ranges in the same file must not overlap.
     let meets = run.from.0 == file.inode && found.from.1 >= run.to;
     if follows && !meets && run.blocks < RUN_BLOCKS_MAX {
         run.blocks += 1;
@@ -181,7 +183,7 @@ fn share(file: &Opened, run: Run, report: &mut Report) -> Result<(), ControlErro
     Ok(())
 }
 
-/// One block of the run differs: the others may be equal.
+/// Shares a run block by block: one of its blocks differs, but the others may be equal.
 fn one_by_one(file: &Opened, run: Run, report: &mut Report) -> Result<(), ControlError> {
     (0..run.blocks).try_for_each(|at| {
         share(file, Run { from: (run.from.0, run.from.1 + at), to: run.to + at, blocks: 1 }, report)

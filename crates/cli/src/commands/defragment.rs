@@ -1,4 +1,4 @@
-//! `syncline defragment`: has the daemon write files again that lie scattered on the device.
+//! `syncline defragment`: has the daemon rewrite files that are scattered on the device.
 
 use super::image::progress_bar;
 use super::{cannot_open, files_below, missing, settle};
@@ -31,14 +31,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What became of a file.
+/// The result for one file.
 #[derive(Serialize)]
 struct Line {
     path: PathBuf,
     fragments_before: u64,
     fragments_after: u64,
     moved_bytes: u64,
-    /// Copied for nothing, since somebody wrote there meanwhile.
+    /// Copied in vain, because it was overwritten in the meantime.
     overtaken_bytes: u64,
 }
 
@@ -55,12 +55,12 @@ pub fn run(args: Args) -> Outcome {
             files.push((metadata.dev(), metadata.ino(), metadata.size(), file));
         }
     }
-    // A file with several names is one.
+    // A file with several names counts once.
     files.sort_by_key(|(device, inode, ..)| (*device, *inode));
     files.dedup_by_key(|(device, inode, ..)| (*device, *inode));
     let bar = progress_bar(files.iter().map(|(_, _, size, _)| size).sum(), "defragmenting");
     let mut lines = Vec::new();
-    // What is dirty lies nowhere yet.
+    // Dirty data has no place yet.
     settle(files.iter().map(|(.., path)| &**path))?;
     for (_, _, size, path) in files {
         let before = bar.position();

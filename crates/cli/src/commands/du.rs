@@ -1,4 +1,4 @@
-//! `syncline du`: what files use for themselves, and what they share.
+//! `syncline du`: how much space files use alone, and how much they share.
 
 use super::files_below;
 use super::image::spinner;
@@ -26,7 +26,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A line of the answer.
+/// A line of the output.
 #[derive(Serialize)]
 struct Line {
     path: PathBuf,

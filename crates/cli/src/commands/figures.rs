@@ -1,4 +1,5 @@
-//! What a daemon tells of itself: the texts `daemon`, `stats` and `distributions`, and those of other commands.
+//! The daemon's information about itself: the texts `daemon`, `stats` and `distributions`, and
+//! those of other commands.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -12,10 +13,10 @@ use syncline_store::{RecoveryReport, Store};
 /// The text with the distributions behind the summaries of `stats`.
 pub const DISTRIBUTIONS: &str = "distributions";
 
-/// The text with what the filesystem is called.
+/// The text with the filesystem's label and UUID.
 pub const IDENTITY: &str = "identity";
 
-/// What the kernel calls the namespace in which this process has its number.
+/// The kernel's name for the pid namespace in which this process has its pid.
 pub fn namespace_of_processes() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
@@ -66,7 +67,7 @@ pub fn register(
     });
 }
 
-/// What does not depend on how it is mounted.
+/// The part that does not depend on how the filesystem is mounted.
 fn of(fs: &Filesystem, scrub: &Scrub, report: &RecoveryReport, started: Instant) -> Value {
     let store = fs.store();
     json!({
@@ -89,7 +90,7 @@ fn space(store: &Store) -> Value {
         "pending_free_blocks": space.pending_free, "named_blocks": space.named })
 }
 
-/// What the daemon takes for itself.
+/// The resources that the daemon uses.
 fn process(started: Instant) -> Value {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
@@ -101,7 +102,7 @@ fn process(started: Instant) -> Value {
     })
 }
 
-/// What the daemon of a new filesystem would tell.
+/// The statistics of a new filesystem's daemon.
 #[cfg(test)]
 pub fn of_new_filesystem() -> Value {
     use syncline_device::{Background, MemoryDevice, WorkerOptions, block_on};

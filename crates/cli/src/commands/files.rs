@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use syncline_fuse::control::{self, ControlError};
 use walkdir::WalkDir;
 
-/// So much is synced with one call: half of what one can take, since files grow.
+/// The most bytes synced with one call: half of the limit of a call, since files grow.
 const PORTION_BYTES: u64 = 32 << 20;
-/// So many files are open at once.
+/// The most files open at once.
 const PORTION_FILES: usize = 512;
 
-/// The file at `path`, or all regular files below it on the same filesystem. Symbolic links are not followed.
+/// The file at `path`, or all regular files below it on the same filesystem. Symbolic links are not
+/// followed.
 pub fn files_below(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     require_syncline(path)?;
@@ -26,7 +27,8 @@ pub fn files_below(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Refuses a directory of another filesystem by its own name, rather than by that of the first file below it, or not at all.
+/// Refuses a directory on another filesystem by its own name, rather than by that of the first file
+/// below it, or not at all.
 pub fn require_syncline(path: &Path) -> Result<(), ControlError> {
     if path.is_dir() { control::text(path, "daemon").map(drop) } else { Ok(()) }
 }
@@ -37,7 +39,7 @@ pub fn not_walked(path: &Path, error: walkdir::Error) -> Failure {
     missing(&at, error.into_io_error().unwrap_or_else(|| io::Error::other("a loop of symbolic links")))
 }
 
-/// The same for a path that can't be looked at.
+/// The failure for a path that can't be examined.
 pub fn missing(path: &Path, error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -47,8 +49,8 @@ pub fn missing(path: &Path, error: io::Error) -> Failure {
     }
 }
 
-/// Has everything of these files written that is dirty, which has no place on the device yet. Many files share a flush: one for each
-/// would take longer than all the rest.
+/// Syncs these files, so that dirty data gets its place on the device. Many files share a flush:
+/// one for each would take longer than everything else.
 pub fn settle<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), ControlError> {
     let (mut portion, mut bytes, mut device) = (Vec::new(), 0, None);
     for path in paths {
@@ -68,7 +70,7 @@ pub fn settle<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Contr
 fn settle_portion(portion: &[&Path]) -> Result<(), ControlError> {
     const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
     match control::sync_files(portion) {
-        // Too much for one batch, all or nothing, which nobody asks for here.
+        // Too much for one all-or-nothing batch, which is not needed here.
         Err(ControlError::Failed { source, .. }) if source.raw_os_error() == Some(EFBIG) => {
             portion.iter().try_for_each(|path| {
                 File::open(path).and_then(|file| file.sync_all()).map_err(|source| cannot_open(path, source))
@@ -78,7 +80,7 @@ fn settle_portion(portion: &[&Path]) -> Result<(), ControlError> {
     }
 }
 
-/// The file can't be opened, or looked at.
+/// The failure for a file that can't be opened or examined.
 pub fn cannot_open(path: &Path, source: io::Error) -> ControlError {
     ControlError::Open { path: path.to_owned(), source: source.into() }
 }

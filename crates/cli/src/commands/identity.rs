@@ -1,4 +1,4 @@
-//! `syncline label` and `syncline uuid`: what a filesystem is called.
+//! `syncline label` and `syncline uuid`: the names of a filesystem.
 
 use super::figures::IDENTITY;
 use super::image;
@@ -26,7 +26,8 @@ pub struct LabelArgs {
 /// Arguments of `uuid`.
 #[derive(clap::Args)]
 pub struct UuidArgs {
-    /// Image file or block device that is not mounted, or, to show it, any directory of a mounted filesystem
+    /// Image file or block device that is not mounted, or, to show it, any directory of a mounted
+    /// filesystem
     #[arg(value_name = "IMAGE|DIR")]
     source: PathBuf,
     /// The UUID from now on: eight, four, four, four and twelve hexadecimal digits, or 'random'
@@ -52,7 +53,7 @@ impl FromStr for NewUuid {
     }
 }
 
-/// Both names.
+/// Label and UUID.
 struct Identity {
     label: String,
     uuid: Uuid,
@@ -66,7 +67,7 @@ pub fn label(args: LabelArgs) -> Outcome {
     };
     require_label(&new)?;
     if args.source.is_dir() {
-        // The ioctl alone would also name a filesystem of another kind.
+        // The ioctl alone would also set the label of another kind of filesystem.
         identity_of_mount(&args.source)?;
         control::set_label(&args.source, &new).map_err(|error| refused(&args.source, error))?;
     } else {
@@ -75,7 +76,7 @@ pub fn label(args: LabelArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses what can't be a label, and what would not be seen as what it is where it is shown.
+/// Refuses an invalid label, or one that would be displayed as something else.
 pub fn require_label(label: &str) -> Result<(), Failure> {
     let bytes = label.len();
     if label.chars().any(char::is_control) {
@@ -132,7 +133,7 @@ fn change(
     change(&fs).and_then(|()| fs.close()).map_err(about)
 }
 
-/// Names the next step where only an owner may go on.
+/// Names the next step if only an owner may do this.
 fn refused(source: &Path, error: ControlError) -> Failure {
     let errno = match &error {
         ControlError::Failed { source, .. } => {

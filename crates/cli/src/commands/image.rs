@@ -1,4 +1,4 @@
-//! Opening, making and closing images, as several commands do.
+//! Opening, creating and closing images, for several commands.
 
 use crate::failure::Failure;
 use crate::known;
@@ -50,7 +50,7 @@ fn draw_target() -> ProgressDrawTarget {
     }
 }
 
-/// A sign of life for what nobody knows the length of; silent as a progress bar is.
+/// A spinner for work of unknown length; silent where a progress bar is.
 pub fn spinner(what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
     let bar = ProgressBar::with_draw_target(None, draw_target());
@@ -59,7 +59,7 @@ pub fn spinner(what: &str) -> ProgressBar {
     bar
 }
 
-/// A progress bar in bytes; silent when standard error is not a terminal.
+/// A progress bar in bytes; silent if standard error is not a terminal.
 pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     let style = style.expect("the template is well-formed");
@@ -68,7 +68,7 @@ pub fn progress_bar(total_bytes: u64, what: &str) -> ProgressBar {
         .with_message(what.to_owned())
 }
 
-/// Makes an image file, fully allocated and written, or takes a device or file that exists.
+/// Creates an image file, fully allocated and written, or takes over an existing device or file.
 fn create(
     path: &Path,
     size_bytes: Option<u64>,
@@ -78,7 +78,7 @@ fn create(
     if !force {
         refuse_known(path)?;
     }
-    // A file that is there and keeps its length is written whole, too.
+    // An existing file that keeps its length is written completely, too.
     let present = || path.metadata().map_or(0, |metadata| metadata.len());
     let bar = progress_bar(size_bytes.unwrap_or_else(present), "writing the image");
     let device = FileDevice::create(path, size_bytes, force, how, &mut |bytes| bar.set_position(bytes));
@@ -86,7 +86,7 @@ fn create(
     Ok(device?)
 }
 
-/// The name of what a place holds, if it has one that can be read here.
+/// The name of the format at a place, if it is known and can be read here.
 pub fn known_contents(path: &Path) -> Option<String> {
     let mut start = Vec::new();
     let file = File::open(path).ok()?;
@@ -97,13 +97,13 @@ pub fn known_contents(path: &Path) -> Option<String> {
     known::recognize(&start)
 }
 
-/// What a mount for reading would show of an image that nobody has open.
+/// What a read-only mount would show of an image that nobody has open.
 pub fn what_can_be_read(path: &Path) -> Readable {
     let (Ok(device), Ok(spawn)) = (open_read_only(path), background()) else { return Readable::Nothing };
     block_on(syncline_check::what_can_be_read(device, spawn))
 }
 
-/// What to do with an image of which a mount can't show the present.
+/// The next step for an image whose present state can't be mounted.
 pub fn without_present(readable: &Readable) -> String {
     match readable {
         Readable::Snapshot(name) => format!(
@@ -113,14 +113,15 @@ pub fn without_present(readable: &Readable) -> String {
     }
 }
 
-/// True if a filesystem of ours lies there, though its start says nothing any more: its superblocks have copies at the end.
+/// True if one of our filesystems is there whose start is unreadable: its superblocks have copies
+/// at the end.
 fn has_superblock_at_its_end(path: &Path) -> bool {
     let Ok(device) = open_read_only(path) else { return false };
     let device: Arc<dyn Device> = device;
     block_on(read_superblocks(&device)).is_ok()
 }
 
-/// Refuses a place that holds something with a name. What can't be read here is left to those who open it next.
+/// Refuses a place with known contents. If it can't be read here, the next open reports that.
 fn refuse_known(path: &Path) -> Result<(), Failure> {
     let ours =
         || has_superblock_at_its_end(path).then(|| "a Syncline filesystem whose start is gone".to_owned());
@@ -131,7 +132,8 @@ fn refuse_known(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The whole way from a path to a filesystem in it, which nobody else has until the device is dropped.
+/// Creates a filesystem at a path, from start to end. Nobody else can have it until the device is
+/// dropped.
 pub fn make(
     path: &Path,
     size_bytes: Option<u64>,

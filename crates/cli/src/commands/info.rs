@@ -1,4 +1,4 @@
-//! `syncline info`: what an image says about itself.
+//! `syncline info`: the information in an image's superblock.
 
 use super::image;
 use super::mounted::refuse_mounted;

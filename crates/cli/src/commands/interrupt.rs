@@ -1,9 +1,9 @@
-//! SIGINT and SIGTERM end a measurement in good order: what it has made is taken away.
+//! SIGINT and SIGTERM end a measurement in an orderly way: everything it made is removed.
 
 use crate::failure::Failure;
 use syncline_bench::Interrupt;
 
-/// An interrupt that the signals raise.
+/// An interrupt that these signals raise.
 pub fn watch() -> Result<Interrupt, Failure> {
     let interrupt = Interrupt::default();
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -1,4 +1,5 @@
-//! `syncline ls` and `syncline cat`: what an image or a snapshot holds, without mounting it. Nothing is written.
+//! `syncline ls` and `syncline cat`: show the contents of an image or a snapshot without mounting
+//! it. Nothing is written.
 
 use crate::failure::{Failure, Outcome};
 use crate::printed;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 use syncline::{FileType, Filesystem, ImageOptions, Metadata};
 
-/// Bytes of a file in memory at a time.
+/// The most bytes of a file in memory at a time.
 const PIECE: usize = 1 << 20;
 
 /// Arguments of `ls`.
@@ -33,7 +34,7 @@ pub struct CatArgs {
     place: OsString,
 }
 
-/// Something in an image.
+/// An image, perhaps a snapshot of it, and a path in it.
 #[derive(PartialEq, Eq, Debug)]
 struct Place {
     image: PathBuf,
@@ -42,8 +43,8 @@ struct Place {
 }
 
 impl Place {
-    /// Image and snapshot end at the first colon before which there is a file of that name. (Of a snapshot whose own name has a colon
-    /// nothing can be asked so.)
+    /// Image and snapshot end at the first colon before which there is a file of that name. (So a
+    /// snapshot whose own name has a colon can't be named here.)
     fn parse(text: &OsString, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = text.as_bytes();
         let path_of = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
@@ -60,7 +61,7 @@ impl Place {
                 }
             }
         }
-        // To open it tells what is wrong.
+        // No such file: opening it will report the error.
         let end = bytes.iter().position(|byte| *byte == b':').unwrap_or(bytes.len());
         Self { image: path_of(&bytes[..end]), snapshot: None, path: PathBuf::new() }
     }
@@ -73,7 +74,7 @@ impl Place {
         opened.map_err(|error| Failure::from(error).about(&self.image).of_reading_only())
     }
 
-    /// The path in the image, from its root on.
+    /// The path in the image, starting at its root.
     fn inside(&self) -> PathBuf {
         Path::new("/").join(&self.path)
     }
@@ -121,7 +122,7 @@ fn write_entry(
     printed::written(output.write_all(&line))
 }
 
-/// What `ls -l` has before the name; times in UTC.
+/// The part of an `ls -l` line before the name; times are in UTC.
 fn details(metadata: &Metadata) -> String {
     let kind = match metadata.file_type() {
         FileType::Directory => 'd',
@@ -146,7 +147,7 @@ fn details(metadata: &Metadata) -> String {
         });
     }
     let (links, uid, gid, bytes) = (metadata.nlink(), metadata.uid(), metadata.gid(), metadata.len());
-    // What humantime can't show is before 1970.
+    // humantime can't show times before 1970.
     let modified = metadata.modified().max(SystemTime::UNIX_EPOCH);
     let modified = humantime::format_rfc3339_seconds(modified);
     let _ = write!(text, " {links:3} {uid:5} {gid:5} {bytes:12} {modified} ");

@@ -1,5 +1,6 @@
-//! The manual: syncline(1), which is written by hand but for its synopsis, and a page for each command, whose name, synopsis and
-//! options come from the definitions that parse the command line, and whose description is that of syncline(1).
+//! The manual: syncline(1), written by hand except for its synopsis, and a page for each command. A
+//! command's name, synopsis and options come from the definitions that parse the command line, and
+//! its description from syncline(1).
 
 use crate::failure::{Failure, Outcome};
 use clap::{Arg, Command};
@@ -8,9 +9,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The page that is written by hand. (Through a link: this crate is published with its own folder only.)
+/// The handwritten page. (Through a link: this crate is published with its own folder only.)
 const BOOK: &str = include_str!("../../syncline.1");
-/// What the sections of the book that belong to one command are called there.
+/// The names of the handwritten page's sections that belong to one command.
 const SECTIONS: [(&str, &str); 4] = [
     ("mount", "MOUNT OPTIONS"),
     ("explain", "RECEIPTS"),
@@ -34,7 +35,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every page: the name of its file, and its text.
+/// Every page: its file name and text.
 fn pages() -> Vec<(String, String)> {
     let mut definition = crate::definition();
     definition.build();
@@ -46,7 +47,7 @@ fn pages() -> Vec<(String, String)> {
     pages
 }
 
-/// All commands below this one, each before its own.
+/// All commands below this one, each before its own subcommands.
 fn below(command: &Command) -> Vec<Command> {
     let wanted = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     let each = command.get_subcommands().filter(wanted);
@@ -57,7 +58,7 @@ fn page_name(command: &Command) -> String {
     command.get_bin_name().unwrap_or(command.get_name()).replace(' ', "-")
 }
 
-/// The page that is written by hand, with the synopsis as it is now.
+/// The handwritten page, with the current synopsis.
 fn book(commands: &[Command]) -> String {
     let leaves = commands.iter().filter(|command| !command.has_subcommands());
     let lines: Vec<String> = leaves.map(synopsis).collect();
@@ -66,7 +67,7 @@ fn book(commands: &[Command]) -> String {
     format!("{before}.SH SYNOPSIS\n{}\n.SH {after}", lines.join("\n.br\n"))
 }
 
-/// How a command is called, in one line of roff.
+/// A command's usage, in one line of roff.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let mut words = vec![format!("\\fB{}\\fR", escaped(name))];
@@ -111,7 +112,7 @@ fn rendered(command: &Command, render: Render) -> String {
     let mut text = Vec::new();
     render(&Man::new(command.clone()), &mut text).expect("writing to memory can't fail");
     let text = String::from_utf8(text).expect("roff is text");
-    // It begins with the definition of an apostrophe, which has a name of its own.
+    // The text begins with a definition of the apostrophe, which has a name of its own.
     let lines = text.lines().skip_while(|line| !line.starts_with(".SH"));
     lines.map(|line| format!("{}\n", line.trim_end().replace("\\*(Aq", "\\(aq"))).collect()
 }
@@ -151,7 +152,7 @@ fn page(command: &Command) -> String {
     text
 }
 
-/// What the book says of a command, among its commands.
+/// The handwritten page's entry for a command.
 fn entry(words: &str) -> Option<String> {
     let commands = section_of_book("COMMANDS");
     let head = format!(".TP\n.B {words}\n");
@@ -160,7 +161,7 @@ fn entry(words: &str) -> Option<String> {
     Some(rest[..end].to_owned())
 }
 
-/// A section of the book, with its heading; empty if there is none.
+/// A section of the handwritten page, with its heading; empty if there is none.
 fn section_of_book(name: &str) -> String {
     let head = format!(".SH {name}\n");
     let Some((_, rest)) = BOOK.split_once(&head) else { return String::new() };
@@ -168,7 +169,7 @@ fn section_of_book(name: &str) -> String {
     format!("{head}{}", &rest[..end])
 }
 
-/// Text as roff takes it: hyphens that can be copied, no line that looks like a request.
+/// Text escaped for roff: hyphens that can be copied, and no line that looks like a request.
 fn escaped(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let line = line.replace('\\', "\\e").replace('-', "\\-");
@@ -197,7 +198,8 @@ mod tests {
         }
     }
 
-    /// Requests are lines of their own, and take what follows on their line without the spaces between.
+    /// Roff requests must be on lines of their own; some of them join the words that follow without
+    /// spaces.
     #[test]
     fn requests_and_text_are_on_lines_of_their_own() {
         for (name, text) in pages() {
@@ -205,7 +207,7 @@ mod tests {
                 assert!(![". .B", ". .I"].iter().any(|request| line.contains(request)), "{name}: {line}");
                 let alternating = [".BR ", ".RB ", ".IR ", ".RI ", ".BI ", ".IB "];
                 if let Some(words) = alternating.iter().find_map(|request| line.strip_prefix(request)) {
-                    // What is quoted has its own spaces.
+                    // Quoted text has its own spaces.
                     let bare: String = words.split('"').step_by(2).collect();
                     let ends = |word: &str| word.ends_with([';', ',']) || word.ends_with(").");
                     let run_together = bare.split(' ').rev().skip(1).any(ends);

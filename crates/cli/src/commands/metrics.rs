@@ -1,4 +1,4 @@
-//! `syncline metrics`: what mounts have counted, for Prometheus to fetch by HTTP.
+//! `syncline metrics`: serves the counters of mounts for Prometheus to fetch over HTTP.
 
 use super::ask;
 use crate::failure::{Failure, Outcome};
@@ -35,7 +35,8 @@ one request and 15 seconds; there are 64 connections at most, and another one ta
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Directories of mounted filesystems; one where nothing is mounted is told to be down until something is
+    /// Directories of mounted filesystems; one where nothing is mounted is told to be down until
+    /// something is
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Address and port to listen at
@@ -57,7 +58,7 @@ pub fn run(args: Args) -> Outcome {
         }
         match control::text(directory, "daemon") {
             Ok(_) => {}
-            // A mount may come later, but not without its directory.
+            // A mount may appear later, but not without its directory.
             Err(ControlError::Open { path, source }) if source.kind() == ErrorKind::NotFound => {
                 return Err(ControlError::Open { path, source }.into());
             }

@@ -15,7 +15,8 @@ use syncline_device::{Device, OpenOptions, block_on};
 pub struct Args {
     /// Image file to make, or block device to use
     image: PathBuf,
-    /// Size of the image file; a block device is used whole. A new file needs it; the default for an existing one is its length
+    /// Size of the image file; a block device is used whole. A new file needs it; the default for
+    /// an existing one is its length
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
     /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
@@ -27,10 +28,12 @@ pub struct Args {
     /// Every inode knows its names, as 'syncline path' shows them: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     parent_pointers: bool,
-    /// A sync may log little data whole and place it later, which is faster; programs from before that refuse the image: on or off
+    /// A sync may log little data whole and place it later, which is faster; programs from before
+    /// that refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     data_in_log: bool,
-    /// Extended attributes count in the blocks of their files, and so in quotas; programs from before that refuse the image: on or off
+    /// Extended attributes count in the blocks of their files, and so in quotas; programs from
+    /// before that refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     counted_xattrs: bool,
     /// Overwrite whatever is there
@@ -39,8 +42,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// UUID of the filesystem; random unless given. With it the seed of the hash of names is the UUID too, so that the same
-    /// commands make the same tree
+    /// UUID of the filesystem; random unless given. With it the seed of the hash of names is the
+    /// UUID too, so that the same commands make the same tree
     #[arg(long, hide = true)]
     uuid: Option<uuid::Uuid>,
 }

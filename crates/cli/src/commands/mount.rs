@@ -1,7 +1,7 @@
-//! `syncline mount`: serve an image at a directory.
+//! `syncline mount`: serves an image at a directory.
 //!
-//! Without `--foreground` the program starts itself again as a daemon and waits for its word that the mount is usable. Until then
-//! the daemon's messages go to the caller's standard error.
+//! Without `--foreground` the program starts itself again as a daemon and waits until that reports
+//! that the mount is usable. Until then the daemon's messages go to the caller's standard error.
 
 use super::image;
 use super::mount_options::{MountChoices, left_by_remount};
@@ -23,7 +23,7 @@ use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, control};
 use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
-/// What the daemon writes to standard output when the mount is usable.
+/// The daemon writes this to standard output when the mount is usable.
 const READY: &str = "ready";
 
 /// Arguments of `mount`.
@@ -39,8 +39,11 @@ pub struct Args {
     /// Stay in the foreground and serve until it is unmounted
     #[arg(long, short)]
     foreground: bool,
-    /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other, no_allow_other, noatime, nodiratime, relatime, strictatime,
-    /// sync, dirsync, discard, discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE, direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME, transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
+    /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
+    /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync, discard,
+    /// discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
+    /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
+    /// transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -49,7 +52,8 @@ pub struct Args {
     /// How requests come from the kernel: the same as -o transport, which counts if both are given
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
-    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default: nowhere
+    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default:
+    /// nowhere
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The daemon's end of a mount in the background
@@ -58,10 +62,10 @@ pub struct Args {
 }
 
 impl Args {
-    /// Mounting a snapshot.
+    /// The arguments to mount a snapshot.
     pub(super) fn of_snapshot(image: PathBuf, name: &str, directory: PathBuf) -> Self {
         let snapshot = Some(name.to_owned());
-        // Who looks at a snapshot changes nothing of the machine.
+        // Looking at a snapshot must not change the machine's settings.
         let options = vec!["uring_switch=leave".to_owned()];
         let (create, transport, log) = (None, None, None);
         Self { image, directory, create, snapshot, foreground: false, options, transport, log, daemon: false }
@@ -80,7 +84,8 @@ pub fn run(mut args: Args) -> Outcome {
         }
         return Ok(ended);
     }
-    // Among the options it reaches the daemon as well. It comes first: 'bench' has one for all contestants, and -o for one of them.
+    // As an option, the transport also reaches the daemon. It comes first, so that -o overrides it:
+    // 'bench' passes --transport for all contestants and -o for one of them.
     args.options.splice(0..0, args.transport.take().map(|way| format!("transport={way}")));
     let mut choices = MountChoices::parse(&args.options)?;
     if let Some(name) = &args.snapshot {
@@ -93,11 +98,11 @@ pub fn run(mut args: Args) -> Outcome {
     start_daemon(daemon_command(&args)?)
 }
 
-/// What `mount -o remount` asks for. The daemon goes on as it was mounted: one that was mounted read-only stays so, and is not called
-/// writable.
+/// Performs `mount -o remount`. The daemon's own mode does not change: one that was mounted
+/// read-only stays so, and can't be made writable.
 pub fn remount(directory: &Path, options: &[String]) -> Outcome {
     let choices = MountChoices::parse_remount(options)?;
-    // The kernel would say that an argument is invalid.
+    // For another filesystem, the kernel would report an invalid argument.
     control::text(directory, "daemon")?;
     if !choices.store.read_only {
         let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
@@ -115,10 +120,10 @@ pub fn remount(directory: &Path, options: &[String]) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line of the daemon's end.
+/// The command line of the daemon.
 fn daemon_command(args: &Args) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    // Whatever name this file was found under.
+    // Independent of the name under which the program was started.
     command.arg0("syncline");
     command.arg("mount").arg(&args.image).arg(&args.directory).arg("--daemon");
     if let Some(size) = args.create {
@@ -146,7 +151,7 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     if line.trim() == READY {
         return Ok(ExitCode::SUCCESS);
     }
-    // It has told why on standard error, which is ours.
+    // It has reported the reason on standard error, which it shares with us.
     let status = daemon.wait()?;
     if let Some(signal) = status.signal() {
         let text = format!("the daemon was ended by signal {signal} before the mount was usable");
@@ -155,17 +160,17 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
-/// Opens the image, mounts it and serves it to the end.
+/// Opens the image, mounts it and serves it until it is unmounted.
 fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     if args.daemon {
         // A session of its own: closing the terminal must not end it.
         rustix::process::setsid()?;
     }
-    // Opened now, so that its error reaches the caller.
+    // Open the log now, so that an error reaches the caller.
     let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
     let made = make_image(args, choices)?;
     let mounted = open_and_mount(args, choices, made.clone()).map_err(|failure| {
-        // Nobody else has had it.
+        // Nobody else has had the new image, so remove it.
         made.iter().for_each(|made| made.take_away());
         if choices.snapshot.is_some() { failure.of_reading_only() } else { failure }
     });
@@ -192,14 +197,14 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the image that `--create` asks for, if there is none. Whoever mounts it takes it over: between making and mounting it is never
-/// free for somebody else.
+/// Makes the image that `--create` asks for, if there is none. The mount takes over the locked
+/// device, so nobody else can get the image between making and mounting.
 fn make_image(args: &Args, choices: &MountChoices) -> Result<Option<Arc<FileDevice>>, Failure> {
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
     if size < image::LEAST_BYTES {
         return Err(Failure::usage("--create makes an image of at least 16MiB"));
     }
-    // It takes a while, and would be for nothing.
+    // Making the image takes a while, so first check that it can be mounted.
     syncline_fuse::require_mountable(&args.directory)?;
     let how = OpenOptions { punch_holes: choices.punch_holes, ..OpenOptions::default() };
     image::make(&args.image, Some(size), false, how, &FormatOptions::default()).map(Some)
@@ -211,7 +216,7 @@ fn open_log(path: &Path) -> Result<File, Failure> {
         .map_err(|error| Failure::from(error).about(path).next("name a file that can be written with --log"))
 }
 
-/// A mount, and what belongs to it.
+/// A mount and everything that belongs to it.
 struct Served {
     fs: Arc<Filesystem>,
     mounted: Mounted,
@@ -219,9 +224,10 @@ struct Served {
     signals: Handle,
 }
 
-/// Everything that can refuse comes before the first write, so that a refused mount leaves the image as it was, byte for byte:
-/// what a crash left is replayed into memory and looked at, the mount is made and agreed on with the kernel, and only then
-/// recovery writes. Requests that come meanwhile wait.
+/// Everything that can fail comes before the first write, so that a refused mount leaves the image
+/// unchanged, byte for byte: the log of a crash is replayed into memory and checked, the mount is
+/// made and negotiated with the kernel, and only then does recovery write. Requests that come
+/// meanwhile wait.
 fn open_and_mount(
     args: &Args,
     choices: &MountChoices,
@@ -240,15 +246,15 @@ fn open_and_mount(
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
-            // Whoever looks at it next needs it closed.
+            // Close it, so that the next step can examine it.
             drop(opened);
             return Err(truly(Failure::from(error).about(&image)));
         }
     };
     let fs = loaded.fs().clone();
-    // Before anybody can see the mount, and so wish to end it.
+    // Before anyone can see the mount, and want to end it.
     let caught = signals::catch()?;
-    // A mount that will be refused changes nothing of the machine.
+    // A mount that will be refused must not change the machine's settings.
     syncline_fuse::require_mountable(&args.directory)?;
     if choices.switches_uring_on() && syncline_fuse::switch_uring_on() && !crate::logging::is_quiet() {
         note!(
@@ -268,7 +274,7 @@ fn open_and_mount(
     Ok(Served { fs, mounted: prepared.serve(), scrub, signals })
 }
 
-/// The next step for a damaged image: not a mount for reading, if that would fail as well.
+/// The next step for a damaged image: not a read-only mount, if that would fail as well.
 fn of_what_is_damaged(failure: Failure, image: &Path, choices: &MountChoices) -> Failure {
     let damaged = failure.code() == Cause::Damaged as u8;
     if !damaged || choices.snapshot.is_some() {
@@ -284,7 +290,7 @@ fn of_what_is_damaged(failure: Failure, image: &Path, choices: &MountChoices) ->
     }
 }
 
-/// What is mounted.
+/// The mounted filesystem or snapshot.
 enum Opened {
     Whole(Box<Recovered>),
     Snapshot(Arc<Store>),
@@ -328,8 +334,8 @@ async fn open(
     Ok((Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
 }
 
-/// Says what `-o discard` means for an image file. An image that was allocated whole can never meet a full host; one that gave room
-/// back can, and then its log can't be written.
+/// Explains `-o discard` for an image file. An image that was fully allocated can never meet a full
+/// host; one that gave space back can, and then its log can't be written.
 fn tell_of_discards(image: &Path, choices: &MountChoices, block_device: bool) {
     if block_device || !choices.store.discard || choices.store.read_only {
         return;
@@ -345,7 +351,7 @@ fn tell_of_discards(image: &Path, choices: &MountChoices, block_device: bool) {
     note!("syncline: {}: {what}", image.display());
 }
 
-/// Says what recovery found, if it is worth a word.
+/// Reports what recovery found, if it is worth mentioning.
 fn tell(image: &Path, report: &RecoveryReport) {
     for note in &report.notes {
         note!("syncline: {}: {note}", image.display());
@@ -356,7 +362,7 @@ fn tell(image: &Path, report: &RecoveryReport) {
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
 }
 
-/// Tells the parent that the mount is usable and lets go of its terminal.
+/// Tells the parent that the mount is usable and detaches from its terminal.
 pub(super) fn detach_from_terminal(log: &File) -> Result<(), Failure> {
     let mut output = std::io::stdout();
     writeln!(output, "{READY}")?;

@@ -8,19 +8,19 @@ use syncline_fs::AccessTime;
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
 use syncline_store::{Snapshot, StoreOptions};
 
-/// Most receipts that may be kept: half a kilobyte each.
+/// The most receipts that may be kept: half a kilobyte each.
 const RECEIPTS_MAX: usize = 1 << 20;
-/// What is said of an option that nobody knows.
+/// The message for an unknown option.
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
-/// What `Synchronous` is called as an option, in its order.
+/// The names of the `Synchronous` values as options, in order.
 const DURABILITIES: [&str; 3] = ["async", "dirsync", "sync"];
 
-/// What the kernel tells of any FUSE mount.
+/// The options that the kernel reports for every FUSE mount.
 const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
-/// Options without a value that a mount keeps as they were when it was made.
+/// Options without a value that a mount keeps for its whole life.
 const FIXED_WORDS: [&str; 11] = [
     "noatime",
     "relatime",
@@ -35,7 +35,7 @@ const FIXED_WORDS: [&str; 11] = [
     "check_opens",
 ];
 
-/// Those of the options that a remount leaves as they were: all with a value, and some words.
+/// The options that a remount leaves unchanged: all with a value, and some words.
 pub fn left_by_remount(options: &[String]) -> Vec<String> {
     let names = options.iter().flat_map(|list| list.split(',')).map(str::trim);
     let left = names.filter(|name| {
@@ -55,7 +55,7 @@ pub struct MountChoices {
     pub fs: syncline_fs::Options,
     /// Mount this snapshot, read-only, instead of the present state.
     pub snapshot: Option<String>,
-    /// Give what becomes free of an image file back to its host.
+    /// Give freed blocks of an image file back to its host.
     pub punch_holes: bool,
     /// Where the daemon's messages go.
     pub log: Option<PathBuf>,
@@ -74,14 +74,14 @@ pub struct MountChoices {
 }
 
 impl MountChoices {
-    /// Reads the options; an unknown one is an error, so that a typing mistake never weakens a promise.
+    /// Reads the options; an unknown one is an error, so that a typo never weakens a promise.
     pub fn parse(options: &[String]) -> Result<Self, Failure> {
         let mut choices = Self::default();
         let sloppy = options.iter().any(|option| option.trim() == "sloppy");
         for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match choices.apply(name, value) {
-                // mount(8) asks so: the list may be meant for several systems.
+                // mount(8) asks for this: the list may be meant for several systems.
                 Err(text) if sloppy && text == UNKNOWN => {}
                 applied => applied.map_err(|text| Failure::usage(format!("-o {option}: {text}")))?,
             }
@@ -94,7 +94,8 @@ impl MountChoices {
         Ok(choices)
     }
 
-    /// Reads the options of a remount. mount(8) hands on what the kernel tells of the mount, too: words of FUSE's own among it.
+    /// Reads the options of a remount. mount(8) also passes on what the kernel reports for the
+    /// mount, including FUSE's own options.
     pub fn parse_remount(options: &[String]) -> Result<Self, Failure> {
         let name = |option: &String| option.trim().split('=').next().unwrap_or_default().to_owned();
         let ours = options.iter().filter(|option| !KERNEL_WORDS.contains(&&*name(option)));
@@ -154,7 +155,7 @@ impl MountChoices {
             "cache" => self.store.node_cache_bytes = at_least(value, 1 << 20)?,
             "dirty" => {
                 self.fs.dirty_bytes_max = at_least(value, 1 << 20)? as u64;
-                // What was written back stays in memory too, until a flush.
+                // Data that was written back stays in memory too, until a flush.
                 self.store.unflushed_bytes = self.fs.dirty_bytes_max.min(self.store.unflushed_bytes);
             }
             "kept" => self.fs.kept_bytes_max = at_least(value, 0)? as u64,
@@ -175,7 +176,7 @@ impl MountChoices {
                 let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);
                 self.fs.receipts_max = count.ok_or(format!("give a number up to {RECEIPTS_MAX}"))?;
             }
-            // Several are joined by colons, since commas separate options.
+            // Several names are joined by colons, since commas separate options.
             "ablate" => {
                 for name in value.split(':') {
                     self.store.ablations.insert(name.parse()?);
@@ -196,30 +197,31 @@ impl MountChoices {
                     _ => return Err("choose set or leave".into()),
                 }
             }
-            // Words of mount(8) and fstab(5) that say what is the case anyway.
+            // Options of mount(8) and fstab(5) that describe the default, or are not for us.
             "defaults" | "user" | "nouser" | "users" | "nofail" | "auto" | "noauto" | "_netdev"
             | "sloppy" | "remount" | "silent" | "loud" | "group" | "owner" => {}
-            // An access time alone is logged by nothing but what is logged anyway. A version of an inode is only the kernel's business.
+            // lazytime: an access time by itself never causes a log write; it goes along with one.
+            // iversion: inode versions concern only the kernel.
             "lazytime" | "nolazytime" | "iversion" | "noiversion" | "acl" | "user_xattr" => {}
-            // For other programs that read fstab.
+            // Options for other programs that read fstab.
             _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             _ => return Err(UNKNOWN.into()),
         }
         Ok(())
     }
 
-    /// Which changes are durable before they are answered, by the option that asks for it.
+    /// Which changes are durable before they are answered, as the name of the option.
     pub fn durability(&self) -> &'static str {
         DURABILITIES[self.synchronous as usize]
     }
 
-    /// True if a daemon that was started with another durability promises as much.
+    /// True if a daemon that was started with the other durability promises at least as much.
     pub fn is_promised_by(&self, durability: &str) -> bool {
         let has = DURABILITIES.iter().position(|name| *name == durability);
         self.synchronous as usize <= has.unwrap_or(0)
     }
 
-    /// True if FUSE over io_uring is to be switched on where it is off.
+    /// True if FUSE over io_uring should be switched on where it is off.
     pub fn switches_uring_on(&self) -> bool {
         self.transport != Transport::Classic && !self.leaves_uring_switch
     }
@@ -303,7 +305,8 @@ mod tests {
     #[test]
     fn unknown_and_impossible_options_are_refused() {
         assert!(parse("nobarrier").is_err_and(|failure| failure.to_string().contains("unknown option")));
-        // What other readers of fstab look at is no business of ours, and mount(8) may ask to overlook the rest.
+        // Options for other readers of fstab are ignored, and mount(8) may ask to ignore all
+        // unknown ones.
         assert!(
             parse("discard").unwrap().store.discard && !parse("discard,nodiscard").unwrap().store.discard
         );

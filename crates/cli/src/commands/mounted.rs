@@ -1,4 +1,5 @@
-//! The directory of a mounted filesystem, where a command wants an image that is not mounted.
+//! Detects the directory of a mounted filesystem where a command wants an image that is not
+//! mounted.
 
 use super::ask;
 use crate::failure::{Cause, Failure};
@@ -6,13 +7,13 @@ use serde_json::Value;
 use std::path::Path;
 use syncline_fuse::control;
 
-/// Refuses such a directory; `next` is what to do instead.
+/// Refuses such a directory; `next` is the next step.
 pub fn refuse_mounted(path: &Path, next: &'static str) -> Result<(), Failure> {
     if !path.is_dir() {
         return Ok(());
     }
     ask::require_answer(path, ask::PATIENCE)?;
-    // Whoever opens another directory says what is wrong with it.
+    // For any other directory, opening it reports what is wrong.
     let Ok(daemon) = control::text(path, "daemon") else { return Ok(()) };
     let daemon: Value = serde_json::from_str(&daemon).unwrap_or_default();
     let image = daemon["image"].as_str().map(|image| format!(" (its image is {image})"));

@@ -36,7 +36,7 @@ pub fn run(args: Args) -> Outcome {
         say_text!("{:#}\n", json!({ "inode": args.inode, "paths": texts }));
         return Ok(ExitCode::SUCCESS);
     }
-    // Names are bytes, and each path has its line.
+    // Names are bytes, and each path gets a line of its own.
     let mut output = printed::stdout();
     for path in paths {
         output.write_all(&printed::name(&path))?;
@@ -64,7 +64,7 @@ fn of_mount(args: &Args) -> Result<Vec<Vec<u8>>, Failure> {
     })
 }
 
-/// Opens the image, and writes nothing.
+/// Opens the image read-only.
 fn of_image(args: &Args) -> Result<Vec<Vec<u8>>, Failure> {
     let about = |error: Error| Failure::from(error).about(&args.source);
     let fs = Filesystem::open(&args.source, ImageOptions::read_only()).map_err(about)?;
@@ -76,7 +76,7 @@ fn of_image(args: &Args) -> Result<Vec<Vec<u8>>, Failure> {
     })
 }
 
-/// Why there are no paths to print.
+/// The failure when there are no paths to print.
 fn refuse(args: &Args, why: &FsError) -> Failure {
     let failure = match why {
         FsError::Stale => Failure::new(format!("there is no inode {}", args.inode)),

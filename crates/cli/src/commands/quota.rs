@@ -1,4 +1,4 @@
-//! `syncline quota`: limits of directory trees.
+//! `syncline quota`: limits on directory trees.
 
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
@@ -139,7 +139,7 @@ fn list(args: &ListArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the image, and writes nothing.
+/// Opens the image read-only.
 fn of_image(image: &Path) -> Result<Vec<Value>, Failure> {
     let about = |error: Error| Failure::from(error).about(image);
     let fs = Filesystem::open(image, ImageOptions::read_only()).map_err(about)?;
@@ -175,7 +175,7 @@ fn print(all: &[Value]) {
     }
 }
 
-/// The daemon's errno in the words that the engine has for it.
+/// The daemon's errno in the engine's words.
 fn refused(error: ControlError, directory: &Path) -> Failure {
     let errno = match &error {
         ControlError::Failed { source, .. } => source.raw_os_error(),

@@ -16,7 +16,7 @@ use syncline_fuse::control::{self, ControlError};
 use syncline_store::{Store, StoreError, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// So little that what a checkpoint of it may need does not matter.
+/// A memtable so small that the space its checkpoint may need does not matter.
 const MEMTABLE_BYTES: usize = 1 << 20;
 
 /// Arguments of `resize`.
@@ -25,7 +25,8 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     image: PathBuf,
-    /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is; 'min': the smallest that will do
+    /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is;
+    /// 'min': the smallest that will do
     size: Target,
     /// Print JSON
     #[arg(long)]
@@ -65,15 +66,15 @@ pub fn run(args: Args) -> Outcome {
         Target::Max => device,
         Target::Min => {
             recover(&args.image)?;
-            // Snapshots stay: what they were made of is where it is.
+            // Snapshots are kept: their blocks are not moved.
             least(&args.image)?.max(largest_snapshot(&args.image)?).min(present)
         }
         Target::Bytes(bytes) => bytes - bytes % BLOCK,
     };
-    // Less than that is not worth moving the superblocks' copies for.
+    // A smaller difference is not worth moving the superblocks' copies for.
     if wanted.abs_diff(present) < Geometry::TAIL_BLOCKS * BLOCK {
         if args.size == Target::Bytes(present) && device > present {
-            // Made smaller before, but for the file.
+            // The filesystem was made smaller before, but the file was not.
             FileDevice::open(&args.image, OpenOptions::default())?.shorten(present)?;
         }
         return tell(&args, present, present);
@@ -88,7 +89,7 @@ pub fn run(args: Args) -> Outcome {
     tell(&args, present, wanted)
 }
 
-/// Says what came of it.
+/// Reports the result.
 fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
     let (name, before) = (args.image.display(), size::show(before_bytes));
     match (args.json, before_bytes == now_bytes) {
@@ -99,10 +100,10 @@ fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the daemon do it, while everything goes on.
+/// Has the daemon do it while the filesystem is in use.
 fn of_mount(args: &Args) -> Outcome {
     let directory = &args.image;
-    // So that other filesystems are told from older daemons.
+    // Distinguishes other filesystems from older daemons.
     control::text(directory, "daemon")?;
     let wanted = match args.size {
         Target::Max => None,
@@ -140,7 +141,7 @@ fn refused(directory: &Path, error: ControlError) -> Failure {
     }
 }
 
-/// Sizes of the filesystem and of what it lies in, in bytes.
+/// The sizes of the filesystem and of its device, in bytes.
 fn sizes(path: &Path) -> Result<(u64, u64), Failure> {
     let device: Arc<dyn Device> = image::open_read_only(path)?;
     let slots = block_on(syncline_store::read_superblocks(&device));
@@ -148,7 +149,8 @@ fn sizes(path: &Path) -> Result<(u64, u64), Failure> {
     Ok((slots.superblock.geometry.total_blocks * BLOCK, device.size_bytes()))
 }
 
-/// First the file, durably, then the filesystem: a crash between the two leaves a file with something behind its filesystem.
+/// First the file, durably, then the filesystem: a crash between the two leaves a file with unused
+/// space behind its filesystem.
 fn grow(path: &Path, wanted: u64, device_bytes: u64) -> Result<(), Failure> {
     let bar = progress_bar(wanted.saturating_sub(device_bytes), "making the image longer");
     let extended =
@@ -157,13 +159,13 @@ fn grow(path: &Path, wanted: u64, device_bytes: u64) -> Result<(), Failure> {
     let (device, spawn) = (extended?, image::background()?);
     let grown = block_on(async {
         let (store, _) = Store::grow(device, StoreOptions::default(), spawn.clone(), wanted / BLOCK).await?;
-        // Opened as a mount does, so that nothing is left to do for the next one.
+        // Opened as a mount would, so that nothing is left to do for the next one.
         Ok::<_, Failure>(Filesystem::open(store, spawn, Default::default()).await?)
     });
     close(&grown.map_err(|failure| failure.about(path))?).map_err(|failure| failure.about(path))
 }
 
-/// The smallest size that will do, in bytes; changes nothing.
+/// The smallest possible size in bytes; changes nothing.
 fn least(path: &Path) -> Result<u64, Failure> {
     let (device, spawn) = (image::open_read_only(path)?, image::background()?);
     let options = StoreOptions { read_only: true, ..StoreOptions::default() };
@@ -183,7 +185,7 @@ fn largest_snapshot(path: &Path) -> Result<u64, Failure> {
     Ok(snapshots.iter().map(|snapshot| snapshot.total_blocks).max().unwrap_or(0) * BLOCK)
 }
 
-/// Opens and closes an image that a crash left: files without names that still take room are removed then.
+/// Opens and closes an image left by a crash, which removes nameless files that still take space.
 fn recover(path: &Path) -> Result<(), Failure> {
     let (device, spawn) = (FileDevice::open(path, OpenOptions::default())?, image::background()?);
     let opened = block_on(async {
@@ -200,7 +202,8 @@ fn recover(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A smaller filesystem needs less for itself: goes on as long as that makes it smaller still.
+/// A smaller filesystem needs less space for itself, so shrink again as long as that gains
+/// something.
 fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
     loop {
         let wanted = least(path)?.max(largest_snapshot(path)?).min(present);
@@ -212,12 +215,13 @@ fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
     }
 }
 
-/// First the filesystem, durably, then the file: a crash between the two leaves a file with something behind its filesystem.
+/// First the filesystem, durably, then the file: a crash between the two leaves a file with unused
+/// space behind its filesystem.
 fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     let wanted = asked - asked % BLOCK;
     recover(path)?;
     let device: Arc<dyn Device> = image::open_read_only(path)?;
-    // Before a smallest size is named that snapshots would keep from being reached.
+    // Checked before a smallest size is named that snapshots would make impossible.
     block_on(syncline_store::require_shrinkable(&device, wanted / BLOCK))
         .map_err(|error| in_the_way(path, error))?;
     drop(device);
@@ -248,7 +252,7 @@ fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     Ok(device.shorten(wanted)?)
 }
 
-/// It was read before: it is an image, and what stands in the way is something in it.
+/// The image was read before, so it is one, and the obstacle is in its contents.
 fn in_the_way(path: &Path, error: impl Into<FsError>) -> Failure {
     let error = error.into();
     let state = matches!(error, FsError::Store(StoreError::Unusable(_)));

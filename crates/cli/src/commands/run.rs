@@ -1,4 +1,4 @@
-//! `syncline run`: a command on an image that is mounted for as long as it runs.
+//! `syncline run`: runs a command on an image that is mounted for as long as it runs.
 
 use crate::failure::{Failure, Outcome};
 use crate::size;
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 use syncline_fuse::mounts;
 
-/// How often it is looked whether the command has ended, or a signal has come.
+/// How often to check whether the command has ended, or a signal has come.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Arguments of `run`.
@@ -38,7 +38,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let mut mount = own("mount")?;
     let mut umount = own("umount")?;
-    // Not removed with what is in it, whatever happens: that may be a mount.
+    // Never removed recursively, since it may be a mount.
     let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir()?.keep();
     let told = catch_signals()?;
     if let Some(size) = args.create {
@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Outcome {
     let ran = mounted.and_then(|()| {
         let ran = run_in(&directory, &args.command, &told);
         let unmounted = succeed(umount.arg("--").arg(&directory));
-        // It may have ended by itself: with its daemon, or by a signal to that.
+        // It may have been unmounted already: the daemon ended, perhaps by a signal.
         match unmounted {
             Err(failure) if is_mounted(&directory) => {
                 let at = directory.display();
@@ -63,15 +63,15 @@ pub fn run(args: Args) -> Outcome {
             _ => ran,
         }
     });
-    // It stays where something is still mounted there.
+    // Fails, and must, if something is still mounted there.
     let _ = std::fs::remove_dir(&directory);
     let status = ran?;
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Signals of the terminal are COMMAND's alone. Others that would end us without it, it is told. One that was ignored stays so, for
-/// COMMAND too (nohup(1)).
+/// Signals from the terminal are for COMMAND alone. Other signals that would end only us are passed
+/// on to it. An ignored signal stays ignored, for COMMAND too (nohup(1)).
 fn catch_signals() -> Result<Arc<AtomicBool>, Failure> {
     let told = Arc::new(AtomicBool::new(false));
     let ignored = ignored_signals();
@@ -85,7 +85,7 @@ fn catch_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(told)
 }
 
-/// A bit for each signal that this process ignores, as the kernel tells it.
+/// A bit for each signal that this process ignores, as the kernel reports it.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -103,9 +103,9 @@ fn own(name: &str) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Runs one to its end. What it says of a failure has been said.
+/// Runs a command to its end. A failure has already been reported by the command itself.
 fn succeed(command: &mut Command) -> Result<(), Failure> {
-    // A signal from the terminal is COMMAND's.
+    // A signal from the terminal is for COMMAND.
     let status = command.process_group(0).status()?;
     match status.code() {
         Some(0) => Ok(()),
@@ -129,7 +129,7 @@ fn run_in(directory: &Path, words: &[OsString], told: &AtomicBool) -> Result<Exi
         if told.swap(false, Ordering::Relaxed)
             && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
-            // One that belongs to somebody else is waited for.
+            // A process of another user can't be signalled; it is waited for.
             let _ = kill_process(pid, Signal::TERM);
         }
         thread::sleep(LOOK);

@@ -1,4 +1,5 @@
-//! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts that and shows how far it is.
+//! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts
+//! that and shows its progress.
 
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
@@ -18,11 +19,11 @@ use syncline_fuse::control::{self, Control, ControlError};
 const REPORT: &str = "scrub";
 const START: &str = "scrub-start";
 const CANCEL: &str = "scrub-cancel";
-/// How often the daemon is asked how far it is.
+/// How often the daemon is asked for its progress.
 const POLL: Duration = Duration::from_millis(200);
 /// Exit code when something is damaged.
 const DAMAGED: u8 = Cause::Damaged as u8;
-/// Exit code of a program that SIGINT ended.
+/// Exit code of a program ended by SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// Arguments of `scrub`.
@@ -42,7 +43,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A size, perhaps with "/s" behind it.
+/// A size, perhaps followed by "/s".
 fn rate(text: &str) -> Result<u64, String> {
     size::parse(text.strip_suffix("/s").unwrap_or(text))
 }
@@ -57,7 +58,8 @@ pub fn register(control: &Control, scrub: &Arc<Scrub>) {
     });
     control.register_about(REPORT, move |asker| match asker.is_owner {
         true => Ok(serde_json::json!(followed.report()).to_string()),
-        // Its paths lead through directories that not everybody may enter. How many findings there are, `stats` tells all.
+        // Its paths lead through directories that not everybody may enter. `stats` tells everybody
+        // the number of findings.
         false => Err(rustix::io::Errno::PERM.raw_os_error()),
     });
 }
@@ -104,13 +106,13 @@ fn start(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Follows the scrub to its end, which an interruption brings about.
+/// Follows the scrub to its end; an interruption ends it.
 fn follow(directory: &Path, interrupted: &AtomicBool) -> Result<Value, Failure> {
     let bar = image::progress_bar(0, "scrubbing");
     let mut asked = false;
     loop {
         let text = match control::text(directory, REPORT) {
-            // The signal that interrupts the scrub.
+            // Interrupted by the same signal that interrupts the scrub.
             Err(ControlError::Failed { source, .. }) if source.kind() == std::io::ErrorKind::Interrupted => {
                 continue;
             }
@@ -168,7 +170,7 @@ fn print(directory: &Path, report: &Value) {
     }
 }
 
-/// What to do about what was found: no repair mends data.
+/// The next step for what was found: no repair mends data.
 fn next_step(report: &Value) -> String {
     let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
     let data = ["data-damaged", "data-unreadable"];

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use syncline_fs::Filesystem;
 use syncline_fuse::Unmounter;
 
-/// From now on these signals end the process no more. They wait for [`unmount`].
+/// From now on these signals no longer end the process. They wait for [`unmount`].
 pub fn catch() -> Result<Signals, Failure> {
     Ok(Signals::new([SIGINT, SIGTERM, SIGHUP])?)
 }
 
-/// Unmounts at the first signal; files that are open keep the mount alive, out of sight, until they are closed. A second
-/// signal does not wait for them: everything is written back, and the process ends.
+/// Unmounts at the first signal; open files keep the detached mount alive until they are closed. A
+/// second signal does not wait for them: everything is written back, and the process ends.
 pub fn unmount(mut signals: Signals, unmounter: Unmounter, fs: &Arc<Filesystem>) -> Result<Handle, Failure> {
     let handle = signals.handle();
     let fs = fs.clone();

@@ -1,4 +1,4 @@
-//! `syncline status`: all mounts of this machine, at a glance.
+//! `syncline status`: all mounts of this machine at a glance.
 
 use super::ask;
 use super::stats::summary;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 use syncline_fuse::{FILESYSTEM_TYPE, MountEntry, mounts};
 
-/// How long a daemon may take before it is told to be silent, and how long fsyncs are counted.
+/// How long a daemon may take before it counts as silent, and how long fsyncs are counted.
 const PATIENCE: Duration = Duration::from_secs(4);
 const COUNTED: Duration = Duration::from_secs(1);
 
@@ -22,14 +22,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What was found behind a mount.
+/// A daemon's sample and fsyncs a second, or why there is none.
 type Found = Result<(Sample, f64), Failure>;
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     let mut entries: Vec<MountEntry> = Vec::new();
     for entry in mounts()?.into_iter().filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) {
-        // Of a filesystem that is bound to several places the first counts.
+        // If a filesystem is bind-mounted at several places, the first one counts.
         if !entries.iter().any(|other| other.is_of_the_same(&entry)) {
             entries.push(entry);
         }
@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks a daemon twice.
+/// Asks a daemon twice, an interval apart.
 fn look(entry: &MountEntry) -> Found {
     let directory = &entry.mount_point;
     ask::require_answer(directory, PATIENCE)?;
@@ -76,7 +76,7 @@ fn look(entry: &MountEntry) -> Found {
     Ok((sample, rate))
 }
 
-/// The image, as its daemon names it, or else the kernel.
+/// The image, as named by its daemon or otherwise by the kernel.
 fn image_of<'a>(entry: &'a MountEntry, found: &'a Found) -> &'a str {
     match found {
         Ok((sample, _)) => sample.text("/daemon/image"),

@@ -25,17 +25,18 @@ pub struct BarrierArgs {
     files: Vec<PathBuf>,
 }
 
-/// Makes the files durable: one log batch, at most one flush, all or nothing after a crash. Or everything.
+/// Makes the files durable: one log batch, at most one flush, all or nothing after a crash. With
+/// `--all`, makes everything durable.
 pub fn sync(args: SyncArgs) -> Outcome {
     let Some(directory) = args.all else { return done(control::sync_files(&args.files)) };
     ask::require_answer(&directory, ask::PATIENCE)?;
-    // Another filesystem is not synced before it is refused.
+    // Refuse another filesystem before syncing it.
     control::text(&directory, "daemon")?;
     control::sync(&directory)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Orders what was written to the files before all that comes later.
+/// Orders what was written to the files before everything that comes later.
 pub fn barrier(args: BarrierArgs) -> Outcome {
     done(control::order_files(&args.files))
 }

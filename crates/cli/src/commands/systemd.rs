@@ -1,4 +1,5 @@
-//! What a service of systemd's with `Type=notify` tells its manager: so that what comes after a mount finds it usable.
+//! The notifications of a systemd service with `Type=notify` to its manager, so that units ordered
+//! after the mount find it usable.
 
 use std::env;
 use std::io;
@@ -6,7 +7,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells how far this process is, as sd_notify(3) does; nothing where nobody asked to be told.
+/// Reports the state of this process, as sd_notify(3) does; does nothing if no manager asked for
+/// it.
 pub fn tell(state: &str) {
     let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(socket.as_bytes(), state) {

@@ -1,4 +1,4 @@
-//! `syncline trim`: tells the device below a filesystem what is free.
+//! `syncline trim`: tells the device below a filesystem which blocks are free.
 
 use super::image;
 use crate::failure::{Cause, Failure, Outcome};
@@ -19,8 +19,8 @@ pub struct Args {
     /// Leave alone what is free in shorter pieces
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     minimum: u64,
-    /// Give what is free of an image file back to its host, as holes: when they are written again, the host must have the room.
-    /// Of a mount, '-o discard=punch' chooses that
+    /// Give what is free of an image file back to its host, as holes: when they are written again,
+    /// the host must have the room. Of a mount, '-o discard=punch' chooses that
     #[arg(long)]
     punch: bool,
     /// Print JSON
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn of_mount(args: &Args) -> Result<u64, Failure> {
-    // FITRIM alone would also trim a filesystem of another kind.
+    // FITRIM alone would also trim another kind of filesystem.
     control::text(&args.source, "daemon")?;
     control::trim(&args.source, args.minimum).map_err(|error| {
         let errno = match &error {
@@ -73,7 +73,8 @@ fn of_image(args: &Args) -> Result<u64, Failure> {
     let about = |error: syncline::Error| Failure::from(error).about(image);
     let file = std::fs::metadata(image).is_ok_and(|metadata| metadata.is_file());
     if file && !args.punch {
-        // It is opened for reading, so that nothing is written; what it is comes first.
+        // Open it read-only, so that nothing is written: if it is not an image, that error comes
+        // first.
         Filesystem::open(image, ImageOptions::read_only()).and_then(Filesystem::close).map_err(about)?;
         return Err(Failure::from(StoreError::KeepsRoom).about(image));
     }

@@ -21,16 +21,16 @@ use syncline_fuse::{
 };
 use uuid::Uuid;
 
-/// How long a mount may be busy until it is taken for in use.
+/// How long a mount may be busy before it counts as in use.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often a daemon that does not end is asked about other mounts.
+/// How often to look for other mounts while a daemon does not end.
 const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 
-/// How long at least the daemon may take to answer, and the kernel to unmount.
+/// The minimum time for the daemon to answer, and for the kernel to unmount.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long to wait for the daemon and its last checkpoint, unless it is said.
+/// The default time to wait for the daemon and its last checkpoint.
 const TIMEOUT_SECONDS: u64 = 300;
 
 /// Arguments of `umount`.
@@ -48,19 +48,19 @@ pub fn run(args: Args) -> Outcome {
     unmount_and_wait(&args.directory, Duration::from_secs(args.timeout), OtherMounts::AreAFailure)
 }
 
-/// What umount(8) wants of its helper: as with the kernel's filesystems, all is written when it returns, and whoever has the filesystem
-/// mounted in another place keeps it.
+/// Does what umount(8) expects of its helper: as with the kernel's filesystems, everything is
+/// written when it returns, and others who have the filesystem mounted at another place keep it.
 pub fn for_umount(directory: &Path) -> Outcome {
     unmount_and_wait(directory, Duration::from_secs(TIMEOUT_SECONDS), OtherMounts::AreTold)
 }
 
-/// Has umount(8) do it by itself.
+/// Has umount(8) unmount without a helper.
 pub fn without_helper(arguments: &[OsString]) -> Outcome {
     let error = Command::new("umount").arg("-i").args(arguments).exec();
     Err(Failure::new(format!("cannot run umount: {error}; install it")))
 }
 
-/// What other places mean at which the filesystem is still mounted.
+/// How to treat other places at which the filesystem is still mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OtherMounts {
     AreAFailure,
@@ -68,7 +68,7 @@ enum OtherMounts {
 }
 
 impl OtherMounts {
-    /// Tells of them, if that is what a failure to wait comes from, and all that is to be done about it.
+    /// Prints the failure and returns true if it comes from other mounts and need only be reported.
     fn are_told(self, failure: &Failure) -> bool {
         let told = self == Self::AreTold && failure.code() == Cause::InUse as u8;
         if told {
@@ -95,15 +95,16 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let (daemon, identity): (Value, Value) =
         (told("daemon").unwrap_or_default(), told(IDENTITY).unwrap_or_default());
     let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
-    // One that was mounted read-only is as it was.
+    // A filesystem that was mounted read-only is unchanged.
     let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
     let written = written.map(|image| image_of(&daemon, image));
-    // A loop device that ends with its last user ('mount -o loop') has to be there when its image is looked at.
+    // A loop device that disappears with its last user ('mount -o loop') must stay until its image
+    // has been checked.
     let is_device =
         |image: &&Path| image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     let _kept = written.as_deref().filter(is_device).and_then(|image| File::open(image).ok());
     unmount(&directory, left().max(LEAST_PATIENCE))?;
-    // A number of another namespace of processes is that of somebody else here.
+    // A pid of another pid namespace belongs to some other process here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
     let ended = match daemon["pid"].as_i64().filter(|_| here) {
         Some(pid) => wait_for_exit(pid, &mounted, left()).map(|()| Waiting::ForAnAnswer),
@@ -111,7 +112,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     };
     let image = written.clone().unwrap_or_else(|| PathBuf::from(&mounted.source));
     let released = match ended {
-        // It was never written to, and its daemon is gone.
+        // The image was never written to, and its daemon is gone.
         Ok(Waiting::ForAnAnswer) if written.is_none() => return Ok(ExitCode::SUCCESS),
         Ok(waiting) => wait_for_release(&image, &mounted, waiting, left()),
         Err(failure) => Err(failure),
@@ -121,7 +122,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         released => released?,
     };
     match released {
-        // Who has it now has recovered what was synced.
+        // Whoever has it now has recovered everything that was synced.
         Released::ToOthers => {}
         _ if daemon["read_only"] == true => {}
         Released::Unread(failure) => {
@@ -140,7 +141,8 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells once, after a while, what is waited for, if that may go on; not any more when the sender is dropped.
+/// After a while, reports once what is being waited for, unless the sender was dropped by then or
+/// the timeout is short.
 fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
     let (ended, waiting) = mpsc::channel();
     std::thread::spawn(move || {
@@ -159,7 +161,8 @@ fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
     ended
 }
 
-/// The path of an image by what its daemon says of it: a text, while a path may be any bytes.
+/// The path of an image, from the text that its daemon reports: a path may be any bytes, and the
+/// text replaces some of them.
 fn image_of(daemon: &Value, told: &str) -> PathBuf {
     let same = |path: &PathBuf| path.to_string_lossy() == told;
     let open = daemon["pid"].as_i64().filter(|_| told.contains(char::REPLACEMENT_CHARACTER));
@@ -168,7 +171,8 @@ fn image_of(daemon: &Value, told: &str) -> PathBuf {
     paths.find(same).unwrap_or_else(|| told.into())
 }
 
-/// The mount point without symbolic links; one whose daemon has died can't be resolved, and is taken as it is.
+/// The mount point without symbolic links. If its daemon has died it can't be resolved, and is
+/// taken as it is.
 fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
     match std::fs::canonicalize(directory) {
         Err(error) if daemon_has_gone(&error) => Ok(std::path::absolute(directory)?),
@@ -177,8 +181,9 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Unmounts as root, or through fusermount3. Somebody like `syncline top`, who asks the daemon now and then, holds the mount for a
-/// moment each time, so one that is busy is tried again before it counts as that.
+/// Unmounts as root, or through fusermount3. Programs such as `syncline top`, which query the
+/// daemon now and then, hold the mount for a moment each time, so a busy mount is retried before it
+/// counts as busy.
 fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
     let program = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3" };
     let started = Instant::now();
@@ -186,7 +191,7 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
         let mut command = Command::new(program);
         // umount(8)'s helper would be this command again.
         command.arg(if program == "fusermount3" { "-u" } else { "-i" });
-        // What it says is read here, and goes on in this program's own language.
+        // Its messages are parsed here, and repeated within this program's own English text.
         command.arg("--").arg(directory).env("LC_ALL", "C");
         let output = ask::output_within(command, patience)
             .map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
@@ -203,7 +208,7 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // It names the directory, which may be called anything.
+        // The message contains the directory, which may have any name.
         if !said.replace(&*directory.to_string_lossy(), "").contains("busy") {
             return Err(
                 Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root")
@@ -221,13 +226,13 @@ fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Waits for the daemon's end, which comes when everything is written: or not, as long as the filesystem is mounted in another
-/// mount namespace as well.
+/// Waits for the daemon to end, which it does when everything is written; but not as long as the
+/// filesystem is also mounted in another mount namespace.
 fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<(), Failure> {
     let started = Instant::now();
     let mut look = LOOK_ELSEWHERE;
     let process = PathBuf::from(format!("/proc/{pid}"));
-    // A zombie has let go of the image, whoever still has to reap it.
+    // A zombie has released the image, even if it has not been reaped.
     let alive = || {
         std::fs::read_to_string(process.join("stat"))
             .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
@@ -247,21 +252,21 @@ fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<()
     Ok(())
 }
 
-/// What is waited for while somebody has the image.
+/// What is being waited for while somebody has the image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// The end of a daemon that can't be watched: one that root may not ask, that is in another namespace of processes, or that had
-    /// ended before.
+    /// The end of a daemon that can't be watched: one that root may not ask, one in another pid
+    /// namespace, or one that had ended before.
     ForTheDaemon,
-    /// The kernel, which lets go of the image only when the I/O of a process that is gone has ended.
+    /// The kernel, which releases the image only when the I/O of an ended process has completed.
     ForAnAnswer,
 }
 
-/// How an image is when its daemon has let go of it.
+/// The state of an image after its daemon has released it.
 enum Released {
-    /// This is its last superblock.
+    /// Its last superblock.
     As(Box<Superblock>),
-    /// Somebody else has got it meanwhile.
+    /// Another process has it by now.
     ToOthers,
     /// It is not where it was, or can't be read.
     Unread(Failure),
@@ -281,7 +286,7 @@ fn wait_for_release(
             Err(Unread::InUse(failure, holder)) => (failure, holder),
             Err(Unread::Failed(failure)) => return Ok(Released::Unread(failure)),
         };
-        // A process that can be seen is not the one that is gone.
+        // A process that can be seen is not the daemon that has ended.
         let other = matches!(*holder, Holder::Process { pid, .. } if pid != std::process::id());
         if waiting == Waiting::ForAnAnswer && other {
             return Ok(Released::ToOthers);
@@ -289,7 +294,7 @@ fn wait_for_release(
         if waiting == Waiting::ForTheDaemon {
             require_gone(mounted)?;
         }
-        // Somebody has mounted it again. Where it is still mounted, nobody serves it.
+        // Someone has mounted it again. The remaining mount of the old filesystem is not served.
         let again = |other: &MountEntry| {
             let same_image = other.filesystem_type == FILESYSTEM_TYPE && other.source == mounted.source;
             same_image && !other.is_of_the_same(mounted)
@@ -309,7 +314,7 @@ fn wait_for_release(
     }
 }
 
-/// Refuses to wait for a daemon that goes on serving others.
+/// Refuses to wait for a daemon that keeps serving others.
 fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
     let directory = mounted.mount_point.display();
     if let Some(other) = mounts()?.iter().find(|other| other.is_of_the_same(mounted)) {
@@ -342,7 +347,8 @@ fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
     Err(Failure::of(Cause::InUse, text))
 }
 
-/// Nobody has the image any more: its last superblock says whether the daemon got everything done.
+/// Nobody has the image any more: checks in its last superblock whether the daemon finished
+/// everything.
 fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> Result<(), Failure> {
     if uuid.is_some_and(|uuid| *uuid.as_bytes() != superblock.uuid) {
         let text =
@@ -359,9 +365,9 @@ fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> R
     Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
 }
 
-/// Why the last superblock of an image is not known.
+/// Why the last superblock of an image is unknown.
 enum Unread {
-    /// Somebody has it.
+    /// Another process has the image.
     InUse(Failure, Arc<Holder>),
     Failed(Failure),
 }

@@ -1,31 +1,31 @@
-//! What happened between two samples.
+//! The activity between two samples.
 
 use super::Sample;
 use serde::Serialize;
 use syncline_store::Distribution;
 
-/// Figures of an interval; those of time are in microseconds.
+/// Figures of an interval; times are in microseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Interval {
     /// How long it was.
     pub seconds: f64,
     /// Calls that make something durable.
     pub syncs: Syncs,
-    /// Flushes of the device's cache, by what became of the wish for one.
+    /// Flushes of the device's cache, by how the request for one was met.
     pub flushes: Flushes,
     /// Times, and sizes of groups.
     pub spreads: Spreads,
-    /// The log, and what is merged into the tree.
+    /// The log, and merging into the tree.
     pub log: Log,
-    /// The device, and data on its way there.
+    /// The device, and data in flight.
     pub device: Device,
-    /// What is held in memory at the end.
+    /// Memory in use at the end.
     pub memory: Memory,
-    /// Requests a second by kind, the most frequent first.
+    /// Requests per second by kind, the most frequent first.
     pub requests: Vec<(String, f64)>,
 }
 
-/// Calls a second.
+/// Calls per second.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[allow(missing_docs)] // They say what they are.
 pub struct Syncs {
@@ -34,23 +34,23 @@ pub struct Syncs {
     pub directory_fsyncs_per_second: f64,
 }
 
-/// Flushes a second.
+/// Flushes per second.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Flushes {
-    /// Asked of the device.
+    /// Issued to the device.
     pub issued_per_second: f64,
-    /// Not needed: another caller's was shared.
+    /// Not needed: another caller's flush was shared.
     pub joined_per_second: f64,
-    /// Not needed: an earlier one had covered everything.
+    /// Not needed: an earlier flush covered everything.
     pub elided_per_second: f64,
-    /// Failed, in all since the mount.
+    /// Failed, in total since the mount.
     pub failed: u64,
 }
 
 /// Distributions of the interval.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Spreads {
-    /// From asking to durable.
+    /// From request to durable.
     pub fsync_us: Spread,
     /// Waiting for others to join the batch.
     pub gather_us: Spread,
@@ -64,7 +64,7 @@ pub struct Spreads {
     pub group_size: Spread,
 }
 
-/// A distribution in a few numbers, each within an eighth.
+/// A distribution in a few numbers, each accurate to an eighth.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[allow(missing_docs)] // They say what they are.
 pub struct Spread {
@@ -85,10 +85,10 @@ pub struct Log {
     pub bytes_per_second: f64,
     pub items_per_second: f64,
     pub coalesced_per_second: f64,
-    /// In all since the mount.
+    /// In total since the mount.
     pub checkpoints: u64,
     pub checkpoints_per_second: f64,
-    /// Flushes that only bounded what is not durable.
+    /// Flushes that only bound what is not durable.
     pub background_flushes_per_second: f64,
     pub nodes_written_per_second: f64,
 }
@@ -104,9 +104,9 @@ pub struct Device {
     /// File data that callers wrote.
     pub written_bytes_per_second: f64,
     pub data_bytes_per_second: f64,
-    /// Device bytes for each byte of file data; none where there was no data.
+    /// Device bytes for each byte of file data; `None` if there was no data.
     pub write_amplification: Option<f64>,
-    /// The same since the mount.
+    /// Device bytes for each byte of file data since the mount.
     pub write_amplification_since_mount: f64,
 }
 
@@ -121,14 +121,14 @@ pub struct Memory {
     pub node_cache_bytes: u64,
     pub nodes_read_per_second: f64,
     pub inodes_cached: u64,
-    /// Part of the lookups of inodes that needed no reading.
+    /// Fraction of inode lookups that needed no read.
     pub inode_hit_ratio: Option<f64>,
-    /// Processor time of the daemon for each second.
+    /// Processor time of the daemon per second.
     pub cpu_seconds_per_second: f64,
 }
 
 impl Interval {
-    /// Between two samples of one daemon.
+    /// The interval between two samples of one daemon.
     pub fn between(earlier: &Sample, later: &Sample) -> Self {
         let rates = Rates::new(earlier, later);
         Self {

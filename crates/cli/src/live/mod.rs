@@ -1,4 +1,4 @@
-//! Figures of a running mount: asked for at a moment, and what happened between two.
+//! Figures of a running mount: at one moment, and between two.
 
 mod interval;
 mod sample;

@@ -1,4 +1,4 @@
-//! What a daemon says at one moment.
+//! A daemon's figures at one moment.
 
 use crate::commands::figures::DISTRIBUTIONS;
 use crate::failure::{Cause, Failure};
@@ -12,11 +12,11 @@ use syncline_store::Distribution;
 /// All counters and distributions of a mount.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// As `stats --json` has them.
+    /// In the form of `stats --json`.
     pub stats: Value,
-    /// Those of the store, by name.
+    /// The store's distributions, by name.
     pub distributions: BTreeMap<String, Distribution>,
-    /// When they were asked for.
+    /// When they were requested.
     pub taken: Instant,
 }
 
@@ -28,11 +28,13 @@ impl Sample {
         Ok(Self { stats, distributions, taken: Instant::now() })
     }
 
-    /// The same, once a first sample has shown that a mount is there: if it is not any more, it was unmounted.
+    /// Takes a later sample of a mount that is known to have been there: if it is not there any
+    /// more, it was unmounted.
     pub fn take_again(path: &Path) -> Result<Self, Failure> {
         let ended = |error: ControlError| match error {
             ControlError::NotSyncline { .. } | ControlError::Open { .. } => gone(path),
-            // The daemon has let go of the filesystem, or of the connection, while the mount is being taken away.
+            // The daemon has released the filesystem or the connection while the mount is being
+            // removed.
             ControlError::Failed { ref source, .. } if is_dead(source) => gone(path),
             error => error.into(),
         };
@@ -44,22 +46,22 @@ impl Sample {
         Ok(Self { stats, distributions, taken: Instant::now() })
     }
 
-    /// A number, by its place; 0 where this daemon has none.
+    /// The number at this JSON pointer; 0 if the daemon has none.
     pub fn number(&self, pointer: &str) -> u64 {
         self.stats.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// A text, by its place.
+    /// The text at this JSON pointer.
     pub fn text(&self, pointer: &str) -> &str {
         self.stats.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// True when the same daemon told both.
+    /// True if both came from the same daemon.
     pub fn is_of_same_daemon(&self, other: &Self) -> bool {
         self.number("/daemon/pid") == other.number("/daemon/pid")
     }
 
-    /// How long the mount has been there.
+    /// How long the filesystem has been mounted.
     pub fn uptime(&self) -> Duration {
         Duration::from_millis(self.number("/process/uptime_ms"))
     }

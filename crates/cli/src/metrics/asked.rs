@@ -1,4 +1,5 @@
-//! Mounts that are asked beside each other: one whose daemon is stopped, or hangs, keeps none of the others from being told of.
+//! Mounts that are asked concurrently: one whose daemon is stopped, or hangs, does not keep the
+//! others from being reported.
 
 use super::Mounted;
 use crate::failure::Failure;
@@ -9,13 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take before its mount is told to be down. It answers from memory, without its device.
+/// How long a daemon may take before its mount is reported to be down. It answers from memory,
+/// without its device.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A mount, and the answer that is waited for.
+/// A mount and its pending answer.
 pub struct Asked {
     directory: PathBuf,
-    /// Whoever waits in the kernel for a daemon can't be called back: he is waited for, and nobody else is sent after him.
+    /// A thread that waits in the kernel for a daemon can't be cancelled: its answer is awaited,
+    /// and no second thread is started.
     answer: Mutex<Option<Receiver<Result<Sample, Failure>>>>,
 }
 
@@ -32,7 +35,7 @@ impl Asked {
     fn ask(&self) {
         let mut answer = self.answer();
         if let Some(late) = answer.as_ref() {
-            // What was asked for earlier is of an earlier moment.
+            // The answer to an earlier question describes an earlier moment.
             match late.try_recv() {
                 Err(TryRecvError::Empty) => return,
                 _ => *answer = None,
@@ -47,7 +50,7 @@ impl Asked {
         }
     }
 
-    /// What it says, if that comes in time.
+    /// The daemon's answer, if it comes in time.
     fn sample(&self, until: Instant) -> Option<Sample> {
         let mut answer = self.answer();
         let sample = answer.as_ref()?.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
@@ -59,7 +62,7 @@ impl Asked {
     }
 }
 
-/// What all say at this moment.
+/// Samples of all mounts at this moment.
 pub fn ask(mounts: &[Asked]) -> Vec<Mounted> {
     mounts.iter().for_each(Asked::ask);
     let until = Instant::now() + PATIENCE;

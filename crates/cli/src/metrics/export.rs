@@ -16,12 +16,12 @@ const PREFIX: &str = "syncline";
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A mount, and what it says; nothing if it can't be asked.
+/// A mount and its sample; `None` if it can't be asked.
 #[derive(Clone, Debug)]
 pub struct Mounted {
     /// Where it is mounted.
     pub mount: String,
-    /// What it says.
+    /// The daemon's figures.
     pub sample: Option<Sample>,
 }
 
@@ -49,7 +49,7 @@ impl Collector for Mounts {
 }
 
 impl Mounts {
-    /// Those that could be asked, and the label that tells them apart.
+    /// The mounts that could be asked, and the label that tells them apart.
     fn asked(&self) -> impl Iterator<Item = (Labels, &Sample)> {
         self.0.iter().filter_map(|mounted| Some((mounted.labels(), mounted.sample.as_ref()?)))
     }
@@ -136,9 +136,9 @@ impl Mounts {
 }
 
 impl Mounted {
-    /// What the daemon behind a directory says.
+    /// The sample of the daemon behind a directory.
     pub fn new(directory: &Path, sample: Option<Sample>) -> Self {
-        // A label that means the same wherever the program was started. Only an empty path has none.
+        // A label that is the same wherever the program was started. Only an empty path has none.
         let mount = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         Self { mount: mount.to_string_lossy().into_owned(), sample }
     }
@@ -148,8 +148,9 @@ impl Mounted {
     }
 }
 
-/// The values in each bucket, with its upper end. Values are whole numbers, and buckets of the store end at powers of two too: those
-/// up to and including 2^n − 1 are in the bucket that is told to end there.
+/// The number of values in each bucket, with its upper end. Values are integers, and the store's
+/// buckets also end at powers of two: those up to and including 2^n − 1 are in the bucket whose
+/// reported end is 2^n − 1.
 fn buckets(distribution: &Distribution, of: &Distributed) -> Vec<(f64, u64)> {
     let (first, last) = of.powers;
     let ends = (first..=last).map(|power| 1u64 << power);
@@ -174,7 +175,7 @@ mod tests {
     use serde_json::Value;
     use std::collections::HashSet;
 
-    /// Every number of a daemon's statistics, by its place.
+    /// Every number of a daemon's statistics, as a JSON pointer.
     fn numbers(value: &Value, at: String, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {

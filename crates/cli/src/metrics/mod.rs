@@ -1,4 +1,4 @@
-//! The counters of mounts as Prometheus reads them (OpenMetrics text).
+//! The counters of mounts for Prometheus (OpenMetrics text).
 
 mod asked;
 mod export;

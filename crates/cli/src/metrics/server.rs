@@ -1,6 +1,7 @@
-//! The HTTP server of `syncline metrics`: one thread, and a bound on everything that a client decides. A head may have 8 KiB and 64
-//! fields and has to be there within seconds, bodies are not read, a connection serves one request and has a deadline, and there
-//! are so many connections at most: another one takes the place of the oldest.
+//! The HTTP server of `syncline metrics`: one thread, and a bound on everything that a client
+//! controls. A head may have 8 KiB and 64 fields and must arrive within seconds, bodies are not
+//! read, a connection serves one request and has a deadline, and the number of connections is
+//! limited: a new one then replaces the oldest.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -21,18 +22,18 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-/// Longest head of a request (the least that hyper can be told).
+/// Longest head of a request (the smallest limit that hyper accepts).
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Most fields in it.
+/// Most fields in a head.
 const FIELDS_MAX: usize = 64;
 /// How long a head may take.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may take as a whole.
+/// How long a connection may take in total.
 const CONNECTION_TIME: Duration = Duration::from_secs(15);
 /// Most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
 
-/// What makes the text of an answer. It may block.
+/// Makes the text of an answer. It may block.
 type Text = dyn Fn() -> String + Send + Sync;
 
 /// A server that listens.
@@ -45,12 +46,12 @@ pub struct Server {
 struct Service {
     content_type: HeaderValue,
     text: Arc<Text>,
-    /// Held while a text is made: one at a time, however many ask.
+    /// Held while a text is made: one at a time, however many clients ask.
     making: Mutex<()>,
 }
 
 impl Server {
-    /// Listens at an address. `text` is what `/metrics` answers.
+    /// Listens at an address. `text` makes the answer to `/metrics`.
     pub fn listen(
         address: SocketAddr,
         content_type: &'static str,
@@ -67,12 +68,12 @@ impl Server {
         Ok(Self { runtime, listener, service: Arc::new(service) })
     }
 
-    /// Where it listens: with port 0 the system has chosen one.
+    /// The address it listens at: for port 0 the system has chosen a port.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` says so, which is asked every now and then.
+    /// Serves until `stop` returns true, which is checked every now and then.
     pub fn serve(self, notice: Duration, stop: impl Fn() -> bool) {
         let Self { runtime, listener, service } = self;
         runtime.block_on(async {
@@ -90,14 +91,14 @@ impl Server {
                         connections.push_back(spawn(connection(stream, service.clone())));
                     }
                     Ok(Err(error)) => {
-                        // Too many descriptors, or the client has gone already.
+                        // Too many descriptors, or the client has already gone.
                         tracing::debug!("a connection could not be accepted: {error}");
                         sleep(notice).await;
                     }
                 }
             }
         });
-        // A daemon that does not answer holds nobody up.
+        // A daemon that does not answer must not delay the end.
         runtime.shutdown_background();
     }
 }

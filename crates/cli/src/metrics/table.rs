@@ -1,29 +1,29 @@
-//! Every metric: its name, unit and meaning, and which number of `stats` it is.
+//! Every metric: its name, unit and meaning, and the number of `stats` that it shows.
 
 use prometheus_client::registry::Unit;
 
 /// How a number behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It only grows while a mount lasts; its name ends in `_total`.
+    /// It only grows while the filesystem is mounted; its name ends in `_total`.
     Counter,
     /// It goes up and down.
     Gauge,
 }
 
-/// What is counted.
+/// The unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
-    /// Things.
+    /// A count.
     Number,
-    /// Bytes; the name ends so.
+    /// Bytes; the name ends in `_bytes`.
     Bytes,
-    /// Seconds; the name ends so.
+    /// Seconds; the name ends in `_seconds`.
     Seconds,
 }
 
 impl Measure {
-    /// As it is written behind the name.
+    /// The unit that is appended to the name.
     pub fn unit(self) -> Option<Unit> {
         match self {
             Self::Number => None,
@@ -41,9 +41,9 @@ pub struct Metric {
     pub measure: Measure,
     /// One line.
     pub help: &'static str,
-    /// Where it is in `stats --json`.
+    /// Its JSON pointer in `stats --json`.
     pub at: &'static str,
-    /// What the number there is multiplied with.
+    /// The factor by which the number there is multiplied.
     pub scale: f64,
 }
 
@@ -54,9 +54,9 @@ pub struct Distributed {
     pub help: &'static str,
     /// Its name among the distributions.
     pub at: &'static str,
-    /// How many of what is recorded make one of the unit.
+    /// How many recorded units make one reported unit.
     pub per_unit: f64,
-    /// The powers of two, of what is recorded, that are told: the first and the last.
+    /// The first and last power of two, in recorded units, that are reported as bucket ends.
     pub powers: (u32, u32),
 }
 
@@ -297,7 +297,7 @@ pub const DISTRIBUTIONS: &[Distributed] = &[
     },
 ];
 
-/// Numbers of `stats` that are told in another way: the process in `mount_info`, ratios by their parts, summaries as
-/// distributions.
+/// Numbers of `stats` that are reported in another way: the process in `mount_info`, ratios by
+/// their parts, summaries as distributions.
 #[cfg(test)]
 pub const TOLD_OTHERWISE: [&str; 3] = ["/daemon/pid", "/store/write_amplification", "/store/group_size"];

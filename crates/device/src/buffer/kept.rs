@@ -1,11 +1,13 @@
 //! Memory of dropped buffers, kept for the next buffer of the same size.
 //!
-//! A megabyte that comes fresh from the kernel costs 256 page faults, and as many pages to clear: more than copying the
-//! data into it. So what a stream of writes or reads lets go of is kept. Buffers are often dropped on another thread than
-//! they were made on (the one that saw their flush end), hence a stock for all threads beside each thread's own.
+//! A megabyte fresh from the kernel costs 256 page faults, and as many pages to clear: more than
+//! copying the data into it. So memory that a stream of writes or reads releases is kept. Buffers
+//! are often dropped on another thread than the one that created them (the one that saw their flush
+//! end), hence a common stock beside each thread's own.
 //!
-//! Buffers of 16 KiB to 1 MiB are cut from chunks of one huge page each, where the kernel has some for us: direct I/O then finds their
-//! pages at one look instead of one by one, and hands the device one piece of memory.
+//! Buffers of 16 KiB to 1 MiB are cut from chunks of one huge page each, where the kernel has huge
+//! pages for us: direct I/O then finds their pages in one lookup instead of one by one, and hands
+//! the device one piece of memory.
 
 use crate::BLOCK_BYTES;
 use parking_lot::Mutex;
@@ -13,22 +15,23 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-/// Sizes that are kept: a block and its doubles up to the largest request.
+/// The sizes that are kept: powers of two from a block up to the largest request.
 const SIZES: usize = 9;
-/// Sizes of which each thread keeps some for itself: up to 64 KiB, as synced writes have.
+/// The sizes of which each thread keeps some for itself: up to 64 KiB, the sizes of synced writes.
 const OWN_SIZES: usize = 5;
-/// How many of each a thread keeps.
+/// How many of each size a thread keeps.
 const OWN_EACH: usize = 16;
-/// What all threads keep in common at most: as much as one flush lets go of (`StoreOptions::unflushed_bytes`).
+/// The most that the common stock keeps: as much as one flush releases
+/// (`StoreOptions::unflushed_bytes`).
 const COMMON_BYTES_MAX: usize = 64 << 20;
-/// From this length on memory of a length that is not kept comes from the kernel directly.
+/// From this length on, memory of a length that is not kept comes directly from the kernel.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// The first size that is cut from chunks.
 const CUT_CLASS_MIN: usize = 2;
-/// A huge page.
+/// The size of a huge page.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// The place of a length among the sizes that are kept.
+/// The index of a length among the sizes that are kept.
 fn class_of(len_bytes: usize) -> Option<usize> {
     let class = (len_bytes / BLOCK_BYTES).checked_ilog2()? as usize;
     (BLOCK_BYTES << class == len_bytes && class < SIZES).then_some(class)
@@ -55,15 +58,16 @@ impl<const CLASSES: usize> Drop for Stock<CLASSES> {
     }
 }
 
-/// What all threads keep in common.
+/// The stock shared by all threads.
 struct Common {
     stock: Stock<SIZES>,
     bytes: usize,
-    /// Cut from chunks, and their pages given back to the kernel: address space that fills with new ones as it is used.
+    /// Pieces of chunks whose pages were given back to the kernel: address space that gets new
+    /// pages when it is used.
     empty: [Vec<NonNull<u8>>; SIZES],
 }
 
-// SAFETY: what is empty is nobody else's either.
+// SAFETY: empty pieces belong to nobody else either.
 unsafe impl Send for Common {}
 
 static COMMON: Mutex<Common> =
@@ -73,7 +77,7 @@ thread_local! {
     static OWN: RefCell<Stock<OWN_SIZES>> = const { RefCell::new(Stock::EMPTY) };
 }
 
-/// Memory of this length that an earlier buffer had.
+/// Memory of this length from an earlier buffer.
 pub(super) fn take(len_bytes: usize) -> Option<NonNull<u8>> {
     let class = class_of(len_bytes)?;
     let own = OWN.try_with(|own| own.borrow_mut().0.get_mut(class).and_then(Vec::pop)).ok().flatten();
@@ -85,7 +89,8 @@ pub(super) fn take(len_bytes: usize) -> Option<NonNull<u8>> {
         }
         let start = common.empty[class].pop()?;
         drop(common);
-        // SAFETY: it is nobody else's, and so long. All pages at once, if the kernel knows that.
+        // SAFETY: the memory is nobody else's and has this length. This faults in all pages at
+        // once, if the kernel supports it.
         unsafe { libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_POPULATE_WRITE) };
         Some(start)
     })
@@ -100,11 +105,11 @@ pub(super) unsafe fn give_back(start: NonNull<u8>, len_bytes: usize) {
     if class_of(len_bytes).is_some_and(|class| keep_own(class, start) || keep_common(class, start)) {
         return;
     }
-    // SAFETY: as the caller promises, and nobody has kept it.
+    // SAFETY: as the caller promises, and it was not kept.
     unsafe { free(start, len_bytes) }
 }
 
-/// True when this thread's stock took the memory over.
+/// True if this thread's stock took the memory.
 fn keep_own(class: usize, start: NonNull<u8>) -> bool {
     let kept = OWN.try_with(|own| {
         own.borrow_mut().0.get_mut(class).filter(|list| list.len() < OWN_EACH).map(|list| list.push(start))
@@ -113,7 +118,7 @@ fn keep_own(class: usize, start: NonNull<u8>) -> bool {
     kept.ok().flatten().is_some()
 }
 
-/// True when the common stock took the memory over.
+/// True if the common stock took the memory.
 fn keep_common(class: usize, start: NonNull<u8>) -> bool {
     let mut common = COMMON.lock();
     let room = common.bytes + (BLOCK_BYTES << class) <= COMMON_BYTES_MAX;
@@ -130,7 +135,8 @@ pub(super) fn allocate(len_bytes: usize) -> NonNull<u8> {
         return cut(class);
     }
     if len_bytes >= MAPPED_BYTES_MIN {
-        // All pages at once rather than one fault for each, and cleared once rather than by the allocator again.
+        // Faults in all pages at once rather than one by one, and clears them once rather than
+        // again in the allocator.
         return map(len_bytes, libc::MAP_POPULATE);
     }
     let layout = layout(len_bytes);
@@ -139,12 +145,13 @@ pub(super) fn allocate(len_bytes: usize) -> NonNull<u8> {
     NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// The place among the sizes of a length that is cut from chunks.
+/// The class of a length that is cut from chunks.
 fn cut_class_of(len_bytes: usize) -> Option<usize> {
     class_of(len_bytes).filter(|&class| class >= CUT_CLASS_MIN)
 }
 
-/// Memory of one of the sizes that are cut from chunks. The rest of a new chunk is kept, even beyond what is kept otherwise.
+/// Memory of one of the sizes that are cut from chunks. The rest of a new chunk is kept, even
+/// beyond the usual limit.
 fn cut(class: usize) -> NonNull<u8> {
     let len_bytes = BLOCK_BYTES << class;
     let chunk = map_chunk();
@@ -156,17 +163,18 @@ fn cut(class: usize) -> NonNull<u8> {
     chunk
 }
 
-/// A chunk, on one page if the kernel has such a page.
+/// Maps a chunk, as one huge page if the kernel has one.
 fn map_chunk() -> NonNull<u8> {
-    // Twice as much, since the kernel places it as it likes.
+    // Map twice as much, since the kernel chooses the alignment.
     let mapped = map(2 * CHUNK_BYTES, 0);
     let before = mapped.as_ptr().align_offset(CHUNK_BYTES);
-    // SAFETY: both ends of the mapping just made, and the chunk between them.
+    // SAFETY: unmaps both ends of the new mapping and keeps the chunk between them.
     unsafe {
         let chunk = mapped.add(before);
         unmap(mapped, before);
         unmap(chunk.add(CHUNK_BYTES), CHUNK_BYTES - before);
-        // A kernel that knows one of these not, or has no such page, gives ordinary pages as they are used.
+        // A kernel that lacks one of these, or has no huge page, gives ordinary pages as they are
+        // used.
         libc::madvise(chunk.as_ptr().cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
         libc::madvise(chunk.as_ptr().cast(), CHUNK_BYTES, libc::MADV_POPULATE_WRITE);
         chunk
@@ -202,9 +210,10 @@ unsafe fn unmap(start: NonNull<u8>, len_bytes: usize) {
 unsafe fn free(start: NonNull<u8>, len_bytes: usize) {
     if let Some(class) = cut_class_of(len_bytes) {
         let chunk = start.as_ptr().map_addr(|addr| addr & !(CHUNK_BYTES - 1));
-        // The pages go; the address stays with its chunk, which a hole would cut in two mappings, of which the kernel allows so many. The
-        // chunk is no huge page from now on: otherwise the kernel might make it one again, with the pages that went.
-        // SAFETY: nobody uses the piece any more, and to the rest of the chunk nothing happens.
+        // Only the pages are given back. The address range stays with its chunk: a hole would split the
+        // chunk into two mappings, whose number the kernel limits. The chunk is no huge page from now on:
+        // otherwise the kernel might make it one again, with the pages that went.
+        // SAFETY: nobody uses the piece any more, and the rest of the chunk is not affected.
         unsafe {
             libc::madvise(chunk.cast(), CHUNK_BYTES, libc::MADV_NOHUGEPAGE);
             libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_DONTNEED);
@@ -228,7 +237,7 @@ fn layout(len_bytes: usize) -> Layout {
 mod tests {
     use super::*;
 
-    /// Held by each test that looks at the common stock: one of them fills it.
+    /// Held by each test that examines the common stock, because one of them fills it.
     static STOCK_IS_MINE: Mutex<()> = Mutex::new(());
 
     /// Memory as a buffer gets it.
@@ -285,14 +294,14 @@ mod tests {
         assert!(places[0].is_multiple_of(CHUNK_BYTES));
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] == LEN), "{places:x?}");
         for piece in &pieces {
-            // SAFETY: each is ours alone, and so long.
+            // SAFETY: each is ours alone, and of this length.
             unsafe { piece.as_ptr().write_bytes(7, LEN) };
         }
         // SAFETY: each came from `allocate` or `take`, and nobody uses it any more.
         pieces.into_iter().for_each(|piece| unsafe { free(piece, LEN) });
         let again = take(LEN).expect("there are empty ones");
         assert!(places.contains(&again.as_ptr().addr()));
-        // SAFETY: it is ours alone, and so long.
+        // SAFETY: it is ours alone, and of this length.
         let bytes = unsafe { std::slice::from_raw_parts(again.as_ptr(), LEN) };
         assert!(bytes.iter().all(|&byte| byte == 0), "the pages were not given back");
         // SAFETY: as above.

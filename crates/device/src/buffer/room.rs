@@ -1,4 +1,4 @@
-//! Memory of somebody else, lent for one read: what the device fills lies at once where it is wanted.
+//! Memory lent for one read: the device puts the data directly where it is needed.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
 use std::any::Any;
@@ -6,19 +6,20 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Who lends memory: it lives as long as this is held, and nobody but the holder uses it meanwhile.
+/// The owner of lent memory: the memory lives as long as this is held, and only the holder uses it
+/// meanwhile.
 pub(super) type Lender = Arc<dyn Any + Send + Sync>;
 
-/// Lent memory at an address that is a multiple of 4096, and as long as some reads together.
+/// Lent memory at an address that is a multiple of 4096. It may be long enough for several reads.
 pub struct Room {
     start: NonNull<u8>,
     len_bytes: usize,
     lender: Lender,
 }
 
-// SAFETY: a room is the only way to its memory, as an AlignedBuf is.
+// SAFETY: a room is the only access to its memory, as an AlignedBuf is.
 unsafe impl Send for Room {}
-// SAFETY: shared references reach nothing but the length.
+// SAFETY: shared references give access to nothing but the length.
 unsafe impl Sync for Room {}
 
 impl Room {
@@ -26,8 +27,8 @@ impl Room {
     ///
     /// # Safety
     ///
-    /// The memory is initialised, lives as long as `lender` or a clone of it, and is used by nobody else as long as there is a clone that
-    /// this room, or what was made of it, holds.
+    /// The memory is initialised, lives as long as `lender` or a clone of it, and is used by nobody
+    /// else while this room, or anything made from it, holds a clone.
     pub unsafe fn new(start: NonNull<u8>, len_bytes: usize, lender: Arc<dyn Any + Send + Sync>) -> Self {
         assert!(start.as_ptr().addr().is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES));
         Self { start, len_bytes, lender }
@@ -38,17 +39,17 @@ impl Room {
         self.len_bytes
     }
 
-    /// True when nothing is left of it.
+    /// True if nothing is left of it.
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
     }
 
-    /// Cuts off the first `len_bytes`, a multiple of 4096; `None` if it has not so many.
+    /// Cuts off the first `len_bytes`, a multiple of 4096; `None` if it is shorter.
     pub fn take(&mut self, len_bytes: usize) -> Option<Room> {
         assert!(len_bytes.is_multiple_of(BLOCK_BYTES), "rooms are whole blocks");
         let left = self.len_bytes.checked_sub(len_bytes)?;
         let first = Room { start: self.start, len_bytes, lender: self.lender.clone() };
-        // SAFETY: the end of the first part lies within the room, or right behind it.
+        // SAFETY: the end of the first part is within the room, or right behind it.
         self.start = unsafe { self.start.add(len_bytes) };
         self.len_bytes = left;
         Some(first)

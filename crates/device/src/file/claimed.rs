@@ -1,4 +1,5 @@
-//! Whether a block device that somebody claims may be in use, or is only left over from a process that has ended.
+//! Whether a block device that is claimed may be in use, or is only left over from a process that
+//! has ended.
 
 use super::strangers;
 use crate::parse_mounts;
@@ -9,12 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// True if the kernel or a process may have a block device, one that it is a part of, or a part of it. Flushes that a process asked
-/// for before it ended are none of that: the kernel counts them nowhere.
+/// True if the kernel or a process may be using a block device, one that it is a part of, or a part
+/// of it. Flushes requested by a process that has ended do not count: the kernel does not show them
+/// anywhere.
 ///
-/// Others' names are compared, and never looked up, and of what they have open only that is asked which the kernel knows by itself: to
-/// ask more would be to wait for filesystems that are slow or dead.
-/// A user who is missed here is refused later: whoever claims a device keeps everybody else from it.
+/// Names that other processes use are compared, never looked up, and about their open files only
+/// facts that the kernel knows by itself are asked: more would mean waiting for filesystems that
+/// are slow or dead. A user who is missed here is refused later, because whoever claims a device
+/// excludes everyone else.
 pub(super) fn may_be_in_use(device: &Path) -> bool {
     let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device());
     let Some(metadata) = metadata else { return true };
@@ -28,7 +31,7 @@ pub(super) fn may_be_in_use(device: &Path) -> bool {
         || is_mounted(&disks)
 }
 
-/// A block device as the kernel knows it.
+/// A block device as the kernel identifies it.
 struct Disk {
     /// Its number, as in `8:1`.
     number: String,
@@ -43,12 +46,12 @@ impl Disk {
         Some(Self { number, name: Path::new("/dev").join(name) })
     }
 
-    /// True if a block device of the kernel's is made of this one: of RAID, LVM or encryption.
+    /// True if another block device is built on this one: by RAID, LVM or encryption.
     fn has_holders(&self) -> bool {
         fs::read_dir(in_sysfs(&self.number).join("holders")).is_ok_and(|mut holders| holders.next().is_some())
     }
 
-    /// Of a filesystem of several devices the mount tables name one.
+    /// Needed because the mount tables name only one device of a multi-device filesystem.
     fn is_in_btrfs(&self) -> bool {
         let filesystems = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
         let name = self.name.file_name().unwrap_or_default();
@@ -60,7 +63,8 @@ fn in_sysfs(number: &str) -> PathBuf {
     Path::new("/sys/dev/block").join(number)
 }
 
-/// The numbers of it, of the disk that it is a partition of, and of its own partitions: who claims one claims the others.
+/// The numbers of the device, of the disk that it is a partition of, and of its own partitions:
+/// claiming one claims the others.
 fn related(own: String) -> Vec<String> {
     let directory = in_sysfs(&own);
     let number_in =
@@ -90,7 +94,8 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(is_process)
 }
 
-/// True if a process has one of the devices open, by whatever name, or is in a filesystem that lies on one, mounted or not.
+/// True if a process has one of the devices open, by whatever name, or is in a filesystem that is
+/// on one, mounted or not.
 fn uses(process: &Path, disks: &[Disk]) -> bool {
     let pid = process.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
     let descriptors = pid.and_then(|pid| strangers::descriptors(pid).ok()).unwrap_or_default();
@@ -102,14 +107,15 @@ fn uses(process: &Path, disks: &[Disk]) -> bool {
     })
 }
 
-/// The number of the block device that a link of /proc leads to, if it is one, and that of the device that it lies on, as far as the kernel
-/// knows them without asking a filesystem's server.
+/// For a link in /proc: the number of the block device that it leads to, if it is one, and of the
+/// device that the file is on, as far as the kernel knows them without asking a filesystem's
+/// server.
 fn numbers_known(link: &Path) -> Option<(Option<String>, String)> {
     let path = CString::new(link.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all of it is numbers, for which zeros are valid.
+    // SAFETY: it consists of numbers, for which zeros are valid.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: `path` ends with a NUL, and `found` lives across the call.
+    // SAFETY: `path` ends with a NUL, and `found` outlives the call.
     let result =
         unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_TYPE, &raw mut found) };
     let number = |major: u32, minor: u32| format!("{major}:{minor}");
@@ -118,7 +124,7 @@ fn numbers_known(link: &Path) -> Option<(Option<String>, String)> {
     (result == 0).then(|| (device, number(found.stx_dev_major, found.stx_dev_minor)))
 }
 
-/// In the mount namespace of any process.
+/// True if one is mounted in the mount namespace of any process.
 fn is_mounted(disks: &[Disk]) -> bool {
     let mut seen = HashSet::new();
     processes().any(|process| {
@@ -126,12 +132,13 @@ fn is_mounted(disks: &[Disk]) -> bool {
         if seen.contains(&namespace) {
             return false;
         }
-        // One that ends just now shows nothing; in its namespace there may be others.
+        // A process that is just ending shows nothing; its namespace may have other processes.
         let Ok(table) = fs::read(process.join("mountinfo")) else { return false };
         if !table.is_empty() {
             seen.insert(namespace);
         }
-        // Some filesystems have a number of their own; those of FUSE have a process that tells more.
+        // Some filesystems have a device number of their own, so the source counts too. FUSE mounts
+        // don't: their process tells more.
         let of = |mount: &crate::MountEntry, disk: &Disk| {
             let named = Path::new(&mount.source) == disk.name && !mount.filesystem_type.starts_with("fuse");
             mount.device == disk.number || named

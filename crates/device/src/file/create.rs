@@ -1,4 +1,4 @@
-//! Making images: allocated first, so that a lack of room shows early, then written whole.
+//! Creating images: allocated first, so that a lack of space shows early, then written completely.
 
 use super::lock::{self, lock};
 use super::loops::WHOLE;
@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: u64 = 4 << 20;
 /// Permissions of a new image.
 const IMAGE_MODE: u32 = 0o600;
-/// Where most filesystems and partition tables keep what they are known by.
+/// The area where most filesystems and partition tables have their signatures.
 const LOOK_AT_BYTES: u64 = 1 << 20;
 
-/// Makes or takes over what is at `path`; see [`FileDevice::create`](super::FileDevice::create).
+/// Creates or takes over the image at `path`; see
+/// [`FileDevice::create`](super::FileDevice::create).
 pub(super) fn create(
     path: &Path,
     size_bytes: Option<u64>,
@@ -32,7 +33,7 @@ pub(super) fn create(
     progress: &mut dyn FnMut(u64),
 ) -> Result<OpenFile, DeviceError> {
     let size_bytes = size_bytes.map(|size| size - size % BLOCK_BYTES as u64);
-    // Nobody but its owner has business with the blocks: permissions are of the files in them.
+    // Only the owner may access the blocks: permissions apply to the files in them.
     match File::options().read(true).write(true).create_new(true).mode(IMAGE_MODE).open(path) {
         Ok(file) => {
             lock_new(path, &file)?;
@@ -51,7 +52,8 @@ pub(super) fn create(
     }
 }
 
-/// Locks a file that was just made. Others may have opened it before: what they have made of it is theirs.
+/// Locks a file that was just created. Another process may have opened it before and made an image
+/// of it, which is then theirs.
 fn lock_new(path: &Path, file: &File) -> Result<(), DeviceError> {
     let failed = |source| DeviceError::create(path, source);
     let started = Instant::now();
@@ -68,10 +70,11 @@ fn lock_new(path: &Path, file: &File) -> Result<(), DeviceError> {
     }
 }
 
-/// Takes away a file while it is locked: as soon as it is not, it may be another's. The first error is the one to tell.
+/// Removes a file while it is locked: once it is not, it may be in use by others. Errors are
+/// ignored, since the caller reports an earlier one.
 pub(super) fn take_away(path: &Path, file: &File) {
     if open::is_at(path, file) {
-        // Half an image, or an empty one that nobody asked for, helps nobody.
+        // A partial image, or an empty one that nobody asked for, is of no use.
         let _ = fs::remove_file(path);
     }
 }
@@ -107,8 +110,9 @@ fn take_over(
     if !force && holds_something(&opened).map_err(failed)? {
         return Err(DeviceError::NotEmpty { path: path.display().to_string() });
     }
-    // A mounted snapshot keeps nobody from writing, since nobody writes where it lies; a new image would.
-    // Below, it may be one that lies in another part of the file: which, the locks there do not tell.
+    // A mounted snapshot does not block writers, because they never write to its blocks; a new
+    // image would. A claim on a file below may be on an image in another part of it: the locks
+    // there do not say which.
     let below = opened.others.below.iter().map(|(file, _)| file);
     for file in std::iter::once(&opened.file).chain(below) {
         if !lock::no_claims(file).map_err(failed)? {
@@ -131,7 +135,7 @@ fn take_over(
         }
         return Ok(opened);
     }
-    // A lack of room shows before anything of the file is given up, and leaves it as it was.
+    // A lack of space shows before any of the file's contents are lost, and leaves it as it was.
     let before = Before::of(&opened.file, size_bytes).map_err(failed)?;
     let written = allocate(&opened.file, size_bytes)
         .and_then(|()| opened.file.set_len(size_bytes))
@@ -158,7 +162,8 @@ pub(super) fn extend(
     Ok(opened)
 }
 
-/// The same for one that is open, and not durably: of a failed sync the operating system tells once, and that must not be here.
+/// Extends an open image file, not durably. The operating system reports a failed sync only once,
+/// and that report must not be consumed here.
 pub(super) fn lengthen(
     path: &Path,
     opened: &OpenFile,
@@ -178,15 +183,15 @@ pub(super) fn lengthen(
     let extended = allocate(&opened.file, size_bytes)
         .and_then(|()| write_zeros(&opened.file, present..size_bytes, progress));
     if let Err(error) = extended {
-        // Nothing of the filesystem lies there; what was a hole in front of it may have been written meanwhile, and stays. The first
-        // error is the one to tell.
+        // The new part holds no data of the filesystem; a hole in front of it may have been written
+        // meanwhile and stays. An error here is ignored, since the first one is reported.
         let _ = opened.file.set_len(length);
         return Err(failed(error));
     }
     Ok(())
 }
 
-/// True when something but zeros is near the start.
+/// True if there is anything but zeros near the start.
 fn holds_something(opened: &OpenFile) -> io::Result<bool> {
     let mut buf = AlignedBuf::zeroed(LOOK_AT_BYTES as usize);
     let mut at = 0;
@@ -196,7 +201,8 @@ fn holds_something(opened: &OpenFile) -> io::Result<bool> {
             read => read?,
         };
         at += read;
-        // A file may end within a block; what follows can't be read with O_DIRECT, and there is nothing.
+        // A file may end within a block; the rest can't be read with O_DIRECT, and there is nothing
+        // there.
         if read == 0 || !read.is_multiple_of(BLOCK_BYTES) {
             break;
         }
@@ -212,33 +218,35 @@ fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Then the zeros allocate it.
+        // Writing the zeros will allocate it.
         Some(libc::EOPNOTSUPP | libc::ENOSYS) => file.set_len(size_bytes),
         _ => Err(error),
     }
 }
 
-/// What a file was like that nobody else uses, so that one that can't be allocated whole is left so.
+/// The length and holes of a file that nobody else uses, to restore it if it can't be allocated
+/// completely.
 struct Before {
     length: u64,
     holes: Vec<Range<u64>>,
 }
 
 impl Before {
-    /// Of a file that is to have `size_bytes`.
+    /// Records the state of a file that will have `size_bytes`.
     fn of(file: &File, size_bytes: u64) -> io::Result<Self> {
         let length = file.metadata()?.len();
         Ok(Self { length, holes: holes(file, length.min(size_bytes))? })
     }
 
-    /// Gives back what was allocated since. The first error is the one to tell.
+    /// Gives back what was allocated since. Errors are ignored, since the caller reports the first
+    /// one.
     fn restore(self, file: &File) {
         let _ = file.set_len(self.length);
         self.holes.into_iter().for_each(|hole| punch(file, hole));
     }
 }
 
-/// Where the first `end` bytes of a file hold nothing. On a filesystem that can't tell, nowhere.
+/// The holes in the first `end` bytes of a file; none on a filesystem that can't report them.
 fn holes(file: &File, end: u64) -> io::Result<Vec<Range<u64>>> {
     let mut holes = Vec::new();
     let mut at = 0;
@@ -252,7 +260,7 @@ fn holes(file: &File, end: u64) -> io::Result<Vec<Range<u64>>> {
     Ok(holes)
 }
 
-/// The next place of this sort, if there is one.
+/// The next data or hole, as `sort` says, if there is one.
 fn seek(file: &File, from: u64, sort: libc::c_int) -> io::Result<Option<u64>> {
     // SAFETY: no memory is passed.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, sort) };
@@ -262,7 +270,7 @@ fn seek(file: &File, from: u64, sort: libc::c_int) -> io::Result<Option<u64>> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::ENXIO) => Ok(None),
-        // Then everything counts as data.
+        // Without support, everything counts as data.
         Some(libc::EINVAL) if sort == libc::SEEK_DATA => Ok(Some(from)),
         Some(libc::EINVAL) => Ok(None),
         _ => Err(error),
@@ -277,8 +285,8 @@ fn punch(file: &File, range: Range<u64>) {
     let _ = unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) };
 }
 
-/// Writes zeros over a range, to be made durable: extents that are allocated but unwritten would be converted
-/// by the host at a later flush of ours, and the flush would wait for its journal.
+/// Writes zeros over a range, to be made durable by the caller: the host would convert extents that
+/// are allocated but unwritten at a later flush of ours, and the flush would wait for its journal.
 fn write_zeros(file: &File, bytes: Range<u64>, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
     let zeros = AlignedBuf::zeroed(PIECE_BYTES.min(bytes.end - bytes.start) as usize);
     let mut at = bytes.start;
@@ -291,7 +299,7 @@ fn write_zeros(file: &File, bytes: Range<u64>, progress: &mut dyn FnMut(u64)) ->
     Ok(())
 }
 
-/// Makes the name durable.
+/// Makes the file's name durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()

@@ -1,4 +1,4 @@
-//! Who has what is in use, as far as /proc tells: so that a refusal can name it.
+//! Who is using an image, as far as /proc shows, so that a refusal can name them.
 
 use super::open::Refusal;
 use super::{claimed, lock, strangers};
@@ -8,18 +8,18 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who has an image, a device below it, or one above it.
+/// The user of an image, of a device below it, or of one above it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A process.
     Process {
-        /// Its number.
+        /// Its process id.
         pid: u32,
-        /// What it is called.
+        /// Its command name.
         command: String,
-        /// Where it has it mounted.
+        /// Where it has the image mounted.
         mount_point: Option<PathBuf>,
-        /// It is in another mount namespace: the mount is not seen from here.
+        /// It is in another mount namespace: the mount is not visible from here.
         elsewhere: bool,
     },
     /// A filesystem that is mounted here from a block device over the same bytes.
@@ -31,12 +31,12 @@ pub enum Holder {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
-    /// Somebody, through a block device over the same bytes.
+    /// An unknown user, through a block device over the same bytes.
     Device {
         /// The block device.
         device: PathBuf,
     },
-    /// This user may not see who it is, or it has just let go.
+    /// This user may not see who it is, or the holder has just released it.
     Unknown,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// Where it is mounted, if it is a mount of ours that this process sees.
+    /// The mount point, if it is a mount of ours that this process sees.
     pub fn mount_point(&self) -> Option<&Path> {
         match self {
             Self::Process { mount_point, elsewhere: false, .. } => mount_point.as_deref(),
@@ -93,7 +93,8 @@ impl Holder {
         }
     }
 
-    /// True where it is a process that has ended: what it had open stays so until the device has answered its last requests.
+    /// True if the holder is a process that has ended: its open files stay open until the device
+    /// has answered its last requests.
     pub(super) fn is_left_over(&self, refusal: &Refusal) -> bool {
         if !strangers::can_be_told() {
             return false;
@@ -107,7 +108,7 @@ impl Holder {
         }
     }
 
-    /// Who is behind a refusal.
+    /// Finds the holder behind a refusal.
     pub(super) fn of(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Locked(file) => {
@@ -122,7 +123,8 @@ impl Holder {
     fn of_claimed(device: &Path) -> Self {
         let number = fs::metadata(device).map_or(0, |metadata| metadata.rdev());
         let number = format!("{}:{}", libc::major(number), libc::minor(number));
-        // Some filesystems of several devices have a number of their own; those of FUSE have a process that tells more.
+        // Some filesystems of several devices have a device number of their own, so the source
+        // counts too. FUSE mounts don't: their process tells more.
         let is_it = |mount: &MountEntry| {
             let named = Path::new(&mount.source) == device && !mount.filesystem_type.starts_with("fuse");
             mount.device == number || named
@@ -138,16 +140,17 @@ impl Holder {
     }
 }
 
-/// Who holds a lock on what the kernel calls `place`.
+/// The process that holds a lock on the file that the kernel calls `place`.
 fn process_with_lock(place: &str) -> Option<Holder> {
     process_with(|pid, descriptor| {
-        // The kernel knows this by itself; to look at the file would be to wait for filesystems that are slow or dead.
+        // The kernel knows this by itself; looking at the file could mean waiting for a filesystem
+        // that is slow or dead.
         let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"));
         about.is_ok_and(|about| strangers::locks(&about).any(|lock| strangers::place(lock) == Some(place)))
     })
 }
 
-/// A process that has such a descriptor; of several, one that has something mounted.
+/// A process that has such a descriptor; if several do, preferably one with a mount.
 fn process_with(has: impl Fn(u32, i32) -> bool) -> Option<Holder> {
     let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut found = None;
@@ -171,7 +174,7 @@ fn describe(pid: u32, descriptors: &[i32]) -> Holder {
     let command = String::from_utf8_lossy(&command).trim_end().to_owned();
     let links = descriptors.iter().filter_map(|fd| fs::read_link(process.join(format!("fd/{fd}"))).ok());
     let links: Vec<PathBuf> = links.collect();
-    // A mount of ours is called by the path of its image, which its daemon has open.
+    // A mount of ours is identified by the path of its image, which its daemon has open.
     let is_its = |mount: &MountEntry| {
         mount.filesystem_type.starts_with("fuse.")
             && links.iter().any(|link| link == Path::new(&mount.source))

@@ -1,12 +1,14 @@
 //! The locks on an image: who may write it, who reads it, who has which snapshot (promise P7).
 //!
-//! They are locks of the open file description that does the I/O, so they last as long as it does, and closing some other descriptor
-//! of the same image does not release them. A writer locks everything for itself, readers lock it together, but for [`MARK`].
+//! They are locks of the open file description that does the I/O, so they last as long as it does,
+//! and closing another descriptor of the same image does not release them. A writer locks
+//! everything exclusively; readers lock everything but [`MARK`] as shared.
 //!
-//! Whoever may open an image for reading may lock it for reading, and so keep everybody from locking it for writing. Root passes
-//! such strangers ([`strangers`]): it locks everything together with them, the mark too. That keeps other writers out, who can't
-//! lock it for themselves and find a holder that is no stranger, and readers, whom the mark tells. The mark can be forged, so a
-//! reader that may look asks who has it.
+//! Anyone who may open an image for reading can lock it for reading, and so prevent everybody from
+//! locking it for writing. Root passes by such strangers ([`strangers`]): it takes a shared lock on
+//! everything, the mark included. That excludes other writers, who can't lock exclusively and find
+//! a holder who is no stranger, and readers, whom the mark tells. The mark can be forged, so a
+//! reader that is able to checks who holds it.
 
 use super::loops::WHOLE;
 use super::strangers;
@@ -16,22 +18,23 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// Where the locks of snapshots begin: past any byte that an image has.
+/// Where the locks of snapshots begin: past every byte that an image can have.
 const CLAIMS: i64 = 1 << 62;
-/// How far apart the locks are of snapshots of images that lie 512 bytes apart: more than there are snapshots, and odd, so that no two
-/// images have the same.
+/// The distance between the snapshot locks of images that are 512 bytes apart in a file. It is
+/// larger than the number of snapshots, and odd, so that no two images share locks.
 const PART_STRIDE: u64 = 0x1357_9bdf_0246_8ace | 1;
 /// Locked by writers only.
 const MARK: i64 = CLAIMS - 1;
 
-/// Locked by whoever wants to know what the kernel calls this file.
+/// Locked briefly to find out what the kernel calls this file.
 const ASKED: i64 = i64::MAX;
 
-/// Locks these bytes, for a writer or a reader; false if somebody is in the way. All bytes, but for what lies below a loop device that
-/// shows a part of it.
+/// Locks these bytes, for a writer or a reader; false if another lock conflicts. The range is all
+/// bytes, except for a file below a loop device that shows a part of it.
 pub(super) fn lock(file: &File, shared: bool, bytes: &Range<u64>) -> io::Result<bool> {
     let at = |byte: u64| i64::try_from(byte).unwrap_or(CLAIMS).min(CLAIMS);
-    // A part has no mark in it: it is that of all parts, and locked only where strangers are passed by.
+    // A part does not contain the mark: all parts share one, which is locked only where strangers
+    // are passed by.
     let end = if *bytes == WHOLE { CLAIMS } else { at(bytes.end).min(MARK) };
     let bytes = at(bytes.start)..end;
     if shared { lock_to_read(file, bytes) } else { lock_to_write(file, bytes) }
@@ -42,8 +45,8 @@ fn lock_to_write(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     if set(file, libc::F_WRLCK, bytes.start, len)? {
         return Ok(true);
     }
-    // From here on no other writer gets past this point, and one that is past it is in the way or is found below: each locks first
-    // and looks then, so of two at least one sees the other.
+    // From here on no other writer gets past this point. One that is already past it conflicts, or
+    // is found below: each locks first and looks afterwards, so at least one of two sees the other.
     if !strangers::can_be_told() || !set(file, libc::F_RDLCK, bytes.start, len)? {
         return Ok(false);
     }
@@ -55,7 +58,8 @@ fn lock_to_write(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Lets readers in beside whoever has locked everything for himself. There is no moment at which it is not locked.
+/// Lets readers in beside a writer that has locked everything exclusively. The image stays locked
+/// throughout.
 pub(super) fn share(file: &File) -> io::Result<()> {
     set(file, libc::F_RDLCK, 0, MARK)?;
     set(file, libc::F_UNLCK, MARK, 1).map(drop)
@@ -72,7 +76,8 @@ fn lock_to_read(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// What the kernel calls this file where it tells of locks, which need not be the device and the inode that stat(2) says.
+/// The kernel's name for this file in its lists of locks. It need not be the device and inode that
+/// stat(2) reports.
 pub(super) fn place(file: &File) -> Option<String> {
     set(file, libc::F_RDLCK, ASKED, 1).ok().filter(|&got| got)?;
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
@@ -81,7 +86,8 @@ pub(super) fn place(file: &File) -> Option<String> {
     strangers::locks(&about).find_map(strangers::place).map(str::to_owned)
 }
 
-/// Locks, or unlocks, what stands for a snapshot of the image that begins at byte `start`; false if others have it.
+/// Locks or unlocks the byte that stands for a snapshot of the image that begins at byte `start`;
+/// false if others hold it.
 pub(super) fn claim(file: &File, start: u64, number: u64, claim: Claim) -> io::Result<bool> {
     let sort = match claim {
         Claim::Shared => libc::F_RDLCK,
@@ -93,13 +99,14 @@ pub(super) fn claim(file: &File, start: u64, number: u64, claim: Claim) -> io::R
     set(file, sort, CLAIMS + (number % CLAIMS as u64) as i64, 1)
 }
 
-/// True if nobody has a snapshot of any image in this file.
+/// True if no snapshot of any image in this file is claimed.
 pub(super) fn no_claims(file: &File) -> io::Result<bool> {
     would_get(file, libc::F_WRLCK, CLAIMS, ASKED - CLAIMS)
 }
 
 fn range(sort: libc::c_int, start: i64, len: i64) -> libc::flock {
-    // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks demand.
+    // SAFETY: a flock of all zeros is valid: the whole file, and no process, as these locks
+    // require.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = sort as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
@@ -107,7 +114,7 @@ fn range(sort: libc::c_int, start: i64, len: i64) -> libc::flock {
     range
 }
 
-/// Sets a lock of the open file description; false if another one is in the way.
+/// Sets a lock of the open file description; false if another one conflicts.
 fn set(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool> {
     let range = range(sort, start, len);
     // SAFETY: the kernel reads `range`.
@@ -121,7 +128,7 @@ fn set(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool>
     }
 }
 
-/// True if no other lock is in the way of such a one.
+/// True if such a lock would conflict with no other.
 fn would_get(file: &File, sort: libc::c_int, start: i64, len: i64) -> io::Result<bool> {
     let mut range = range(sort, start, len);
     // SAFETY: the kernel reads and writes `range`.

@@ -1,4 +1,4 @@
-//! Loop devices, as the kernel tells of them: what lies below each, and which bytes of it.
+//! Loop devices, as the kernel reports them: what is below each, and which bytes of it.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,14 +8,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// All bytes that anything may have.
+/// A range that contains every possible byte.
 pub(super) const WHOLE: Range<u64> = 0..1 << 62;
 /// `LOOP_GET_STATUS64`
 const GET_STATUS: libc::Ioctl = 0x4c05;
-/// What `start` and `size` of a partition count, whatever the disk's sectors are.
+/// The unit of a partition's `start` and `size`, whatever the disk's sector size.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a file or a block device is known by, whatever its path.
+/// The identity of a file or block device, independent of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Identity {
     File { device: u64, inode: u64 },
@@ -31,11 +31,12 @@ impl Identity {
     }
 }
 
-/// What lies below a loop device, or a partition of one.
+/// The file or device below a loop device, or below a partition of one.
 #[derive(Debug)]
 pub(super) struct Below {
     pub(super) identity: Identity,
-    /// Where it was when the loop device was made, as this process sees it; there may be something else by now.
+    /// Its path when the loop device was set up, as this process sees it; something else may be
+    /// there by now.
     pub(super) path: PathBuf,
     /// The bytes of it that the device shows.
     pub(super) bytes: Range<u64>,
@@ -63,9 +64,10 @@ const _: () = assert!(size_of::<Status>() == 232);
 
 impl Status {
     fn of(device: &File) -> io::Result<Self> {
-        // SAFETY: numbers and bytes may all be zero.
+        // SAFETY: it consists of numbers and bytes, for which zeros are valid.
         let mut status: Self = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes one `struct loop_info64`. The caller has made sure that this is a loop device.
+        // SAFETY: the kernel writes one `struct loop_info64`. The caller has checked that this is a
+        // loop device.
         match unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS, &raw mut status) } {
             0 => Ok(status),
             _ => Err(io::Error::last_os_error()),
@@ -80,7 +82,7 @@ impl Status {
     }
 }
 
-/// What lies below these bytes of an open block device; `None` if it is no loop device.
+/// What is below these bytes of an open block device; `None` if it is not a loop device.
 pub(super) fn below(device: &File, bytes: &Range<u64>) -> Option<Below> {
     let number = device.metadata().ok()?.rdev();
     let mut disk =
@@ -116,7 +118,7 @@ pub(super) fn above(identity: Identity, bytes: &Range<u64>) -> Vec<Above> {
         let path = Path::new("/dev").join(disk.file_name()?);
         let below = match open(&path, known.number).and_then(|device| Status::of(&device)) {
             Ok(status) => status.below(),
-            // Who may not open it can still look at what lies at the path.
+            // A user who may not open it can still compare the file at the path.
             Err(_) => Identity::of(&fs::metadata(&known.path).ok()?),
         };
         (below == identity).then_some(Above { path, number: known.number })
@@ -124,7 +126,7 @@ pub(super) fn above(identity: Identity, bytes: &Range<u64>) -> Vec<Above> {
     over.collect()
 }
 
-/// Opens a loop device to ask it; a node in /dev may be anything.
+/// Opens a loop device to query it; checks its identity, since a node in /dev may be anything.
 fn open(path: &Path, number: u64) -> io::Result<File> {
     let device = File::open(path)?;
     match Identity::of(&device.metadata()?) == (Identity::Block { number }) {
@@ -133,7 +135,7 @@ fn open(path: &Path, number: u64) -> io::Result<File> {
     }
 }
 
-/// What /sys says of a loop device.
+/// The information in /sys about a loop device.
 struct Known {
     path: PathBuf,
     bytes: Range<u64>,
@@ -141,7 +143,7 @@ struct Known {
 }
 
 impl Known {
-    /// `None` if it is no loop device, or has nothing below it.
+    /// `None` if it is not a loop device, or has nothing below it.
     fn of(disk: &Path) -> Option<Self> {
         let mut path = fs::read(disk.join("loop/backing_file")).ok()?;
         path.pop_if(|&mut last| last == b'\n');
@@ -158,7 +160,8 @@ impl Known {
     }
 }
 
-/// The bytes `of` what begins at `within`, and ends there at the latest.
+/// The bytes `of` a thing that occupies `within`, as positions in the same space as `within`, and
+/// cut off at its end.
 fn part(within: Range<u64>, of: &Range<u64>) -> Range<u64> {
     let at = |byte: u64| within.start.saturating_add(byte).min(within.end);
     at(of.start)..at(of.end)

@@ -15,22 +15,25 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long an image may stay locked after its owner died: the kernel lets go of it when the I/O under way has ended.
+/// How long an image may stay locked after its owner has died: the kernel releases it when the I/O
+/// in flight has ended.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// How long, where no process has it: flushes that take a minute are survived. Less than the 90 s that systemd waits for a mount.
+/// How long to wait if no process has it, so that flushes which take a minute are survived. Less
+/// than the 90 s that systemd allows for a mount.
 const LEFT_WAIT: Duration = Duration::from_secs(75);
 
-/// Why something can't be opened.
+/// Why an image can't be opened.
 pub(super) enum Refusal {
-    /// Somebody holds a lock on this file, which is the image or what lies below it.
+    /// Another process holds a lock on this file, which is the image or below it.
     Locked(File),
-    /// Somebody has this block device for himself, which is the image or lies above or below it.
+    /// This block device, which is the image or above or below it, is held exclusively by someone
+    /// else.
     Claimed(PathBuf),
-    /// The operating system said no.
+    /// The operating system refused.
     Failed(io::Error),
 }
 
-/// Opens, locks and probes something that exists.
+/// Opens, locks and probes an existing image.
 pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFile, DeviceError> {
     let started = Instant::now();
     let mut told = false;
@@ -58,7 +61,7 @@ pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFil
     }
 }
 
-/// The error that says it, and who has it.
+/// The error for a refusal, with the holder.
 pub(super) fn tell(path: &Path, refusal: Refusal) -> DeviceError {
     match refusal {
         Refusal::Failed(source) => DeviceError::open(path, source),
@@ -79,19 +82,20 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
         Some(libc::EBUSY) => Refusal::Claimed(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
         _ => failed(source),
     })?;
-    // The path may have changed hands since we looked.
+    // The path may lead elsewhere since we looked.
     if is_block_device(&file.metadata().map_err(failed)?).map_err(failed)? != block_device {
         return Err(failed(io::Error::other("it was replaced while being opened")));
     }
-    // The kernel opens a device that is read-only for writing all the same, and refuses each write.
+    // The kernel lets us open a read-only device for writing, and then refuses each write.
     if block_device && !options.read_only && is_read_only(&file).map_err(failed)? {
         return Err(failed(io::Error::from_raw_os_error(libc::EROFS)));
     }
-    // A filesystem without locks can't keep P7.
+    // A filesystem that does not support locks can't keep P7, so an error is a refusal.
     if !options.beside_writer && !lock(&file, options.read_only, &WHOLE).map_err(failed)? {
         return Err(Refusal::Locked(file));
     }
-    // Who had it before may have taken it away: what is written to it then goes with us.
+    // The previous owner may have removed the file: anything written to it would be lost when we
+    // close it.
     if file.metadata().map_err(failed)?.nlink() == 0 && !is_at(path, &file) {
         return Err(failed(io::Error::other("it was removed while being opened")));
     }
@@ -108,7 +112,7 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
     Ok(OpenFile { file, others, direct, block_device, flushes_with_write, made: false })
 }
 
-/// True if this is what lies at the path.
+/// True if this file is the one at the path.
 pub(super) fn is_at(path: &Path, file: &File) -> bool {
     let (Ok(there), Ok(own)) = (fs::metadata(path), file.metadata()) else { return false };
     Identity::of(&there) == Identity::of(&own)
@@ -148,7 +152,8 @@ fn is_block_device(metadata: &fs::Metadata) -> io::Result<bool> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a regular file nor a block device"))
 }
 
-/// Turns direct I/O on if a real read works with it. The flag is changed on the open file, so that the lock stays.
+/// Turns direct I/O on if a real read works with it. The flag is changed on the open file, so that
+/// the lock stays.
 pub(super) fn enable_direct(path: &Path, file: &File) -> io::Result<bool> {
     let why = match set_direct(file, true) {
         Ok(()) => match file.read_at(&mut AlignedBuf::for_read(BLOCK_BYTES), 0) {
@@ -158,7 +163,7 @@ pub(super) fn enable_direct(path: &Path, file: &File) -> io::Result<bool> {
         Err(error) => error,
     };
     if why.raw_os_error() != Some(libc::EINVAL) && why.raw_os_error() != Some(libc::EOPNOTSUPP) {
-        // A bad first block is no reason to change to the page cache without a word.
+        // A bad first block is no reason to fall back to the page cache silently.
         return Err(why);
     }
     set_direct(file, false)?;

@@ -1,5 +1,5 @@
-//! Who holds the locks on an image, as /proc tells root: a stranger is neither root nor the image's owner, and has it open for
-//! reading only.
+//! The holders of the locks on an image, as root sees them in /proc. A stranger is neither root nor
+//! the image's owner, and has it open for reading only.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The number of the first namespace of processes, the one that sees all others (`PROC_PID_INIT_INO`).
+/// The inode number of the initial pid namespace, which sees all others (`PROC_PID_INIT_INO`).
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// The same of users (`PROC_USER_INIT_INO`).
+/// The inode number of the initial user namespace (`PROC_USER_INIT_INO`).
 const FIRST_OF_USERS: u64 = 0xEFFF_FFFD;
 
-/// True for root that sees all processes. Anybody else can't tell a stranger from a writer that it does not see.
+/// True for root that sees all processes. Others can't tell a stranger from a writer that they do
+/// not see.
 pub(super) fn can_be_told() -> bool {
     let sees_all = || fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == FIRST_NAMESPACE);
-    // Root of a namespace of users may not look at others' processes.
+    // Root of a user namespace may not look at other processes.
     let is_of_all = || fs::metadata("/proc/self/ns/user").is_ok_and(|space| space.ino() == FIRST_OF_USERS);
     is_root() && sees_all() && is_of_all()
 }
@@ -25,9 +26,10 @@ pub(super) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// True if somebody else holds locks on the file, and strangers all of them. The caller holds one, too.
+/// True if others hold locks on the file and all of them are strangers. The caller holds a lock,
+/// too.
 pub(super) fn are_all(file: &File) -> io::Result<bool> {
-    // Somebody who locks and unlocks all the time must not keep root out either.
+    // A process that locks and unlocks all the time must not keep root out either.
     for _ in 0..TRIES_MAX {
         match look(file)? {
             Found::Strangers => return Ok(true),
@@ -38,13 +40,13 @@ pub(super) fn are_all(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// How often to look for the holders of locks that came while it looked.
+/// How often to look again because locks came or went meanwhile.
 const TRIES_MAX: u32 = 10;
 
 enum Found {
     Strangers,
     Entitled,
-    /// Of some lock it can't be told who holds it, if there is any of another at all.
+    /// The holder of some lock can't be determined, or there is no lock but our own.
     Unknown,
 }
 
@@ -58,7 +60,7 @@ fn look(file: &File) -> io::Result<Found> {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // What of them can't be read is among the locks below that nobody explains, if it holds any.
+        // Descriptors that can't be read count below as unexplained locks, if they hold any.
         for descriptor in descriptors(pid).unwrap_or_default() {
             if (pid, descriptor) == own {
                 continue;
@@ -78,27 +80,28 @@ fn look(file: &File) -> io::Result<Found> {
     Ok(if strangers > 0 && held <= explained { Found::Strangers } else { Found::Unknown })
 }
 
-/// True if there are locks at a place, and all are of the kind that image files are locked with, which belong to an open file: others
-/// belong to a process, or to another host.
+/// True if there are locks at a place and all are of the kind used for image files, which belong to
+/// an open file description; others belong to a process or to another host.
 pub(super) fn all_are_ours(at: &str) -> bool {
     let all = fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut there = all.lines().filter(|line| line.split_whitespace().any(|word| word == at)).peekable();
     there.peek().is_some() && there.all(|line| line.contains("OFDLCK"))
 }
 
-/// The locks that a file of /proc/PID/fdinfo tells of.
+/// The locks listed in a /proc/PID/fdinfo file.
 pub(super) fn locks(about: &str) -> impl Iterator<Item = &str> {
     about.lines().filter_map(|line| line.strip_prefix("lock:"))
 }
 
-/// The device and the inode that a lock is on, as the kernel writes them there and in /proc/locks: 08:01:1234.
+/// The device and inode that a lock is on, as the kernel writes them there and in /proc/locks:
+/// 08:01:1234.
 pub(super) fn place(lock: &str) -> Option<&str> {
     lock.split_whitespace().find(|word| word.split(':').count() == 3)
 }
 
-/// What a descriptor makes of its process.
+/// What a descriptor says about its process.
 enum Holder {
-    /// It is of another file, or holds no lock.
+    /// It refers to another file, or holds no lock.
     Nobody,
     Stranger {
         locks: usize,
@@ -107,7 +110,8 @@ enum Holder {
 }
 
 fn holder(pid: u32, descriptor: i32, at: &str, image: &fs::Metadata) -> io::Result<Holder> {
-    // The kernel knows this by itself: to look at any file of any process would be to wait for filesystems that are slow or dead.
+    // The kernel knows this by itself; looking at any file of any process could mean waiting for a
+    // filesystem that is slow or dead.
     let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}"))?;
     let locks = locks(&about).filter(|lock| place(lock) == Some(at)).count();
     if locks == 0 {
@@ -116,7 +120,7 @@ fn holder(pid: u32, descriptor: i32, at: &str, image: &fs::Metadata) -> io::Resu
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
     let flags = flags.and_then(|flags| i32::from_str_radix(flags, 8).ok());
     let flags = flags.ok_or(io::ErrorKind::InvalidData)?;
-    // Not the owner of /proc/PID, which a process can have changed to root.
+    // Not the owner of /proc/PID, which a process can make root.
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let users =
         status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(io::ErrorKind::InvalidData)?;

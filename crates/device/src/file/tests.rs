@@ -22,7 +22,7 @@ fn ways() -> Vec<OpenOptions> {
         .collect()
 }
 
-/// A directory on disk (as far as the machine has one for temporary files), and one on tmpfs.
+/// A directory on disk (if the machine keeps temporary files on one), and one on tmpfs.
 fn places() -> Vec<TempDir> {
     let mut places = vec![tempfile::tempdir().unwrap()];
     if Path::new("/dev/shm").is_dir() {
@@ -35,13 +35,14 @@ fn make(path: &Path, size_bytes: u64, options: OpenOptions) -> Arc<FileDevice> {
     FileDevice::create(path, Some(size_bytes), false, options, &mut |_| {}).unwrap()
 }
 
-/// Opens what nobody holds. Another test may be starting a process just now, and between fork and exec the child has a
-/// copy of every descriptor of ours, locks included: so "in use" is believed only if it lasts.
+/// Opens an image that nobody holds. Another test may be starting a process just now, and between
+/// fork and exec the child has a copy of each of our descriptors, including locks: so "in use" is
+/// believed only if it lasts.
 fn open(path: impl AsRef<Path>, options: OpenOptions) -> Arc<FileDevice> {
     patiently(|| FileDevice::open(&path, options)).unwrap()
 }
 
-/// As `open`, for what exists already.
+/// Takes over an existing file, as patiently as `open`.
 fn take_over(path: impl AsRef<Path>, size_bytes: Option<u64>, force: bool) -> Arc<FileDevice> {
     patiently(|| FileDevice::create(&path, size_bytes, force, OpenOptions::default(), &mut |_| {})).unwrap()
 }
@@ -60,7 +61,7 @@ fn patiently(
     }
 }
 
-/// One MiB image in a directory of its own.
+/// A 1 MiB image in a directory of its own.
 fn image() -> (TempDir, PathBuf) {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("image");
@@ -127,7 +128,7 @@ fn an_image_file_keeps_its_room_unless_it_is_chosen_to_give_it_back() {
 fn a_write_of_more_pieces_than_one_call_takes_is_continued() {
     let (_place, path) = image();
     for options in ways() {
-        // Small files cannot hold 4 KiB a piece here, so the image is made larger.
+        // The usual small image can't hold so many pieces of 4 KiB, so make a larger one.
         let big = path.with_extension("big");
         let device =
             patiently(|| FileDevice::create(&big, Some(16 * MIB), true, options, &mut |_| {})).unwrap();
@@ -177,7 +178,7 @@ fn a_write_outlives_its_caller() {
                 }
             });
         });
-        // The device goes too; what was started ends nevertheless, and the lock lasts until then.
+        // The device is dropped too; operations in flight still end, and the lock lasts until then.
         drop(device);
         let device = open(&path, options);
         let read = block_on(device.read_at(0, 64 * 4096)).unwrap();
@@ -192,7 +193,7 @@ fn the_end_of_a_truncated_file_is_an_error_and_never_zeros() {
     for options in ways() {
         fs::File::options().write(true).open(&path).unwrap().set_len(MIB).unwrap();
         let device = open(&path, options);
-        // In the midst of a block: what is left of that block is not all of it.
+        // In the middle of a block: the rest of that block is incomplete.
         fs::File::options().write(true).open(&path).unwrap().set_len(MIB / 2 + 100).unwrap();
         for (offset, len) in [(MIB / 2 - 4096, 16384), (MIB / 2, 4096), (MIB - 4096, 4096)] {
             match block_on(device.read_at(offset, len)) {
@@ -244,7 +245,8 @@ fn one_writer_or_many_readers() {
         FileDevice::create(&path, None, true, OpenOptions::default(), &mut |_| {}),
         Err(DeviceError::InUse { .. })
     ));
-    // Closing another descriptor of the same file must not release the lock, as a classic one would be.
+    // Closing another descriptor of the same file must not release the lock, as it would a classic
+    // POSIX lock.
     drop(fs::File::open(&path).unwrap());
     assert!(is_in_use(reading));
     drop(writer);
@@ -254,7 +256,8 @@ fn one_writer_or_many_readers() {
     open(&path, OpenOptions::default());
 }
 
-/// What a process that ended had asked a device for keeps its files open. So does a mapping, and no process has a descriptor.
+/// Operations that a process requested before it ended keep its files open. So does a mapping,
+/// without any process having a descriptor.
 #[test]
 fn what_no_process_has_is_waited_for() {
     if !super::strangers::can_be_told() {
@@ -263,7 +266,7 @@ fn what_no_process_has_is_waited_for() {
     let (_place, path) = image();
     let file = fs::File::options().read(true).write(true).open(&path).unwrap();
     assert!(super::lock::lock(&file, false, &super::loops::WHOLE).unwrap());
-    // SAFETY: a mapping of the file that nobody looks at.
+    // SAFETY: a mapping of the file that is never accessed.
     let map = unsafe {
         libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
@@ -280,7 +283,8 @@ fn what_no_process_has_is_waited_for() {
     ends.join().unwrap();
 }
 
-/// Nobody who writes to an image is in the way of a snapshot, but whoever makes it anew is.
+/// A snapshot does not block those who write to an image, but blocks those who make a new one of
+/// it.
 #[test]
 fn no_image_is_made_over_a_snapshot_in_use() {
     let (_place, path) = image();
@@ -296,7 +300,7 @@ fn no_image_is_made_over_a_snapshot_in_use() {
 
 const CHILD_PATH: &str = "SYNCLINE_TEST_LOCKED_IMAGE";
 
-/// Only with the variable set is this more than an empty test: the one below runs it in a process of its own.
+/// Does something only with the variable set: the test below runs it in a process of its own.
 #[test]
 fn child_of_the_lock_test() {
     if let Some(path) = std::env::var_os(CHILD_PATH) {
@@ -340,7 +344,7 @@ fn a_new_image_is_allocated_and_written_whole() {
     assert!(metadata.blocks() * 512 >= 9 * MIB);
     drop(device);
 
-    // All zeros: taken without force, at its own size or another.
+    // All zeros: taken over without force, at its own size or another.
     drop(take_over(&path, None, false));
     fs::File::options().write(true).open(&path).unwrap().write_all(b"somebody's superblock").unwrap();
     let refused =
@@ -365,7 +369,8 @@ fn an_image_that_cannot_be_made_leaves_nothing_behind() {
     assert!(matches!(FileDevice::open(place.path(), OpenOptions::default()), Err(DeviceError::Open { .. })));
 }
 
-/// Whoever fails to make an image takes away what he made, and nothing that somebody else has got meanwhile.
+/// Failing to create an image removes the failed one, but nothing that someone else has meanwhile
+/// made at its path.
 #[test]
 fn who_fails_to_make_an_image_leaves_that_of_another() {
     let place = places().pop().unwrap();
@@ -395,11 +400,11 @@ fn who_fails_to_make_an_image_leaves_that_of_another() {
     });
 }
 
-/// A loop device over a file, as long as this lives.
+/// A loop device over a file, for as long as this lives.
 struct Loop(String);
 
 impl Loop {
-    /// `None` where the machine or the user may not have one.
+    /// `None` if the machine or the user can't have one.
     fn attach(path: &Path) -> Option<Self> {
         let output =
             std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output().ok()?;
@@ -440,7 +445,7 @@ fn a_block_device_is_taken_as_it_is_and_held_alone() {
     assert_eq!(device.size_bytes(), MIB);
 }
 
-/// What was there before is not what `create` made.
+/// A file that was there before was not made by `create`.
 #[test]
 fn what_was_taken_over_is_not_taken_away() {
     let place = tempfile::tempdir().unwrap();
@@ -453,7 +458,7 @@ fn what_was_taken_over_is_not_taken_away() {
     assert!(!made.exists());
 }
 
-/// Whoever made an image lets readers in and writers not, without a moment between.
+/// The creator of an image lets readers in and keeps writers out, without a gap.
 #[test]
 fn what_was_made_can_be_read_beside_its_maker() {
     let place = tempfile::tempdir().unwrap();

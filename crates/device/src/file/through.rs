@@ -1,28 +1,31 @@
-//! Which block devices flush everything behind a write with `RWF_DSYNC`.
+//! Which block devices flush everything after a write with `RWF_DSYNC`.
 //!
-//! Linux turns such a write into one with FUA. A disk that knows FUA makes that write persistent and nothing else. For one
-//! that does not, the kernel's flush machinery sends the write, waits for it, and flushes the disk: just what an fsync with nothing
-//! but a batch to write needs, in one request, without waking a thread of ours between the two. A stack of devices (md,
-//! most of dm) would flush only the member that the write went to; it has no request queue of its own, by which it is known.
+//! Linux turns such a write into one with FUA. A disk that supports FUA makes only that write
+//! persistent. For one that does not, the kernel's flush machinery sends the write, waits for it,
+//! and flushes the disk: exactly what an fsync with nothing but a batch to write needs, in one
+//! request, without waking a thread of ours in between. A stack of devices (md, most of dm) would
+//! flush only the member that the write went to; it is recognised by having no request queue of its
+//! own.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// True when a write to this open block device that asks for it ends with a flush of all that the device holds.
+/// True if a write with that flag to this open block device ends with a flush of everything that
+/// the device holds.
 pub(super) fn flushes_with_write(file: &File) -> io::Result<bool> {
     let number = file.metadata()?.rdev();
     let (major, minor) = (libc::major(number), libc::minor(number));
     let mut device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))?;
     if device.join("partition").exists() {
-        // A partition lies in its disk, whose queue it uses.
+        // A partition uses the queue of its disk.
         device.pop();
     }
     queue_flushes_with_write(&device)
 }
 
-/// The same of what `/sys` tells of a disk.
+/// The same check on a disk's directory in `/sys`.
 fn queue_flushes_with_write(device: &Path) -> io::Result<bool> {
     let fua = fs::read_to_string(device.join("queue/fua"))?;
     Ok(device.join("mq").is_dir() && fua.trim() == "0")

@@ -1,11 +1,14 @@
-//! One image, several ways to it: its file, loop devices of it, partitions of these. A lock of the open file knows the others who came
-//! the same way; here are met those who came another (promise P7).
+//! One image can be reached in several ways: by its file, loop devices over it, partitions of
+//! these. A lock of the open file excludes others who came the same way; this module excludes those
+//! who came another way (promise P7).
 //!
-//! - Who opens a loop device locks the bytes below it as well, where one who opens the file locks them.
-//! - Who opens anything for writing claims the loop devices over the same bytes, as the kernel does for a filesystem that it mounts.
+//! - Opening a loop device also locks the bytes below it, where someone who opens the file locks
+//!   them.
+//! - Opening anything for writing claims the loop devices over the same bytes, as the kernel does
+//!   for a filesystem that it mounts.
 //!
-//! What can't be looked at (a file of another namespace, one that was deleted, one that this user may not open) keeps nobody from
-//! anything: only use does.
+//! A file or device that can't be examined (in another namespace, deleted, or not accessible to
+//! this user) is not a reason to refuse; only use is.
 
 use super::lock::lock;
 use super::loops::{self, Below, Identity, WHOLE};
@@ -16,29 +19,29 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Loop devices over loop devices; more than anybody has.
+/// The most loop devices on top of each other that are followed; more than occur in practice.
 const DEPTH_MAX: usize = 8;
 
-/// How somebody uses an image.
+/// How an image is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
     Write,
     Read,
-    /// Reads what no writer changes: in nobody's way, and nobody in its.
+    /// Reads data that no writer changes: conflicts with nobody.
     Beside,
 }
 
-/// What keeps out those who come to the same bytes by another way, as long as it is open.
+/// Excludes those who reach the same bytes in another way, as long as it is held.
 #[derive(Default)]
 pub(crate) struct Others {
-    /// The files and devices below the one that was opened, from there downwards, where they could be opened, each with the byte at
-    /// which it begins there.
+    /// The files and devices below the opened one, from there downwards, as far as they could be
+    /// opened, each with the byte at which the image begins in it.
     pub(super) below: Vec<(File, u64)>,
     /// Loop devices over the same bytes.
     above: Vec<File>,
 }
 
-/// Meets all others.
+/// Locks and claims everything else through which the same bytes can be reached.
 pub(super) fn meet(file: &File, how: Use) -> Result<Others, Refusal> {
     let identity = Identity::of(&file.metadata().map_err(Refusal::Failed)?);
     let mut others = Others::default();
@@ -71,7 +74,8 @@ pub(super) fn meet(file: &File, how: Use) -> Result<Others, Refusal> {
     Ok(others)
 }
 
-/// Claims the loop devices over these bytes, and those over these. But for the one that was opened, which its opener claimed.
+/// Claims the loop devices over these bytes, and those over them in turn, except for the opened
+/// one, which its opener has claimed.
 fn claim_above(
     identity: Identity,
     bytes: &Range<u64>,
@@ -102,18 +106,19 @@ fn claim_above(
     Ok(())
 }
 
-/// Opens a block device as the only one.
+/// Opens a block device exclusively.
 pub(super) fn open_alone(path: &Path, how: &mut fs::OpenOptions) -> io::Result<File> {
-    // Only for block devices: there the kernel takes it as "no mounted filesystem and nobody else who asked".
+    // Only for block devices: for them the kernel takes O_EXCL to mean "no mounted filesystem and
+    // no other exclusive opener".
     how.custom_flags(libc::O_EXCL).open(path)
 }
 
-/// Opens what lies below a loop device; `None` where it can't be had, or is something else by now.
+/// Opens what is below a loop device; `None` if it can't be opened, or is something else by now.
 fn open_below(below: &Below, use_: Use) -> Result<Option<File>, Refusal> {
     let is_it = |metadata: io::Result<fs::Metadata>| {
         metadata.is_ok_and(|metadata| Identity::of(&metadata) == below.identity)
     };
-    // Nothing that lies there by chance is opened: opening alone can have effects.
+    // An unrelated file at that path is not opened: merely opening it can have effects.
     if !is_it(fs::metadata(&below.path)) {
         tracing::debug!(path = %below.path.display(), "what lies below this loop device is not there");
         return Ok(None);
@@ -135,7 +140,7 @@ fn open_below(below: &Below, use_: Use) -> Result<Option<File>, Refusal> {
     }
 }
 
-/// True if the kernel has mounted it, where this process sees it.
+/// True if it is mounted, as far as this process can see.
 fn is_mounted(path: &Path, number: u64) -> bool {
     let device = format!("{}:{}", libc::major(number), libc::minor(number));
     crate::mounts().is_ok_and(|mounts| {

@@ -1,4 +1,4 @@
-//! Partial results, which a test can hardly make a kernel give.
+//! Partial results, which a test can hardly get from a real kernel.
 
 use super::*;
 use crate::oneshot;
@@ -27,7 +27,7 @@ fn blocks(fills: &[u8]) -> Vec<Bytes> {
     fills.iter().map(|&fill| Bytes::from(vec![fill; BLOCK_BYTES])).collect()
 }
 
-/// Goes on, or says what the operation ended with.
+/// Returns the next step, or the operation's outcome if it ended.
 fn step<T>(
     request: Request,
     answer: Answer<T>,
@@ -47,7 +47,7 @@ fn a_short_write_goes_on_where_it_stopped() {
     let file = open_file(false);
     let (done, answer) = completion();
     let request = Request::write(file.clone(), 4096, blocks(&[1, 2, 3]), done);
-    // The kernel took one buffer and a bit of the next.
+    // The kernel took one buffer and part of the next.
     file.file.write_all_at(&[1; 4096], 4096).unwrap();
     file.file.write_all_at(&[2; 100], 8192).unwrap();
     let (request, answer) = step(request, answer, Ok(4196)).unwrap_or_else(|_| panic!("not the end"));
@@ -108,7 +108,7 @@ fn an_error_ends_an_operation() {
 fn crooked_buffers_are_copied_in_runs_and_straight_ones_are_not() {
     let straight = AlignedBuf::copy_from(&[7; 4096]).into_bytes();
     let padded = Bytes::from([vec![0; 16], vec![1; 4096], vec![2; 4096]].concat());
-    // An allocator may put the vector anywhere, so look for a start that is crooked for certain.
+    // An allocator may put the vector anywhere, so find a start that is certainly unaligned.
     let start = if (padded.as_ptr() as usize + 16).is_multiple_of(BLOCK_BYTES) { 8 } else { 16 };
     let (first, second) = (padded.slice(start..start + 4096), padded.slice(start + 4096..start + 8192));
     let bufs = vec![straight.clone(), first.clone(), second.clone(), straight.clone(), first.clone()];

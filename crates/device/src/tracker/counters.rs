@@ -1,25 +1,26 @@
-//! What went through a tracker.
+//! The counters of a tracker.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Figures of one device since its tracker was made.
+/// Counts for one device since its tracker was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TrackerCounters {
     /// Writes started.
     pub writes: u64,
-    /// Those that ended with a flush of their own, in one request; they count as flushes issued, too.
+    /// Writes that ended with a flush of their own, in one request; they also count as flushes
+    /// issued.
     pub writes_through: u64,
-    /// Bytes in all of them.
+    /// Bytes in all writes.
     pub write_bytes: u64,
     /// Writes that failed.
     pub writes_failed: u64,
     /// Reads started.
     pub reads: u64,
-    /// Bytes asked for by them.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
-    /// Flushes that the device was really asked for.
+    /// Flushes actually issued to the device.
     pub flushes_issued: u64,
-    /// Requests that rode on a flush another caller had asked for.
+    /// Requests that joined a flush issued for another caller.
     pub flushes_joined: u64,
     /// Requests that needed no device operation, since a completed flush covered them.
     pub flushes_elided: u64,

@@ -1,4 +1,5 @@
-//! Which tickets are durable, which are lost, and which nobody knows about yet. Plain state, no locks, no I/O.
+//! Which tickets are durable, which are lost, and which are still open. Plain state, no locks, no
+//! I/O.
 
 use super::Ticket;
 use std::io;
@@ -24,8 +25,8 @@ struct Poison {
 
 /// The tickets of one device.
 ///
-/// Invariant: every ticket up to `settled` has its fate for ever: poisoned if a range in `poisoned` holds it, durable
-/// otherwise. Every later one, up to `newest`, is open.
+/// Invariant: the fate of every ticket up to `settled` is final: poisoned if a range in `poisoned`
+/// holds it, durable otherwise. Every later one, up to `newest`, is open.
 #[derive(Default)]
 pub(super) struct Ledger {
     newest: u64,
@@ -41,7 +42,8 @@ impl Ledger {
         Ticket(self.newest)
     }
 
-    /// The newest ticket taken. A flush submitted now covers all up to here and nothing after (rule R4).
+    /// The newest ticket taken. A flush submitted now covers everything up to here and nothing
+    /// after (rule R4).
     pub(super) fn newest(&self) -> Ticket {
         Ticket(self.newest)
     }
@@ -58,13 +60,14 @@ impl Ledger {
         }
     }
 
-    /// A flush submitted when the newest ticket was `cover` succeeded. Tickets poisoned before stay poisoned: their
-    /// range lies below `settled` already.
+    /// A flush submitted when the newest ticket was `cover` succeeded. Tickets poisoned before stay
+    /// poisoned: their range is already below `settled`.
     pub(super) fn flush_succeeded(&mut self, cover: Ticket) {
         self.settled = self.settled.max(cover.0);
     }
 
-    /// A flush failed: every open ticket is lost, those of writes that completed while it was on its way too.
+    /// A flush failed: every open ticket is lost, including those of writes that completed while it
+    /// was in flight.
     pub(super) fn flush_failed(&mut self, source: Arc<io::Error>) {
         if self.newest > self.settled {
             self.poisoned.push(Poison { after: self.settled, through: self.newest, source });

@@ -1,4 +1,4 @@
-//! The tracker over a device whose completions the test calls by hand, in any order it likes.
+//! The tracker over a device whose completions the test calls by hand, in any order.
 
 use super::*;
 use crate::MemoryDevice;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io;
 
-/// Keeps every operation until the test ends it.
+/// Holds every operation until the test ends it.
 #[derive(Default)]
 struct HandDevice {
     writes: Mutex<VecDeque<crate::Completion<()>>>,
@@ -123,7 +123,8 @@ fn an_answer_names_the_flush_and_all_that_it_covers() {
     bench.end_flush(Ok(()));
     assert_eq!(block_on(issued).unwrap(), flushed(FlushCover::Issued, 1, 2));
     assert_eq!(block_on(joined).unwrap(), flushed(FlushCover::Joined, 1, 2));
-    // One that fails is counted and covers nothing: what was durable before is so by the one before.
+    // A failed flush is counted and covers nothing: what was durable before is so by the earlier
+    // flush.
     let third = bench.write();
     let lost = bench.tracker.make_durable(third);
     bench.end_flush(Err(broken(Operation::Flush)));
@@ -167,7 +168,7 @@ fn a_write_that_completes_after_the_flush_was_submitted_is_not_covered() {
     let first = bench.write();
     let late = bench.start_write();
     let durability = bench.tracker.make_durable(first);
-    // The flush is on its way; now the other write completes.
+    // The flush is in flight; now the other write completes.
     bench.end_write(Ok(()));
     let late = block_on(late.wait()).unwrap();
     let mut late_durability = bench.tracker.make_durable(late);
@@ -212,7 +213,8 @@ fn a_write_through_covers_itself_and_what_had_completed_before_it() {
     let late = bench.start_write();
     let (handle, durability) = bench.start_through();
     let mut durability = durability.expect("no flush is on its way");
-    // One that had completed rides along; one that completes now does not, and gathers for the next flush.
+    // A write that had completed is covered; one that completes now is not, and its waiter gathers
+    // for the next flush.
     let rider = bench.tracker.make_durable(before);
     bench.end_write(Ok(()));
     let late = block_on(late.wait()).unwrap();
@@ -249,7 +251,7 @@ fn a_write_through_beside_a_flush_is_a_write() {
     assert_eq!(bench.tracker.counters().writes_through, 0);
 }
 
-/// Rule R6: which part of it failed nobody knows.
+/// Rule R6: it is unknown which part of it failed.
 #[test]
 fn a_write_through_that_fails_is_a_flush_that_failed() {
     let bench = Bench::new();
@@ -263,11 +265,11 @@ fn a_write_through_that_fails_is_a_flush_that_failed() {
     assert!(block_on(bench.tracker.make_durable(before)).is_err(), "a later flush does not redeem it");
     bench.end_write(Ok(()));
     assert!(matches!(block_on(meanwhile.wait()), Err(DeviceError::Poisoned { .. })));
-    // What is written from now on needs a flush of its own.
+    // Later writes need a flush of their own.
     let durability = bench.tracker.make_durable(bench.write());
     bench.end_flush(Ok(()));
     block_on(durability).unwrap();
-    // A device that forgets about one fails it.
+    // If the device drops a write-through, it fails.
     let (handle, durability) = bench.start_through();
     bench.device.through.lock().clear();
     assert!(block_on(handle.wait()).is_err() && block_on(durability.unwrap()).is_err());
@@ -284,7 +286,8 @@ fn a_failed_flush_poisons_what_is_not_durable_for_ever() {
 
     let covered = bench.write();
     let rider = bench.tracker.make_durable(covered);
-    // Completed while the flush is on its way: lost with it, and so is the one who gathers for it.
+    // Completed while the flush is in flight: lost with it, and its waiter, which gathered for the
+    // next flush, fails too.
     let meanwhile = bench.write();
     let gathered = bench.tracker.make_durable(meanwhile);
     bench.end_flush(Err(broken(Operation::Flush)));
@@ -292,7 +295,7 @@ fn a_failed_flush_poisons_what_is_not_durable_for_ever() {
     assert!(matches!(block_on(gathered), Err(DeviceError::Poisoned { .. })));
     assert_eq!(bench.flushes_in_flight(), 0, "a flush can't redeem them");
 
-    // A new write needs a flush of its own, and that one redeems nobody else.
+    // A new write needs a flush of its own, and that one recovers no lost ticket.
     let rewritten = bench.write();
     assert!(rewritten > meanwhile);
     let durability = bench.tracker.make_durable(rewritten);
@@ -310,8 +313,8 @@ fn a_failed_flush_poisons_what_is_not_durable_for_ever() {
     assert_eq!((counters.flushes_issued, counters.flushes_failed), (3, 1));
 }
 
-/// Rule R6, its thin end: the kernel may have taken such a write into its cache, and dropped it with the failed flush,
-/// before we hear that it completed.
+/// Rule R6 in its subtlest form: the kernel may have taken such a write into its cache, and dropped
+/// it with the failed flush, before we learn that it completed.
 #[test]
 fn a_write_on_its_way_during_a_failure_counts_as_failed() {
     let bench = Bench::new();
@@ -377,7 +380,7 @@ fn a_fresh_flush_is_real_even_when_everything_is_durable() {
     let bench = Bench::new();
     let durability = bench.tracker.flush_now();
     assert_eq!(bench.flushes_in_flight(), 1);
-    // One that is asked for meanwhile may not ride on it: it was submitted before.
+    // A flush requested meanwhile can't join this one, which was submitted before.
     let second = bench.tracker.flush_now();
     bench.end_flush(Err(broken(Operation::Flush)));
     assert!(block_on(durability).is_err());
@@ -424,7 +427,7 @@ fn a_device_that_completes_at_once_needs_no_stack() {
     assert_eq!(tracker.counters().read_bytes, 4096);
 }
 
-/// What happens to the tracker in the random histories below.
+/// The events in the random histories below.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     StartWrite,
@@ -446,9 +449,9 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// A device as docs/DURABILITY.md assumes it: a completed write lies in a volatile cache; a successful flush makes persistent
-/// what lay there when it was submitted; a failed one may drop all that lies there when it ends, and all that is on
-/// its way.
+/// A device as docs/DURABILITY.md assumes it: a completed write is in a volatile cache; a
+/// successful flush makes persistent what was there when it was submitted; a failed one may drop
+/// everything that is there when it ends, and everything in flight.
 #[derive(Default)]
 struct Model {
     /// Writes by number: in the cache, persistent, or neither.
@@ -456,7 +459,7 @@ struct Model {
     persistent: Vec<u64>,
     on_its_way: Vec<(u64, WriteHandle)>,
     flush_covers: Vec<u64>,
-    /// A write-through on its way, and what lay in the cache when it was submitted.
+    /// A write-through in flight, and what was in the cache when it was submitted.
     through: Option<(u64, WriteHandle, Vec<u64>)>,
     completed: Vec<(u64, Ticket)>,
     dropped: Vec<u64>,
@@ -469,13 +472,13 @@ impl Model {
         self.dropped.extend(self.on_its_way.iter().map(|(number, _)| *number));
     }
 
-    /// One that covers these succeeds.
+    /// A flush that covers these succeeds.
     fn persist(&mut self, covers: Vec<u64>) {
         self.cached.retain(|number| !covers.contains(number));
         self.persistent.extend(covers);
     }
 
-    /// Ends the write-through on its way.
+    /// Ends the write-through in flight.
     fn end_through(&mut self, bench: &Bench, fails: bool) {
         let Some((number, handle, covers)) = self.through.take() else { return };
         if fails {
@@ -490,8 +493,8 @@ impl Model {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: what the tracker calls durable is persistent on the worst device that keeps
-    /// the promise, and every waiter gets an answer.
+    /// Whatever happens in whatever order: what the tracker calls durable is persistent on the
+    /// worst device that keeps the promise, and every waiter gets an answer.
     #[test]
     fn what_it_calls_durable_is_persistent(history in prop::collection::vec(happening(), 1..200)) {
         let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! A write on its way, and what becomes of it.
+//! A write in flight, and its outcome.
 
 use super::Ticket;
 use crate::DeviceError;
@@ -9,7 +9,7 @@ use syncline_sync::{Event, Mutex};
 /// Runs once when a write ends.
 pub type WriteHook = Box<dyn FnOnce(&Result<Ticket, DeviceError>) + Send>;
 
-/// A write on its way; clones refer to the same write. Dropping all of them cancels nothing.
+/// A write in flight; clones refer to the same write. Dropping all of them cancels nothing.
 #[derive(Clone)]
 pub struct WriteHandle(Arc<Shared>);
 
@@ -30,7 +30,7 @@ impl WriteHandle {
         Self(Arc::default())
     }
 
-    /// Waits for the write to complete; its ticket, or why it failed.
+    /// Waits for the write to complete; returns its ticket or its error.
     pub async fn wait(&self) -> Result<Ticket, DeviceError> {
         loop {
             if let Some(outcome) = self.outcome() {
@@ -45,7 +45,7 @@ impl WriteHandle {
         }
     }
 
-    /// True when both refer to the same write.
+    /// True if both refer to the same write.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -55,7 +55,7 @@ impl WriteHandle {
         self.0.state.lock().outcome.clone()
     }
 
-    /// Runs `hook` once when the write ends (at once when it already has). It must not block.
+    /// Runs `hook` once when the write ends (at once if it already has). It must not block.
     pub fn on_end(&self, hook: WriteHook) {
         let mut state = self.0.state.lock();
         match state.outcome.clone() {
@@ -67,7 +67,7 @@ impl WriteHandle {
         }
     }
 
-    /// Ends the write: hooks first, in the order they came, then those who wait.
+    /// Ends the write: runs the hooks first, in the order they were added, then wakes the waiters.
     pub(super) fn end(&self, outcome: Result<Ticket, DeviceError>) {
         let mut state = self.0.state.lock();
         debug_assert!(state.outcome.is_none(), "a write ends once");

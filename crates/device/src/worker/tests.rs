@@ -59,13 +59,13 @@ fn what_is_submitted_goes_out_before_the_turn_ends() {
     for worker in workers() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("image");
-        // Through the page cache, where another descriptor sees it.
+        // Through the page cache, so that another descriptor sees the data.
         let options = OpenOptions { direct: Use::Never, ..Default::default() };
         let device = FileDevice::create(&path, Some(1 << 20), false, options, &mut |_| {}).unwrap();
         worker.run(async {
             let writing = device.write_at(4096, block(9));
             device.submit();
-            // Nothing waits here, so that the worker has no turn.
+            // Nothing is awaited here, so the worker has no turn.
             let arrived = (0..5000).any(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 std::fs::read(&path).unwrap()[4096] == 9
@@ -130,7 +130,7 @@ fn sleepers_wake_in_order_and_not_early() {
                     })
                 })
                 .collect();
-            // Dropped ones wake nobody.
+            // Dropped sleeps wake nobody.
             drop(Worker::current().sleep(Duration::from_millis(1)));
             for task in tasks {
                 task.await;
@@ -159,7 +159,7 @@ fn a_descriptor_that_becomes_readable_is_noticed() {
             assert!(Worker::current().readable(fd).await.unwrap() & libc::POLLIN as u32 != 0);
             let mut byte = [0];
             near.read_exact(&mut byte).unwrap();
-            // Waits that were given up take none of the later news away.
+            // Cancelled waits do not consume later events.
             for _ in 0..100 {
                 drop(Worker::current().readable(fd));
                 yield_now().await;
@@ -173,7 +173,7 @@ fn a_descriptor_that_becomes_readable_is_noticed() {
     }
 }
 
-/// Of those who wait in turn each arrival wakes one; it must be one who still waits.
+/// Each arrival wakes one of those that wait in turn; it must be one that still waits.
 #[test]
 fn a_wait_that_was_given_up_takes_no_wake_up() {
     for worker in workers() {
@@ -266,7 +266,7 @@ fn neither_the_end_of_a_run_nor_a_drop_loses_a_completion() {
         };
         worker.run(async { start(100) });
         assert_eq!(ended.load(Ordering::SeqCst), 100);
-        // Started by the destructor of a task that the drop of the worker ends.
+        // I/O started by the destructor of a task that the worker's drop ends.
         struct AtEnd<F: Fn()>(F);
         impl<F: Fn()> Drop for AtEnd<F> {
             fn drop(&mut self) {
@@ -375,7 +375,7 @@ fn blocking_inside_a_worker_is_refused() {
     let worker = Worker::new(WorkerOptions::default()).unwrap();
     let caught = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run(async { block_on(async {}) })));
     assert!(caught.is_err());
-    // And the thread is no worker any more.
+    // The thread is no longer a worker.
     block_on(async {});
 }
 

@@ -1,18 +1,19 @@
-//! What a request asks for.
+//! The operations that a request can ask for.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a request asks for. All that the kernel can send are known by name, also those that are refused.
+        /// The operation that a request asks for. Every opcode that the kernel can send has a name
+        /// here, including those that are refused.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u32)]
         pub enum Opcode { $($(#[$doc])* $name = $number,)* }
 
         impl Opcode {
-            /// Every opcode, in order of their numbers.
+            /// Every opcode, in numerical order.
             #[cfg(test)]
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The opcode of this number.
+            /// The opcode with this number.
             pub fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)*

@@ -1,4 +1,4 @@
-//! Fixed parts of answers.
+//! The fixed parts of answers.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,9 +17,9 @@ reply!(
     OutHeader, 16, {
         /// Length of the answer, this header included.
         len: u32,
-        /// Zero, or an errno negated; of a notification, its kind.
+        /// Zero or a negated errno; in a notification, its kind.
         error: i32,
-        /// The request's; zero for a notification.
+        /// The request's `unique`; zero in a notification.
         unique: u64,
     }
 );
@@ -75,7 +75,7 @@ reply!(
 
 reply!(
     EntryOut, 128, {
-        /// Zero: there is nothing of this name, and that may be cached.
+        /// Zero means that no such name exists, and that the kernel may cache that.
         node: u64,
         generation: u64,
         entry_valid: u64,
@@ -149,7 +149,7 @@ reply!(
     /// Begins every entry of a READDIR answer; the name follows, padded to a multiple of 8 bytes.
     Dirent, 24, {
         ino: u64,
-        /// Where to go on after this entry.
+        /// The offset at which to continue after this entry.
         offset: u64,
         name_len: u32,
         file_type: u32,
@@ -160,6 +160,6 @@ reply!(
     DirentPlus, 152, { entry: EntryOut, dirent: Dirent, }
 );
 reply!(
-    /// Notification: drop cached attributes of `ino`, and with `offset` >= 0 its data too.
+    /// Notification: drop the cached attributes of `ino`, and if `offset` >= 0 its data too.
     InvalidateInodeOut, 24, { ino: u64, offset: i64, len: i64, }
 );

@@ -1,4 +1,4 @@
-//! Fixed parts of requests. Names and data follow them.
+//! The fixed parts of requests. Names and data follow them.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -18,9 +18,9 @@ request!(
         /// Length of the request, this header included.
         len: u32,
         opcode: u32,
-        /// Names the request; the answer repeats it.
+        /// Identifies the request; the answer repeats it.
         unique: u64,
-        /// The inode it is about.
+        /// The inode that the request is about.
         node: u64,
         uid: u32,
         gid: u32,
@@ -42,7 +42,7 @@ request!(
     }
 );
 
-/// What kernels before 7.36 send of [`InitIn`].
+/// Length of the part of [`InitIn`] that kernels before 7.36 send.
 pub const INIT_IN_SHORT_BYTES: usize = 16;
 
 request!(ForgetIn, 8, { lookups: u64, });
@@ -106,7 +106,7 @@ request!(
     SetXattrIn, 8, { size: u32, flags: u32, }
 );
 request!(
-    /// Follows [`SetXattrIn`] where SETXATTR_EXT was agreed on.
+    /// Follows [`SetXattrIn`] if SETXATTR_EXT was agreed on.
     SetXattrMore, 8, { setxattr_flags: u32, padding: u32, }
 );
 request!(GetXattrIn, 8, { size: u32, padding: u32, });
@@ -116,7 +116,7 @@ request!(
     CopyFileRangeIn, 56, {
         handle: u64,
         offset: u64,
-        /// Where it goes.
+        /// The destination of the copy.
         to_node: u64,
         to_handle: u64,
         to_offset: u64,

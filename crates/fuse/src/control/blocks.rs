@@ -1,4 +1,4 @@
-//! What a file's blocks are, whether others use them too, and making equal ones one: ioctls on an open file.
+//! A file's blocks, whether they are shared, and sharing equal ones: ioctls on an open file.
 
 use super::client::{ControlError, failed};
 use super::wire::IOCTL_TYPE;
@@ -10,59 +10,62 @@ use syncline_fs::Deduplicated;
 use syncline_fs::types::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most blocks that one question tells of.
+/// The most blocks that one answer lists.
 pub const BLOCKS_MAX: usize = 640;
 
-/// What is asked about a file's blocks.
+/// The requests about a file's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum BlocksCommand {
-    /// What the file uses for itself and what it shares: [`Usage`] comes back.
+    /// How much the file uses alone and how much it shares: returns [`Usage`].
     Usage = 0x58,
-    /// Its blocks on the device with their checksums: [`BlocksPage`] goes in and comes back.
+    /// The file's blocks on the device with their checksums: takes and returns [`BlocksPage`].
     Blocks = 0x59,
-    /// Compares a range with one of another file and shares what is equal: [`DedupeMessage`] goes in and comes back.
+    /// Compares a range with one of another file and shares the equal blocks: takes and returns
+    /// [`DedupeMessage`].
     Dedupe = 0x5a,
-    /// How the file lies on the device: [`Fragments`] comes back.
+    /// The file's layout on the device: returns [`Fragments`].
     Fragments = 0x5b,
-    /// Puts a part of the file together: [`DefragmentMessage`] goes in and comes back.
+    /// Defragments a part of the file: takes and returns [`DefragmentMessage`].
     Defragment = 0x5c,
-    /// Tells or sets how the file is compressed, or rewrites a part of it: [`CompressMessage`] goes in and comes back.
+    /// Returns or sets the file's compression, or rewrites a part of it: takes and returns
+    /// [`CompressMessage`].
     Compress = 0x60,
 }
 
-/// What a file uses on the device.
+/// The space that a file uses on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Usage {
-    /// Bytes of all its blocks, and of contents in its inode item.
+    /// Bytes of all its blocks, and of contents that are in its inode item.
     pub total_bytes: u64,
-    /// Bytes of blocks that others use too.
+    /// Bytes of blocks that are shared with others.
     pub shared_bytes: u64,
 }
 
-/// How a file lies on the device.
+/// A file's layout on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Fragments {
-    /// Runs of blocks that lie one after the other.
+    /// Number of contiguous runs of blocks.
     pub fragments: u64,
-    /// Bytes of blocks in them.
+    /// Bytes of blocks in these runs.
     pub bytes: u64,
 }
 
-/// What one step of defragmenting did.
+/// The result of one step of defragmenting.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Defragmented {
-    /// The block of the file to go on with, if there are more.
+    /// The file block at which to continue, if there is more to do.
     pub next: Option<u64>,
-    /// Bytes written again.
+    /// Bytes rewritten.
     pub moved_bytes: u64,
-    /// Bytes copied for nothing, since somebody wrote there meanwhile.
+    /// Bytes copied in vain, because they were overwritten in the meantime.
     pub overtaken_bytes: u64,
 }
 
-/// Where to begin; `next`, `moved_bytes` and `overtaken_bytes` are the answer. `next` is 0 at the end of the file.
+/// `first` is the block to begin at; `next`, `moved_bytes` and `overtaken_bytes` are the answer.
+/// `next` is 0 at the end of the file.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct DefragmentMessage {
@@ -73,20 +76,20 @@ pub(crate) struct DefragmentMessage {
     pub(crate) overtaken_bytes: u64,
 }
 
-/// A block of a file as the device has it.
+/// A block of a file, as it is on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Block {
-    /// Its number in the file.
+    /// Its block number in the file.
     pub number: u64,
-    /// Where it lies on the device.
+    /// Its address on the device.
     pub addr: u64,
     /// CRC32C of its contents.
     pub checksum: u32,
     padding: u32,
 }
 
-/// Blocks from `first` on; as a question, without them.
+/// A page of blocks from block `first` on. In the question it is empty.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct BlocksPage {
@@ -95,7 +98,8 @@ pub(crate) struct BlocksPage {
     pub(crate) blocks: [Block; BLOCKS_MAX],
 }
 
-/// Two ranges to be compared; the second is of the file that the ioctl is on. `status` and `bytes` are the answer.
+/// Two ranges to compare; the second is in the file that the ioctl is called on. `status` and
+/// `bytes` are the answer.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct DedupeMessage {
@@ -108,25 +112,25 @@ pub(crate) struct DedupeMessage {
     pub(crate) padding: u32,
 }
 
-/// About a file's compression.
+/// A request about a file's compression, and its answer.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct CompressMessage {
     /// One of the `COMPRESS_*`.
     pub(crate) action: u32,
-    /// 0: none, 1: LZ4, 2: Zstandard. What the file has in the end, in the answer.
+    /// 0: none, 1: LZ4, 2: Zstandard. In the answer, the file's resulting algorithm.
     pub(crate) algorithm: u32,
-    /// Where to rewrite, and where to go on: `u64::MAX` at the end.
+    /// Where to rewrite; in the answer, where to continue, or `u64::MAX` at the end.
     pub(crate) offset: u64,
-    /// Bytes that were written anew.
+    /// Bytes rewritten.
     pub(crate) bytes: u64,
 }
 
-/// Tells.
+/// Returns the algorithm.
 pub(crate) const COMPRESS_TELL: u32 = 0;
 /// Sets the algorithm.
 pub(crate) const COMPRESS_SET: u32 = 1;
-/// Writes a part of the file anew.
+/// Rewrites a part of the file.
 pub(crate) const COMPRESS_REWRITE: u32 = 2;
 
 /// The number of an algorithm in messages.
@@ -138,7 +142,7 @@ pub(crate) fn algorithm_number(algorithm: Option<Algorithm>) -> u32 {
     }
 }
 
-/// The inverse; `None` for a number that stands for nothing.
+/// The inverse of `algorithm_number`; `None` for an unknown number.
 pub(crate) fn algorithm_of(number: u32) -> Option<Option<Algorithm>> {
     [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)].into_iter().find(|it| algorithm_number(*it) == number)
 }
@@ -155,7 +159,7 @@ impl BlocksCommand {
     const ALL: [Self; 6] =
         [Self::Usage, Self::Blocks, Self::Dedupe, Self::Fragments, Self::Defragment, Self::Compress];
 
-    /// Length of the argument, which goes in and comes out.
+    /// Length of the argument, the same in both directions.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::Usage => size_of::<Usage>(),
@@ -167,7 +171,7 @@ impl BlocksCommand {
         }
     }
 
-    /// The number of the ioctl, as `_IOWR` makes it.
+    /// The ioctl number, as built by `_IOWR`.
     fn number(self) -> u32 {
         (3 << 30) | ((self.bytes() as u32) << 16) | (IOCTL_TYPE << 8) | self as u32
     }
@@ -177,7 +181,7 @@ impl BlocksCommand {
     }
 }
 
-/// Status and bytes of the answer.
+/// The status and byte count of an answer.
 pub(crate) fn to_wire(answer: Deduplicated) -> (u32, u64) {
     match answer {
         Deduplicated::Shared(bytes) => (0, bytes),
@@ -195,23 +199,23 @@ fn from_wire(status: u32, bytes: u64) -> io::Result<Deduplicated> {
     }
 }
 
-/// What the file uses on the device. `path` is for messages.
+/// The space that the file uses on the device. `path` is for messages.
 pub fn usage(file: &File, path: &Path) -> Result<Usage, ControlError> {
     let mut usage = Usage::default();
     ask(file, BlocksCommand::Usage, &mut usage).map_err(|source| failed(path, "du", source))?;
     Ok(usage)
 }
 
-/// The file's blocks from number `first` on, at most [`BLOCKS_MAX`]; what is not written yet is not among them. For the
-/// file's owner and root.
+/// The file's blocks from number `first` on, at most [`BLOCKS_MAX`]. Blocks that have not been
+/// written to the device are left out. For the file's owner and root.
 pub fn blocks(file: &File, path: &Path, first: u64) -> Result<Vec<Block>, ControlError> {
     let mut page = Box::new(BlocksPage { first, count: 0, blocks: [Block::default(); BLOCKS_MAX] });
     ask(file, BlocksCommand::Blocks, &mut *page).map_err(|source| failed(path, "dedupe", source))?;
     Ok(page.blocks[..(page.count as usize).min(BLOCKS_MAX)].to_vec())
 }
 
-/// Compares `len` bytes of the file with inode number `from` with as many of `to`, and shares what is equal. For the owner
-/// of both files and root.
+/// Compares `len` bytes of the file with inode number `from` to as many of `to`, and shares the
+/// equal blocks. For the owner of both files and root.
 pub fn dedupe(
     from: (u64, u64),
     to: (&File, u64),
@@ -230,7 +234,7 @@ pub fn dedupe(
         .map_err(|source| failed(path, "dedupe", source))
 }
 
-/// How the file lies on the device; what is not written yet doesn't count.
+/// The file's layout on the device; data that has not been written there does not count.
 pub fn fragments(file: &File, path: &Path) -> Result<Fragments, ControlError> {
     let mut fragments = Fragments::default();
     ask(file, BlocksCommand::Fragments, &mut fragments)
@@ -238,8 +242,8 @@ pub fn fragments(file: &File, path: &Path) -> Result<Fragments, ControlError> {
     Ok(fragments)
 }
 
-/// Looks at a part of the file from block `first` on, and writes what lies scattered there again, together. What others use too is
-/// left alone, unless `unshare`. For the file's owner and root.
+/// Examines a part of the file from block `first` on, and rewrites scattered data contiguously.
+/// Shared blocks are left alone unless `unshare`. For the file's owner and root.
 pub fn defragment(file: &File, path: &Path, first: u64, unshare: bool) -> Result<Defragmented, ControlError> {
     let mut message =
         DefragmentMessage { first, unshare: u64::from(unshare), ..DefragmentMessage::default() };
@@ -249,21 +253,22 @@ pub fn defragment(file: &File, path: &Path, first: u64, unshare: bool) -> Result
     Ok(Defragmented { next: (next > first).then_some(next), moved_bytes, overtaken_bytes })
 }
 
-/// How what is written to the file is compressed, or what is made in the directory.
+/// The compression of data written to the file; for a directory, of files created in it.
 pub fn compression(file: &File, path: &Path) -> Result<Option<Algorithm>, ControlError> {
     let answer = compress(file, path, CompressMessage { action: COMPRESS_TELL, ..Default::default() })?;
     algorithm_of(answer.algorithm)
         .ok_or_else(|| failed(path, "compress", io::Error::other("an answer of a later version")))
 }
 
-/// Sets how what is written is compressed. For the owner and root.
+/// Sets the compression of data written from now on. For the owner and root.
 pub fn set_compression(file: &File, path: &Path, algorithm: Option<Algorithm>) -> Result<(), ControlError> {
     let algorithm = algorithm_number(algorithm);
     compress(file, path, CompressMessage { action: COMPRESS_SET, algorithm, ..Default::default() }).map(drop)
 }
 
-/// Writes a file's contents anew where they do not lie as it asks, and tells `progress` how far it is, in bytes of the file. Bytes that
-/// were written. For the owner and root.
+/// Rewrites those contents of a file that are not stored the way the file's compression asks for,
+/// and reports its position in the file to `progress`, in bytes. Returns the number of bytes
+/// rewritten. For the owner and root.
 pub fn rewrite(file: &File, path: &Path, mut progress: impl FnMut(u64)) -> Result<u64, ControlError> {
     let (mut offset, mut bytes) = (0, 0);
     while offset != u64::MAX {
@@ -284,8 +289,8 @@ fn compress(file: &File, path: &Path, mut message: CompressMessage) -> Result<Co
 
 fn ask<T: IntoBytes + FromBytes>(file: &File, command: BlocksCommand, message: &mut T) -> io::Result<()> {
     debug_assert_eq!(size_of::<T>(), command.bytes());
-    // SAFETY: the command's number says that the kernel reads and writes as many bytes at the pointer as `message` has, and
-    // any bytes are a valid `T`.
+    // SAFETY: the command's number tells the kernel to read and write exactly the size of `message`
+    // at the pointer, and any bytes are a valid `T`.
     match unsafe { libc::ioctl(file.as_raw_fd(), command.number() as _, std::ptr::from_mut(message)) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! The asking end.
+//! The client's end.
 
 use super::wire::{COMMAND, ControlIn, ControlOut, MAGIC, MESSAGE_BYTES, Question};
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How often a text is begun anew because its snapshot was pushed out by others.
+/// How many times fetching a text is attempted when others push its snapshot out.
 const ATTEMPTS: usize = 8;
-/// Longest text that is believed.
+/// Longest text that is accepted.
 const TEXT_BYTES_MAX: usize = 256 << 20;
 
-/// Why the daemon behind a mount could not be asked.
+/// Why a question to the daemon behind a mount failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
     /// The path can't be opened.
@@ -22,21 +22,21 @@ pub enum ControlError {
     Open {
         /// As given.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// Nothing of Syncline's is mounted there.
+    /// The path is not on a mounted Syncline filesystem.
     #[error("{path} is not on a mounted Syncline filesystem", path = .path.display())]
     NotSyncline {
         /// As given.
         path: PathBuf,
     },
-    /// The daemon does not know what was asked.
+    /// The daemon does not know this question.
     #[error("the daemon behind {path} has no `{name}`: it may be an older version", path = .path.display())]
     Unknown {
         /// As given.
         path: PathBuf,
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
     },
     /// One of several files can't take part.
@@ -44,7 +44,7 @@ pub enum ControlError {
     File {
         /// As given.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// More files than one call can name.
@@ -58,7 +58,7 @@ pub enum ControlError {
     Failed {
         /// As given.
         path: PathBuf,
-        /// What it said.
+        /// The daemon's error.
         source: Arc<io::Error>,
     },
 }
@@ -68,8 +68,8 @@ pub fn stats(path: &Path) -> Result<String, ControlError> {
     text(path, "stats")
 }
 
-/// Writes everything back and checkpoints, as syncfs(2) would if the kernel passed it on to FUSE filesystems. What was written
-/// through mmap(2) is among it.
+/// Writes everything back and checkpoints, as syncfs(2) would if the kernel passed it on to FUSE
+/// filesystems. This includes data written through mmap(2).
 pub fn sync(path: &Path) -> Result<(), ControlError> {
     let file = open(path)?;
     push_mapped_pages(&file).map_err(|source| failed(path, "sync", source))?;
@@ -77,15 +77,16 @@ pub fn sync(path: &Path) -> Result<(), ControlError> {
     ask(&file, &question).map(drop).map_err(|source| failed(path, "sync", source))
 }
 
-/// Makes a snapshot of the filesystem mounted at (or above) `path`. What was written before, through mmap(2) too if it was pushed
-/// out, is in it. EEXIST if there is one of that name, EINVAL if it can't be a name.
+/// Makes a snapshot of the filesystem mounted at (or above) `path`. It contains everything written
+/// before, including through mmap(2) if it was pushed out. EEXIST if the name is taken, EINVAL if
+/// it is not a valid name.
 pub fn create_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
     let file = open(path)?;
     push_mapped_pages(&file).map_err(|source| failed(path, "snapshot", source))?;
     about_snapshot(&file, Question::CreateSnapshot, name).map_err(|source| refused(path, source))
 }
 
-/// Makes the kernel send on what was written through mappings of any files.
+/// Makes the kernel send us what was written through mappings of any file.
 fn push_mapped_pages(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open, and no memory is passed.
     match unsafe { libc::syncfs(file.as_raw_fd()) } {
@@ -94,13 +95,15 @@ fn push_mapped_pages(file: &File) -> io::Result<()> {
     }
 }
 
-/// Deletes a snapshot of the filesystem mounted at (or above) `path`. ENOENT if there is none, EBUSY if it is mounted.
+/// Deletes a snapshot of the filesystem mounted at (or above) `path`. ENOENT if there is none,
+/// EBUSY if it is mounted.
 pub fn delete_snapshot(path: &Path, name: &str) -> Result<(), ControlError> {
     let file = open(path)?;
     about_snapshot(&file, Question::DeleteSnapshot, name).map_err(|source| refused(path, source))
 }
 
-/// These errnos are answers, and do not tell of an older daemon or another filesystem.
+/// These errnos are answers about snapshots: they do not mean an older daemon or another
+/// filesystem.
 pub(super) fn refused(path: &Path, source: io::Error) -> ControlError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::EINVAL) => {
@@ -118,7 +121,7 @@ fn about_snapshot(file: &File, sort: Question, name: &str) -> io::Result<()> {
     ask_about(file, &question, name.as_bytes()).map(drop)
 }
 
-/// Makes the daemon behind the mount at (or above) `path` do what has the name `name`.
+/// Makes the daemon behind the mount at (or above) `path` run its command `name`.
 pub fn command(path: &Path, name: &str, argument: u64) -> Result<(), ControlError> {
     let file = open(path)?;
     let unknown = || ControlError::Unknown { path: path.to_owned(), name: name.to_owned() };
@@ -141,8 +144,9 @@ pub fn text(path: &Path, name: &str) -> Result<String, ControlError> {
     }
 }
 
-/// Every path of an inode of the filesystem mounted at (or above) `path`. The daemon refuses with ESTALE if there is no such
-/// inode, ENOENT if it has no name left, and ENODATA if the image keeps no parent pointers.
+/// Every path of an inode of the filesystem mounted at (or above) `path`. The daemon refuses with
+/// ESTALE if there is no such inode, ENOENT if it has no name left, and ENODATA if the image keeps
+/// no parent pointers.
 pub fn paths(path: &Path, ino: u64) -> Result<Vec<Vec<u8>>, ControlError> {
     let file = open(path)?;
     let text = pages(&file, Question::Paths, &ino.to_string()).expect("a number is a short name");
@@ -174,7 +178,7 @@ pub(super) fn pages(file: &File, sort: Question, name: &str) -> Option<io::Resul
 }
 
 pub(super) fn open(path: &Path) -> Result<File, ControlError> {
-    // A FIFO must not make us wait for a writer.
+    // Opening a FIFO must not wait for a writer.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     opened.map_err(|source| ControlError::Open { path: path.to_owned(), source: Arc::new(source) })
 }
@@ -188,17 +192,18 @@ pub(super) fn failed(path: &Path, name: &str, source: io::Error) -> ControlError
     }
 }
 
-/// One question and its answer.
+/// Asks one question and returns its answer.
 fn ask(file: &File, question: &ControlIn) -> io::Result<(ControlOut, Vec<u8>)> {
     ask_about(file, question, &[])
 }
 
-/// The same; `rest` follows the question.
+/// Asks one question, followed by `rest`, and returns its answer.
 pub(super) fn ask_about(file: &File, question: &ControlIn, rest: &[u8]) -> io::Result<(ControlOut, Vec<u8>)> {
     let mut message = vec![0u8; MESSAGE_BYTES];
     message[..size_of::<ControlIn>()].copy_from_slice(question.as_bytes());
     message[size_of::<ControlIn>()..][..rest.len()].copy_from_slice(rest);
-    // SAFETY: the command says that the kernel reads and writes MESSAGE_BYTES at the pointer, which is what there is.
+    // SAFETY: the command tells the kernel to read and write MESSAGE_BYTES at the pointer, and the
+    // buffer has that many.
     if unsafe { libc::ioctl(file.as_raw_fd(), COMMAND as _, message.as_mut_ptr()) } < 0 {
         return Err(io::Error::last_os_error());
     }

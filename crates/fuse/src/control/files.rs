@@ -1,4 +1,5 @@
-//! fsync2 and fbarrier: ioctls that name many files of a mount at once. `include/syncline.h` is the same for C.
+//! fsync2 and fbarrier: ioctls that name many files of a mount at once. `include/syncline.h` offers
+//! the same to C.
 
 use super::client::{ControlError, failed, open};
 use super::wire::IOCTL_TYPE;
@@ -9,20 +10,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most files in one call: what the size field of an ioctl's number can tell.
+/// The most files in one call: the limit of the size field in an ioctl's number.
 pub const FILES_MAX: usize = 2046;
 
-/// What is asked for the files.
+/// The operations on several files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum FilesCommand {
     /// Make them durable together.
     Sync = 0x54,
-    /// Order what was written to them before all that comes later.
+    /// Order earlier writes to them before everything that comes later.
     Barrier = 0x55,
 }
 
-/// What precedes the inode numbers.
+/// The header that precedes the inode numbers.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct FilesIn {
@@ -34,20 +35,20 @@ const HEADER_BYTES: usize = size_of::<FilesIn>();
 const _: () = assert!(HEADER_BYTES + 8 * FILES_MAX < 1 << 14);
 
 impl FilesCommand {
-    /// The number of the ioctl, as `_IOC(_IOC_WRITE, ...)` makes it.
+    /// The ioctl number, as built by `_IOC(_IOC_WRITE, ...)`.
     pub(crate) fn number(self, count: usize) -> u32 {
         let size = (HEADER_BYTES + 8 * count) as u32;
         (1 << 30) | (size << 16) | (IOCTL_TYPE << 8) | self as u32
     }
 
-    /// The command of an ioctl's number, whatever the length of its argument.
+    /// The command with this ioctl number, whatever the length of its argument.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         let is = |command: &Self| number & !(0x3fff << 16) == command.number(0) & !(0x3fff << 16);
         [Self::Sync, Self::Barrier].into_iter().find(is)
     }
 }
 
-/// The inode numbers in an argument; `None` if it is none.
+/// The inode numbers in an argument; `None` if it is malformed.
 pub(crate) fn inodes(argument: &[u8]) -> Option<Vec<u64>> {
     let (header, rest) = FilesIn::read_from_prefix(argument).ok()?;
     let count = header.count as usize;
@@ -55,14 +56,15 @@ pub(crate) fn inodes(argument: &[u8]) -> Option<Vec<u64>> {
     whole.then(|| rest.chunks_exact(8).map(|ino| u64::read_from_bytes(ino).expect("eight bytes")).collect())
 }
 
-/// Makes several files of one mount durable with one log batch and at most one flush; what of them was not logged before comes
-/// back all or nothing after a crash.
+/// Makes several files of one mount durable with one log batch and at most one flush. Their changes
+/// that were not logged before survive a crash all or not at all.
 pub fn sync_files(paths: &[impl AsRef<Path>]) -> Result<(), ControlError> {
     name(FilesCommand::Sync, paths)
 }
 
-/// After a crash, what was written to these files of one mount is there if anything that was written, created or changed
-/// afterwards is. Waits for no flush.
+/// Orders what was written to these files of one mount before everything written, created or
+/// changed afterwards: if any of the latter survives a crash, so does the former. Waits for no
+/// flush.
 pub fn order_files(paths: &[impl AsRef<Path>]) -> Result<(), ControlError> {
     name(FilesCommand::Barrier, paths)
 }
@@ -84,7 +86,7 @@ fn name(command: FilesCommand, paths: &[impl AsRef<Path>]) -> Result<(), Control
             if metadata.is_file() {
                 push_mapped_pages(&file)?;
             } else if !metadata.is_dir() {
-                // What is opened through the name of a device or FIFO is no file of the mount.
+                // Opening a device node or FIFO by its name gives a file that is not on the mount.
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
             Ok(metadata.ino())
@@ -97,7 +99,7 @@ fn name(command: FilesCommand, paths: &[impl AsRef<Path>]) -> Result<(), Control
     ask(&asked, command, &message, paths.len()).map_err(|source| failed(first, "fsync2", source))
 }
 
-/// Makes the kernel send on what was written through a mapping.
+/// Makes the kernel send us what was written through a mapping.
 fn push_mapped_pages(file: &File) -> io::Result<()> {
     let all =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -110,7 +112,8 @@ fn push_mapped_pages(file: &File) -> io::Result<()> {
 
 fn ask(file: &File, command: FilesCommand, message: &[u8], count: usize) -> io::Result<()> {
     debug_assert_eq!(message.len(), HEADER_BYTES + 8 * count);
-    // SAFETY: the command's number says that the kernel reads as many bytes at the pointer as `message` has.
+    // SAFETY: the command's number tells the kernel to read exactly the size of `message` at the
+    // pointer.
     match unsafe { libc::ioctl(file.as_raw_fd(), command.number(count) as _, message.as_ptr()) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! `include/syncline.h` has the numbers and structures of this crate: a C compiler is told what they are here, and objects if it
-//! sees something else.
+//! Tests that `include/syncline.h` has the same numbers and structures as this crate: a C compiler
+//! is given the values from here and rejects any that differ.
 
 use super::FILES_MAX;
 use super::files::{FilesCommand, FilesIn};
@@ -36,7 +36,7 @@ fn assertions() -> String {
     text
 }
 
-/// What a C compiler says to a program; `None` where there is no compiler.
+/// The C compiler's output for a program; `None` if there is no compiler.
 fn compile(text: &str) -> Option<Output> {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("header.c");
@@ -63,7 +63,7 @@ fn the_header_has_these_structures_and_numbers() {
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // That a difference is found.
+    // A difference must be found.
     let wrong = text.replace("SAME(SYNCLINE_ASK_QUOTA, 9u)", "SAME(SYNCLINE_ASK_QUOTA, 10u)");
     assert_ne!(wrong, text);
     assert!(!compile(&wrong).unwrap().status.success());

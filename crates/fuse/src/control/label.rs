@@ -1,18 +1,19 @@
-//! The label of a mounted filesystem, through the ioctls that other filesystems have for it.
+//! The label of a mounted filesystem, through the ioctls that other filesystems use for it.
 
 use super::client::{ControlError, failed, open};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Room for a label in the ioctls, the closing NUL included.
+/// Size of a label in the ioctls, including the terminating NUL.
 pub(crate) const LABEL_MAX: usize = 256;
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
 pub(crate) const GET_LABEL: u32 = (2 << 30) | ((LABEL_MAX as u32) << 16) | (0x94 << 8) | 49;
 /// `FS_IOC_SETFSLABEL`: `_IOW(0x94, 50, char[256])`.
 pub(crate) const SET_LABEL: u32 = (1 << 30) | ((LABEL_MAX as u32) << 16) | (0x94 << 8) | 50;
 
-/// Names the filesystem mounted at (or above) `path`: at most 64 bytes, without a NUL. For the daemon's owner and root.
+/// Sets the label of the filesystem mounted at (or above) `path`: at most 64 bytes, without a NUL.
+/// For the daemon's owner and root.
 pub fn set_label(path: &Path, label: &str) -> Result<(), ControlError> {
     let file = open(path)?;
     let mut room = [0u8; LABEL_MAX];
@@ -27,7 +28,7 @@ pub fn set_label(path: &Path, label: &str) -> Result<(), ControlError> {
     }
 }
 
-/// The label of the filesystem that `path` lies on, of whatever kind it is.
+/// The label of the filesystem that `path` is on, whatever its type.
 pub fn label(path: &Path) -> Result<String, ControlError> {
     let file = open(path)?;
     let mut room = [0u8; LABEL_MAX];
@@ -45,7 +46,7 @@ pub fn label(path: &Path) -> Result<String, ControlError> {
 mod tests {
     use super::*;
 
-    /// As `<linux/fs.h>` has them.
+    /// The numbers from `<linux/fs.h>`.
     #[test]
     fn the_numbers_are_the_kernels() {
         assert_eq!((GET_LABEL, SET_LABEL), (0x8100_9431, 0x4100_9432));

@@ -1,13 +1,15 @@
 //! The control channel: questions to a running daemon, asked through the mount itself.
 //!
-//! A question is an ioctl on any file or directory of the mount, so that whoever can enter the mount can ask, no path
-//! of a socket must be agreed on, and nothing shows up in a directory. Texts (JSON, Prometheus) are named by the
-//! program that registers them, and fetched in pages out of a snapshot, so that a long one is of one piece.
+//! A question is an ioctl on any file or directory of the mount. So anyone who can enter the mount
+//! can ask, there is no socket path to agree on, and nothing shows up in a directory. Texts (JSON,
+//! Prometheus) are named by the program that registers them, and fetched in pages out of a
+//! snapshot, so that a long text is consistent.
 //!
-//! Quotas are set, removed and asked about through the directory that they are of.
+//! Quotas are set, removed and queried through their directory.
 //!
-//! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier. So are those about a file's
-//! blocks: [`usage`] and [`fragments`] for everybody, [`blocks`], [`dedupe`] and [`defragment`] for the owner of the files and root.
+//! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
+//! So are those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`blocks`],
+//! [`dedupe`] and [`defragment`] for the owner of the files and root.
 
 pub(crate) mod blocks;
 mod client;

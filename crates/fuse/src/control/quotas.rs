@@ -1,4 +1,4 @@
-//! The asker's end of quotas. `include/syncline.h` is the same for C.
+//! The client's end of quotas. `include/syncline.h` offers the same to C.
 
 use super::client::{ControlError, ask_about, failed, open, pages, refused};
 use super::wire::{ControlIn, LIMIT_STAYS, Question};
@@ -6,26 +6,28 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Limits the bytes and inodes of everything below a directory of a mount; a limit that is not given stays, and 0 is none. Returns
-/// when all that is there is counted. For the daemon's owner and root, as all of these but [`quota`].
+/// Limits the bytes and inodes of everything below a directory of a mount. A limit that is not
+/// given stays as it is, and 0 removes it. Returns when everything already there has been counted.
+/// For the daemon's owner and root, like all of these but [`quota`].
 ///
-/// The daemon refuses with EBUSY if there is a quota above or below, and EOPNOTSUPP if the image has no room for quotas.
+/// The daemon refuses with EBUSY if there is a quota above or below, and with EOPNOTSUPP if the
+/// image's tree nodes leave no room for quotas.
 pub fn set_quota(directory: &Path, bytes: Option<u64>, inodes: Option<u64>) -> Result<(), ControlError> {
     let limits = [bytes, inodes].map(|limit| limit.unwrap_or(LIMIT_STAYS).to_ne_bytes());
     about(directory, Question::SetQuota, &limits.concat())
 }
 
-/// Removes a directory's quota. ENOENT without one.
+/// Removes a directory's quota. ENOENT if there is none.
 pub fn remove_quota(directory: &Path) -> Result<(), ControlError> {
     about(directory, Question::RemoveQuota, &[])
 }
 
-/// What is known about a directory's quota, as JSON: its limits, and what the tree uses. ENOENT without one.
+/// A directory's quota as JSON: its limits, and what the tree uses. ENOENT if there is none.
 pub fn quota(directory: &Path) -> Result<String, ControlError> {
     text(directory, Question::Quota)
 }
 
-/// The same about all quotas of the filesystem mounted at (or above) `path`, and where they are.
+/// All quotas of the filesystem mounted at (or above) `path` as JSON: limits, use and directories.
 pub fn quotas(path: &Path) -> Result<String, ControlError> {
     text(path, Question::Quotas)
 }
@@ -42,7 +44,7 @@ fn text(directory: &Path, sort: Question) -> Result<String, ControlError> {
     text.map_err(|source| answered(directory, source))
 }
 
-/// Which errnos are answers about quotas.
+/// Tells errnos that are answers about quotas from those of an older daemon or another filesystem.
 fn answered(directory: &Path, source: io::Error) -> ControlError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP) => {

@@ -1,23 +1,25 @@
-//! The asker's end of making a mounted filesystem larger.
+//! The client's end of growing a mounted filesystem.
 
 use super::client::{ControlError, ask_about, failed, open};
 use super::wire::{ControlIn, Question, SIZE_MAX};
 use std::path::Path;
 
-/// The sizes of a filesystem that was made larger, in bytes.
+/// The sizes of a filesystem before and after growing, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resized {
-    /// Before.
+    /// Size before.
     pub before_bytes: u64,
-    /// Now.
+    /// Size now.
     pub now_bytes: u64,
 }
 
-/// Makes the filesystem mounted at (or above) `path` so large, and the image file that it lies in, if that is shorter; without a size
-/// as large as its device is. Returns when it is durable. For the daemon's owner and root.
+/// Grows the filesystem mounted at (or above) `path` to this size, and its image file if that is
+/// shorter; without a size, to the size of its device. Returns when the change is durable. For the
+/// daemon's owner and root.
 ///
-/// The daemon refuses with EBUSY what is smaller than the filesystem, ERANGE what is more than its block device has, EFBIG what is
-/// more than an image may have, and ENOSPC if the image file can't be made so long. Less than 64 KiB is no change.
+/// The daemon refuses with EBUSY a size smaller than the filesystem, with ERANGE one larger than
+/// its block device, with EFBIG one larger than an image may be, and with ENOSPC if the image file
+/// can't be extended. A difference of less than 64 KiB is no change.
 pub fn resize(path: &Path, size_bytes: Option<u64>) -> Result<Resized, ControlError> {
     let size = size_bytes.unwrap_or(SIZE_MAX);
     let question = ControlIn::new(Question::Resize, "", 0, size).expect("an empty name fits");

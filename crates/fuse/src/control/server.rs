@@ -6,22 +6,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Snapshots kept for readers of long texts. One more pushes the oldest out, whose reader begins again.
+/// Snapshots kept for readers of long texts. One more pushes out the oldest, whose reader has to
+/// start again.
 const SNAPSHOTS_MAX: usize = 16;
 
 type Provider = Arc<dyn Fn(&Asker<'_>) -> Result<String, i32> + Send + Sync>;
 type Command = Arc<dyn Fn(u64) -> Result<(), i32> + Send + Sync>;
 
-/// Who asks for a text, and about what.
+/// The process that asks for a text, and its argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker<'a> {
-    /// The file through which it was asked: the asker could open it for reading.
+    /// The file through which the question came: the asker could open it for reading.
     pub ino: u64,
     /// The asker's user.
     pub uid: u32,
     /// The asker is root or runs the daemon.
     pub is_owner: bool,
-    /// What follows the text's name and a colon.
+    /// The part after the text's name and a colon.
     pub argument: &'a str,
 }
 
@@ -32,7 +33,7 @@ impl Asker<'_> {
     }
 }
 
-/// Texts that the daemon gives to whoever asks.
+/// The texts and commands that the daemon offers through its mount.
 #[derive(Default)]
 pub struct Control {
     providers: Mutex<BTreeMap<String, Provider>>,
@@ -46,23 +47,25 @@ struct Snapshots {
     last_id: u64,
 }
 
-/// A text as it was when it was first asked for.
+/// A text as it was when first asked for.
 struct Snapshot {
     id: u64,
-    /// Who asked, and the sort of question: ids can be guessed, and not everybody may ask everything.
+    /// The asker's user and the kind of question: ids can be guessed, and not everybody may ask
+    /// everything.
     asked: (u32, u32),
     text: Arc<[u8]>,
 }
 
 impl Control {
-    /// Makes `provider` answer for the text `name` (at most 32 bytes); one of the same name is replaced. It runs on a
-    /// thread that serves requests: it must be quick and must not block.
+    /// Makes `provider` answer for the text `name` (at most 32 bytes), replacing an earlier
+    /// provider of that name. It runs on a thread that serves requests: it must be quick and must
+    /// not block.
     pub fn register(&self, name: &str, provider: impl Fn() -> String + Send + Sync + 'static) {
         self.register_about(name, move |_| Ok(provider()));
     }
 
-    /// The same for a text that depends on who asks and on an argument; the provider may answer with an errno. Name, a colon and
-    /// argument have 32 bytes at most.
+    /// Registers a text that depends on the asker and on an argument; the provider may answer with
+    /// an errno. Name, colon and argument have at most 32 bytes together.
     pub fn register_about(
         &self,
         name: &str,
@@ -71,8 +74,9 @@ impl Control {
         self.providers.lock().insert(name.to_owned(), Arc::new(provider));
     }
 
-    /// Makes `command` do what has the name `name` (at most 32 bytes), given a number; it answers with an errno if it can't.
-    /// It runs on a thread that serves requests: what takes long it only starts.
+    /// Makes `command` run for the name `name` (at most 32 bytes), given a number; it returns an
+    /// errno if it fails. It runs on a thread that serves requests, so it may only start long work,
+    /// not do it.
     pub fn register_command(
         &self,
         name: &str,
@@ -81,7 +85,7 @@ impl Control {
         self.commands.lock().insert(name.to_owned(), Arc::new(command));
     }
 
-    /// Does what is asked, or gives an errno.
+    /// Runs the requested command, or returns an errno.
     pub(crate) fn command(&self, question: &ControlIn) -> Result<Vec<u8>, i32> {
         let name = std::str::from_utf8(question.name()).map_err(|_| libc::ENOENT)?;
         let command = self.commands.lock().get(name).cloned().ok_or(libc::ENOENT)?;
@@ -92,13 +96,13 @@ impl Control {
         Ok(question.empty_answer())
     }
 
-    /// The text `name` as it is now.
+    /// The current text `name`.
     pub fn text(&self, name: &str) -> Option<String> {
         let provider = self.providers.lock().get(name).cloned()?;
         provider(&Asker { ino: 1, uid: crate::mount::own_uid(), is_owner: true, argument: "" }).ok()
     }
 
-    /// Answers a question for a page of text, or gives an errno.
+    /// Answers a question for a page of text, or returns an errno.
     pub(crate) fn page(&self, question: &ControlIn, asker: Asker<'_>) -> Result<Vec<u8>, i32> {
         match question.snapshot {
             0 => Ok(self.first_page(question, asker.uid, self.provided(question, asker)?)),
@@ -106,7 +110,7 @@ impl Control {
         }
     }
 
-    /// A page of a snapshot that the same user has asked for with a question of the same sort.
+    /// A page of a snapshot that the same user asked for with the same kind of question.
     pub(crate) fn kept_page(&self, question: &ControlIn, uid: u32) -> Result<Vec<u8>, i32> {
         let text = self.snapshots.lock().get(question, uid).ok_or(libc::ESTALE)?;
         Ok(self.page_of(question, question.snapshot, &text))
@@ -132,7 +136,7 @@ impl Control {
         let (name, argument) = question.split_once(':').unwrap_or((question, ""));
         let asker = Asker { argument, ..asker };
         let provider = self.providers.lock().get(name).cloned().ok_or(libc::ENOENT)?;
-        // No lock is held here: a provider may take its time or panic.
+        // No lock is held here: a provider may take long or panic.
         let text = catch_unwind(AssertUnwindSafe(|| provider(&asker))).map_err(|_| {
             tracing::error!(name, "the provider of a text panicked");
             libc::EIO
@@ -199,7 +203,7 @@ mod tests {
         assert_ne!(other.snapshot, first.snapshot);
         let (last, page) = ask(&control, first.snapshot, 2 * PAGE_BYTES as u64).unwrap();
         assert_eq!((last.snapshot, page), (first.snapshot, b"00000".to_vec()));
-        // Read to its end, it is gone.
+        // The snapshot goes once it has been read to its end.
         assert_eq!(ask(&control, first.snapshot, 0).unwrap_err(), libc::ESTALE);
     }
 

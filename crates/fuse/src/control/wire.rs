@@ -1,22 +1,24 @@
-//! What a question and its answer look like. Both ends run on one machine, but may be of different versions.
+//! The layout of a question and its answer. Both ends run on one machine, but may be of different
+//! versions.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Length of the ioctl's argument, which carries the question in and the answer out. (A command's number has 14 bits
-/// for this.)
+/// Length of the ioctl's argument, which carries the question in and the answer out. (A command's
+/// number has 14 bits for this.)
 pub(crate) const MESSAGE_BYTES: usize = 16128;
-/// The letter that the numbers of our ioctls share.
+/// The letter shared by the numbers of our ioctls.
 pub(crate) const IOCTL_TYPE: u32 = 0xF5;
-/// `_IOWR(0xF5, 0x53, MESSAGE_BYTES)`: a command of both directions, so that the kernel copies in and out.
+/// `_IOWR(0xF5, 0x53, MESSAGE_BYTES)`: a command of both directions, so the kernel copies in and
+/// out.
 pub(crate) const COMMAND: u32 = (3 << 30) | ((MESSAGE_BYTES as u32) << 16) | (IOCTL_TYPE << 8) | 0x53;
 /// Begins every question and every answer.
 pub(crate) const MAGIC: u32 = u32::from_ne_bytes(*b"Sync");
 /// Longest name of a text.
 pub(crate) const NAME_BYTES: usize = 32;
-/// Most text in one answer.
+/// The most text in one answer.
 pub(crate) const PAGE_BYTES: usize = MESSAGE_BYTES - size_of::<ControlOut>();
 
-/// What is asked.
+/// The kinds of question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Question {
@@ -24,25 +26,29 @@ pub(crate) enum Question {
     Text = 1,
     /// Write everything back and checkpoint.
     Sync = 2,
-    /// Do what has this name, with `offset` as its argument; for the daemon's owner and root.
+    /// Run the command of this name, with `offset` as its argument; for the daemon's owner and
+    /// root.
     Command = 3,
-    /// A page of the paths of the inode whose number is the name, each followed by a NUL; for the daemon's owner and root.
+    /// A page of the paths of an inode, each followed by a NUL; the name is the inode number. For
+    /// the daemon's owner and root.
     Paths = 4,
-    /// Make a snapshot; its name follows the question, `offset` bytes long. For the daemon's owner and root.
+    /// Make a snapshot; its name follows the question, `offset` bytes long. For the daemon's owner
+    /// and root.
     CreateSnapshot = 5,
-    /// Delete one, in the same way.
+    /// Delete a snapshot; its name follows the question, `offset` bytes long. For the daemon's
+    /// owner and root.
     DeleteSnapshot = 6,
-    /// Set the quota of the directory through which it is asked; the limits follow, 8 bytes each: bytes and inodes, the greatest
-    /// number for one that stays. For the daemon's owner and root, as the next.
+    /// Set the quota of the directory that the ioctl is called on. The limits follow, 8 bytes each:
+    /// bytes and inodes; `u64::MAX` leaves a limit as it is. For the daemon's owner and root.
     SetQuota = 7,
-    /// Remove that quota.
+    /// Remove that quota; for the daemon's owner and root.
     RemoveQuota = 8,
     /// A page of a text (JSON) about that quota.
     Quota = 9,
-    /// The same about all quotas; for the daemon's owner and root.
+    /// A page of a text (JSON) about all quotas; for the daemon's owner and root.
     Quotas = 10,
-    /// Make the filesystem `offset` bytes large, the greatest number for all that its device has. The answer's `snapshot` is the size
-    /// before, its `total` the size after. For the daemon's owner and root.
+    /// Grow the filesystem to `offset` bytes; `u64::MAX` means all of its device. In the answer,
+    /// `snapshot` is the size before and `total` the size after. For the daemon's owner and root.
     Resize = 11,
 }
 
@@ -61,9 +67,9 @@ impl Question {
 pub(crate) struct ControlIn {
     pub(crate) magic: u32,
     pub(crate) question: u32,
-    /// Which snapshot of the text; zero takes a new one.
+    /// The snapshot of the text; zero takes a new one.
     pub(crate) snapshot: u64,
-    /// Where in the text to go on; the argument of a command.
+    /// Where in the text to continue; for a command, its argument.
     pub(crate) offset: u64,
     /// The text's name, padded with zeros.
     pub(crate) name: [u8; NAME_BYTES],
@@ -81,9 +87,9 @@ pub(crate) struct ControlOut {
     pub(crate) total: u64,
 }
 
-/// As much as there is.
+/// A size that stands for all of the device.
 pub(crate) const SIZE_MAX: u64 = u64::MAX;
-/// A limit that stays what it is.
+/// Leaves a limit as it is.
 pub(crate) const LIMIT_STAYS: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<ControlIn>() == 56);
@@ -91,7 +97,7 @@ const _: () = assert!(size_of::<ControlOut>() == 24);
 const _: () = assert!(MESSAGE_BYTES < 1 << 14 && MESSAGE_BYTES.is_multiple_of(8));
 
 impl ControlIn {
-    /// A question about the text `name`; `None` if a name of that length is not possible.
+    /// A question about the text `name`; `None` if the name is too long.
     pub(crate) fn new(question: Question, name: &str, snapshot: u64, offset: u64) -> Option<Self> {
         let mut padded = [0; NAME_BYTES];
         padded.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -104,19 +110,19 @@ impl ControlIn {
         &self.name[..end]
     }
 
-    /// The answer that says nothing but "done".
+    /// An answer that says only "done".
     pub(crate) fn empty_answer(&self) -> Vec<u8> {
         answer(0, 0, &[])
     }
 }
 
-/// A whole answer.
+/// A complete answer.
 pub(crate) fn answer(snapshot: u64, total: u64, page: &[u8]) -> Vec<u8> {
     let header = ControlOut { magic: MAGIC, len: page.len() as u32, snapshot, total };
     let mut message = Vec::with_capacity(MESSAGE_BYTES);
     message.extend_from_slice(header.as_bytes());
     message.extend_from_slice(page);
-    // The kernel copies out exactly what it was promised.
+    // The kernel copies out exactly the promised length.
     message.resize(MESSAGE_BYTES, 0);
     message
 }

@@ -1,5 +1,5 @@
-//! Mounts in other mount namespaces: a container, a service or a shell may have a copy of a mount that is gone here, and keeps the
-//! daemon alive.
+//! Mounts in other mount namespaces: a container, a service or a shell may have a copy of a mount
+//! that is gone here, which keeps the daemon alive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,32 +7,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use syncline_device::{MountEntry, mounts, parse_mounts};
 
-/// Where the kernel shows the connections that live.
+/// Where the kernel lists its live FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// A namespace that has a mount, told by one of the processes in it.
+/// A namespace that has the mount, represented by one of its processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
     /// The process.
     pub pid: u32,
-    /// What it is called.
+    /// The process's command name.
     pub command: String,
     /// Where it has the mount.
     pub mount_point: PathBuf,
 }
 
-/// Who else has the filesystem that `entry` was a mount of, one process for each namespace. Only those that this user may look at:
-/// of other users' processes that is root.
+/// Finds the other namespaces that have the filesystem that `entry` was a mount of, one process for
+/// each. Sees only processes that this user may look at; only root sees those of other users.
 pub fn mounted_elsewhere(entry: &MountEntry) -> io::Result<Vec<Elsewhere>> {
     let mut namespaces = BTreeSet::new();
     let mut found = Vec::new();
     let mut pids: Vec<u32> =
         fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    // The first of a container is the one that keeps it alive.
+    // The lowest pid in a container is usually the process that keeps it alive.
     pids.sort_unstable();
     for pid in pids {
         let process = Path::new("/proc").join(pid.to_string());
-        // It may end at any time, or be none of our business.
+        // The process may have ended, or we may not be allowed to look at it.
         let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
         if !namespaces.insert(namespace) {
             continue;
@@ -47,16 +47,16 @@ pub fn mounted_elsewhere(entry: &MountEntry) -> io::Result<Vec<Elsewhere>> {
     Ok(found)
 }
 
-/// True if the kernel says that the filesystem of `entry`, which is not mounted here any more, still is somewhere. It does not tell
-/// everybody.
+/// True if the kernel says that the filesystem of `entry`, no longer mounted here, is still mounted
+/// somewhere. The kernel does not tell every user.
 pub fn is_connected(entry: &MountEntry) -> bool {
-    // The number may be another's by now.
+    // The device number may have been reused by another mount.
     let taken = || mounts().is_ok_and(|mounts| mounts.iter().any(|other| other.device == entry.device));
     let number = connection_number(&entry.device);
     number.is_some_and(|number| Path::new(CONNECTIONS).join(number.to_string()).exists()) && !taken()
 }
 
-/// A device's number as the kernel puts it into one word.
+/// A device number in the kernel's one-word encoding.
 fn connection_number(device: &str) -> Option<u64> {
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u64, u64) = (major.parse().ok()?, minor.parse().ok()?);

@@ -1,7 +1,8 @@
 //! Mounting as an ordinary user, through the setuid helper fusermount3 of the fuse3 package.
 //!
-//! The helper opens /dev/fuse, mounts, and sends the descriptor back over a socket that it finds by the environment
-//! variable `_FUSE_COMMFD`. Ours is its standard input, so that no other descriptor need be inherited.
+//! The helper opens /dev/fuse, mounts, and sends the descriptor back over a socket named by the
+//! environment variable `_FUSE_COMMFD`. We pass the socket as its standard input, so no other
+//! descriptor need be inherited.
 
 use super::{FUSE_DEVICE, KernelOptions, SUBTYPE};
 use crate::error::MountError;
@@ -16,14 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Where a helper may be if the search path does not say so.
+/// Where to look for the helper if it is not in the search path.
 const USUAL_PLACES: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin"];
-/// fuse3's, or that of fuse2, which speaks the same protocol.
+/// The helper of fuse3, or that of fuse2, which speaks the same protocol.
 const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Mounts a new connection.
 pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, MountError> {
-    // The helper opens it with its caller's rights, and its own words about it are few.
+    // The helper opens the device with its caller's rights and says little if that fails, so try it
+    // first.
     drop(OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map_err(MountError::fuse_device)?);
     let helper = find().ok_or(MountError::FusermountMissing)?;
     let failed = |source| MountError::mount(path, source);
@@ -39,7 +41,8 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // The helper's end is closed here by now, so that this ends when the helper does.
+    // The helper's end of the socket is closed in this process by now, so this returns when the
+    // helper exits.
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output().map_err(failed)?;
     match received.map_err(failed)? {
@@ -48,7 +51,7 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
     }
 }
 
-/// The helper says why only in words.
+/// Turns the helper's message into an error: it gives its reasons only in words.
 fn refusal(path: &Path, message: String) -> MountError {
     match message.contains("no write access to mountpoint") || message.contains("not owned by user") {
         true => MountError::MountPointOfAnother { path: path.to_owned() },
@@ -56,7 +59,7 @@ fn refusal(path: &Path, message: String) -> MountError {
     }
 }
 
-/// Unmounts; `lazy` takes it out of sight even while it is in use.
+/// Unmounts; `lazy` detaches the mount even while it is in use.
 pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     let helper = find().ok_or(MountError::FusermountMissing)?;
     let mut command = Command::new(helper);
@@ -74,14 +77,14 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
         return Ok(());
     }
     let message = message_of(&output.stderr);
-    // The helper says why only in words; these come from strerror(EBUSY).
+    // The helper gives its reasons only in words; this one comes from strerror(EBUSY).
     if message.contains("busy") {
         return Err(MountError::Busy { path: path.to_owned() });
     }
     Err(MountError::Fusermount { message })
 }
 
-/// Where the helper is.
+/// Finds the helper.
 fn find() -> Option<PathBuf> {
     let search_path = std::env::var_os("PATH").unwrap_or_default();
     let places: Vec<PathBuf> =
@@ -89,7 +92,7 @@ fn find() -> Option<PathBuf> {
     NAMES.iter().flat_map(|name| places.iter().map(move |place| place.join(name))).find(|path| path.is_file())
 }
 
-/// What follows `-o`.
+/// The argument of `-o`.
 fn option_list(options: &KernelOptions) -> OsString {
     let mut list = b"default_permissions,noatime,subtype=".to_vec();
     list.extend_from_slice(SUBTYPE.as_bytes());
@@ -111,7 +114,7 @@ fn option_list(options: &KernelOptions) -> OsString {
     OsString::from_vec(list)
 }
 
-/// A comma would end the option.
+/// Escapes an option's value: a comma would end the option.
 fn escape(value: &OsStr) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(value.len());
     for &byte in value.as_bytes() {
@@ -123,7 +126,7 @@ fn escape(value: &OsStr) -> Vec<u8> {
     escaped
 }
 
-/// What the helper printed, without its name.
+/// The helper's message, without its name.
 fn message_of(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let text = text.trim();
@@ -145,7 +148,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let received = loop {
-        // SAFETY: every pointer in `message` refers to a local that outlives the call, with its true length.
+        // SAFETY: every pointer in `message` refers to a local that outlives the call, with its
+        // true length.
         let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
         if received >= 0 {
             break received;
@@ -170,9 +174,10 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) || len as u64 != u64::from(expected) {
         return Ok(None);
     }
-    // SAFETY: the length says that one descriptor follows the header; its alignment is not promised.
+    // SAFETY: the length says that one descriptor follows the header; its alignment is not
+    // promised.
     let descriptor = unsafe { libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned() };
-    // SAFETY: the kernel just made it for this process, and nobody else knows it.
+    // SAFETY: the kernel just created it for this process, and nothing else refers to it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 

@@ -1,4 +1,4 @@
-//! Getting a FUSE connection mounted, and rid of it again.
+//! Mounting and unmounting a FUSE connection.
 
 mod elsewhere;
 mod fusermount;
@@ -20,23 +20,25 @@ pub use syncline_device::{MountEntry, mounts};
 
 /// The filesystem type that `mount` and `findmnt` show.
 pub const FILESYSTEM_TYPE: &str = "fuse.syncline";
-/// The part after "fuse.".
+/// The part of the filesystem type after "fuse.".
 const SUBTYPE: &str = "syncline";
-/// How far the kernel reads ahead in a file that is read in order: as much as one READ carries. Its own choice is 128 KiB,
-/// and programs that read in order then wait for the device in turns with the daemon.
+/// How far the kernel reads ahead in a sequential read: as much as one READ carries. Its own
+/// default is 128 KiB, with which sequential readers and the daemon take turns waiting for the
+/// device.
 const READ_AHEAD_KIB: u32 = 1024;
 /// The device that every FUSE connection begins with.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// Choices at mount that the kernel is told.
+/// Mount options that the kernel is told.
 #[derive(Clone, Debug)]
 pub struct KernelOptions {
-    /// What `mount` and `findmnt` show as the source: the image's path.
+    /// The source that `mount` and `findmnt` show: the image's path.
     pub source: OsString,
     /// Refuse all changes. Default: no.
     pub read_only: bool,
-    /// Let users other than the mounting one in (permission bits count either way). Default: yes for root, no for
-    /// others, who may only ask for it where `/etc/fuse.conf` has `user_allow_other`.
+    /// Let users other than the mounting one in (permission bits apply either way). Default: yes
+    /// for root, no for others, who may only ask for it where `/etc/fuse.conf` has
+    /// `user_allow_other`.
     pub allow_other: Option<bool>,
     /// Ignore setuid and setgid on execution. Default: no (for users other than root always yes).
     pub no_suid: bool,
@@ -64,7 +66,7 @@ impl KernelOptions {
     }
 }
 
-/// How it was mounted, and so how it must be unmounted.
+/// How the filesystem was mounted, which decides how it must be unmounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Method {
     /// By mount(2).
@@ -73,17 +75,18 @@ enum Method {
     Helper,
 }
 
-/// A mount of ours. Dropping it unmounts as soon as nobody uses it any more.
+/// A mount of ours. Dropping it detaches the mount, which then ends as soon as nobody uses it any
+/// more.
 #[derive(Debug)]
 pub struct MountPoint {
     path: PathBuf,
     method: Method,
     mounted: bool,
-    /// The connection has ended: what is mounted at the path now may be another daemon's.
+    /// The connection has ended: another daemon may have mounted at the path since.
     ended: Arc<AtomicBool>,
 }
 
-/// Mounts at `path`. The connection's first request, INIT, waits at the descriptor.
+/// Mounts at `path`. The connection's first request, INIT, is then waiting at the descriptor.
 pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoint), MountError> {
     let path = examine(path)?;
     let (descriptor, method) = if privileged::may_mount() {
@@ -101,7 +104,8 @@ pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoin
     Ok((descriptor, MountPoint { path, method, mounted: true, ended: Arc::default() }))
 }
 
-/// Refuses what [`mount`] would refuse for certain, without mounting: a path where nothing can be mounted, a machine without FUSE.
+/// Fails where [`mount`] is certain to fail, without mounting: a path where nothing can be mounted,
+/// a machine without FUSE.
 pub fn require_mountable(path: &Path) -> Result<(), MountError> {
     examine(path)?;
     fs::metadata(FUSE_DEVICE).map(drop).map_err(MountError::fuse_device)
@@ -125,13 +129,13 @@ fn examine(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 impl MountPoint {
-    /// Where it is, with symbolic links resolved.
+    /// The mount point, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets the kernel read further ahead. (In INIT it can only be told to read less far.) That is root's to say; without
-    /// it reading works all the same. To be called after INIT.
+    /// Raises the kernel's read-ahead. (INIT can only lower it.) Only root may do that; without it
+    /// reading works all the same. Call this after INIT.
     pub fn read_ahead(&self) {
         let raised = mounts().and_then(|mounts| {
             let ours = mounts.into_iter().rfind(|entry| entry.mount_point == self.path);
@@ -144,17 +148,17 @@ impl MountPoint {
         }
     }
 
-    /// Unmounts. [`MountError::Busy`] while files are open there.
+    /// Unmounts. Fails with [`MountError::Busy`] while files are open there.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.unmount_as(false)
     }
 
-    /// Takes the mount out of sight; it ends when the last open file there is closed.
+    /// Detaches the mount; it ends when the last open file there is closed.
     pub fn detach(&mut self) -> Result<(), MountError> {
         self.unmount_as(true)
     }
 
-    /// To be set when the connection has ended.
+    /// The flag to set when the connection has ended.
     pub fn ended(&self) -> Arc<AtomicBool> {
         self.ended.clone()
     }
@@ -170,14 +174,14 @@ impl MountPoint {
         Ok(())
     }
 
-    /// True unless it is known that our mount is gone: then unmounting would hit another.
+    /// True unless our mount is known to be gone, in which case unmounting would hit another.
     fn is_ours(&self) -> bool {
         let mounted = mounts().map_or(true, |mounts| {
             let top = mounts.iter().rfind(|entry| entry.mount_point == self.path);
             top.is_some_and(|entry| entry.filesystem_type == FILESYSTEM_TYPE)
         });
-        // A connection that was aborted leaves its mount behind, and that is dead. One that was unmounted leaves none:
-        // whatever lives there now, somebody else mounted.
+        // An aborted connection leaves its mount behind, dead. An unmounted one leaves none:
+        // whatever is mounted there now is somebody else's.
         mounted && (!self.ended.load(Ordering::Acquire) || is_dead(&self.path))
     }
 }
@@ -187,9 +191,9 @@ fn is_dead(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| daemon_has_gone(&error))
 }
 
-/// True for the errors with which the kernel answers for a daemon that has gone: `ENOTCONN`; `ECONNABORTED` for requests
-/// that were under way while its connection was torn down, which can outlast the process; and `ECANCELED` for one that
-/// was about to be put into its io_uring.
+/// True for the errors that the kernel returns in place of a daemon that has gone: `ENOTCONN`;
+/// `ECONNABORTED` for requests in flight while the connection was torn down, which can outlast the
+/// process; and `ECANCELED` for a request about to enter its io_uring.
 pub fn daemon_has_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }

@@ -15,7 +15,7 @@ pub(super) fn may_mount() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Who runs this process.
+/// The user that runs this process.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }
@@ -27,7 +27,7 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
         OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map_err(MountError::fuse_device)?;
     // SAFETY: both take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    // `rootmode` says that the root is a directory; its real mode is asked for.
+    // `rootmode` says only that the root is a directory; the kernel asks for its real mode.
     let mut data =
         format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
     if options.allow_other.unwrap_or(true) {
@@ -53,7 +53,7 @@ const NO_SYMLINKS: libc::c_ulong = 256;
 /// Flags of mount(2).
 fn flags(options: &KernelOptions) -> libc::c_ulong {
     let chosen = [
-        // Access times are the daemon's: the kernel's own notion of them is off.
+        // The daemon keeps access times; the kernel's own handling is off.
         (true, libc::MS_NOATIME),
         (options.read_only, libc::MS_RDONLY),
         (options.no_suid, libc::MS_NOSUID),
@@ -64,19 +64,21 @@ fn flags(options: &KernelOptions) -> libc::c_ulong {
     chosen.iter().filter(|(chosen, _)| *chosen).fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// Changes what the kernel minds itself of a mount: whether it is read-only, nosuid, nodev, noexec, nosymfollow.
+/// Changes the flags of a mount that the kernel enforces itself: read-only, nosuid, nodev, noexec,
+/// nosymfollow.
 pub fn remount(path: &Path, options: &KernelOptions) -> Result<(), MountError> {
     let target = c_string(path.as_os_str())?;
     let flags = flags(options) | libc::MS_REMOUNT;
     let none = std::ptr::null();
-    // SAFETY: the path is a NUL-terminated string that outlives the call; the kernel looks at no other pointer then.
+    // SAFETY: the path is a NUL-terminated string that outlives the call; the kernel ignores the
+    // other pointers in a remount.
     match unsafe { libc::mount(none, target.as_ptr(), none, flags, none.cast()) } {
         0 => Ok(()),
         _ => Err(MountError::mount(path, io::Error::last_os_error())),
     }
 }
 
-/// Unmounts; `lazy` takes it out of sight even while it is in use.
+/// Unmounts; `lazy` detaches the mount even while it is in use.
 pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     let target = c_string(path.as_os_str())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };

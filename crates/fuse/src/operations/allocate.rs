@@ -1,4 +1,5 @@
-//! FALLOCATE. (The kernel has seen to it that the file is open for writing, and to the caller's limits.)
+//! FALLOCATE. (The kernel has already checked that the file is open for writing, and the caller's
+//! limits.)
 
 use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::FAllocateIn;
@@ -7,7 +8,8 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::Allocation;
 
-/// What a mode of fallocate(2) means, if it is done here. ENOSYS would keep the kernel from asking ever again.
+/// The operation that a mode of fallocate(2) means, if we support it. ENOSYS would make the kernel
+/// never ask again.
 fn meaning(mode: u32) -> Result<Allocation, Refusal> {
     const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;

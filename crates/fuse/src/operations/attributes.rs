@@ -1,4 +1,4 @@
-//! GETATTR, STATX, SETATTR, STATFS, and the shape of attributes in answers.
+//! GETATTR, STATX, SETATTR, STATFS, and the encoding of attributes in answers.
 
 use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::flags::setattr as valid;
@@ -51,16 +51,17 @@ fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
     AttrOut { valid: attr_seconds(session, attributes), valid_ns: 0, padding: 0, attr: attr(attributes) }
 }
 
-/// How long the kernel may keep attributes. The blocks of what waits to be compressed are a guess, so it asks again.
+/// How long the kernel may cache attributes. Until data waiting for compression is written, its
+/// block count is an estimate, so the kernel must ask each time.
 fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
     if session.fs().may_shrink(attributes.ino) { 0 } else { session.cache_seconds() }
 }
 
-/// What a name stands for, as the kernel caches it.
+/// The answer to a lookup that found an inode, as the kernel caches it.
 pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut {
     EntryOut {
         node: attributes.ino,
-        // Object ids are never reused, so that one generation is enough.
+        // Inode numbers are never reused, so one generation is enough.
         generation: 0,
         entry_valid: session.cache_seconds(),
         attr_valid: attr_seconds(session, attributes),
@@ -70,7 +71,7 @@ pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut 
     }
 }
 
-/// "There is nothing of this name", to be cached: only this daemon makes names.
+/// "No such name", which may be cached: only this daemon creates names.
 pub(super) fn no_entry(session: &Session) -> EntryOut {
     EntryOut { entry_valid: session.cache_seconds(), ..EntryOut::default() }
 }
@@ -80,7 +81,7 @@ pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
-/// Asked for when a program wants the time of birth. (Linux 6.18 takes no attributes from it.)
+/// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
 pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<StatxIn>()?;
     let attributes = session.fs().getattr(request.ino()).await?;
@@ -119,7 +120,7 @@ fn time(seconds: i64, nanoseconds: u32) -> Result<Timestamp, Refusal> {
     Ok(Timestamp { seconds, nanoseconds })
 }
 
-/// What a SETATTR changes.
+/// The changes that a SETATTR asks for.
 fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
     let has = |flag: u32| input.valid & flag != 0;
     let set_time = |set: u32, now: u32, seconds, nanoseconds| {
@@ -141,8 +142,10 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
     })
 }
 
-/// chown(2) takes setuid and setgid away even if it changes neither owner nor group. The kernel sends it as a change of nothing;
-/// and so it does before a write that takes capabilities away, once it has removed them. Such a write of root's keeps the bits.
+/// True if setuid and setgid must be cleared although nothing else changes. chown(2) clears them
+/// even if it changes neither owner nor group: the kernel sends it as a SETATTR without changes. It
+/// sends the same before a write that drops capabilities, once it has removed them; if root writes,
+/// the bits stay.
 fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
     let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
     *changes == SetAttributes::default() && (!after_capabilities || privileges::goes_by(request))
@@ -160,7 +163,8 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
-/// Within a tree with a quota, its limits and what is left of them, as df(1) shows them.
+/// STATFS. Within a tree with a quota it reports the quota's limits and what is left of them, as
+/// df(1) shows them.
 pub(super) async fn statfs(session: &Session, request: &Request) -> Answer {
     let figures = session.fs().statfs_at(request.ino()).await;
     Ok(Reply::fixed(&StatFsOut {

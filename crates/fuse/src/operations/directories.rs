@@ -9,12 +9,12 @@ use crate::session::Session;
 use syncline_fs::types::{Attributes, DirectoryEntry};
 use zerocopy::IntoBytes;
 
-/// What a name is taken to need when guessing how many entries to ask for.
+/// Assumed length of a name when estimating how many entries to ask for.
 const NAME_BYTES_GUESSED: usize = 16;
-/// Entries asked for at once, at most.
+/// The most entries asked for at once.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// Entries in the kernel's form, never longer than it asked for.
+/// Entries in the kernel's format, never longer than it asked for.
 struct EntryBuffer {
     bytes: Vec<u8>,
     capacity: usize,
@@ -26,7 +26,7 @@ impl EntryBuffer {
         Self { bytes: Vec::with_capacity(capacity.min(64 << 10)), capacity }
     }
 
-    /// How many entries of `fixed` bytes and a name are likely to fit; 0 when none will.
+    /// How many entries of `fixed` bytes and a name are likely to fit; 0 if none will.
     fn likely_entries(&self, fixed: usize) -> usize {
         let room = self.capacity - self.bytes.len();
         if room < fixed + DIRENT_ALIGN {
@@ -35,7 +35,7 @@ impl EntryBuffer {
         (room / (fixed + NAME_BYTES_GUESSED)).clamp(1, ENTRIES_AT_ONCE)
     }
 
-    /// Adds an entry, or answers false if it does not fit.
+    /// Adds an entry, or returns false if it does not fit.
     fn push(&mut self, fixed: &[u8], name: &[u8]) -> bool {
         let len = (fixed.len() + name.len()).next_multiple_of(DIRENT_ALIGN);
         if self.bytes.len() + len > self.capacity {
@@ -48,7 +48,8 @@ impl EntryBuffer {
         true
     }
 
-    /// The answer. Nothing at all means "end", so that an entry for which there is no room must be an error.
+    /// The answer. An empty one means "end of directory", so if not even the first entry fits, the
+    /// answer must be an error.
     fn finish(self, stopped_early: bool) -> Answer {
         if self.bytes.is_empty() && stopped_early {
             return Err(Refusal::Malformed);
@@ -77,7 +78,8 @@ pub(super) async fn readdir(session: &Session, request: &Request) -> Answer {
         }
         let entries = match session.fs().readdir(request.ino(), after, want).await {
             Ok(entries) => entries,
-            // What was read so far is right; the error will be met again where it is.
+            // The entries read so far are right; the next request will meet the error again at its
+            // place.
             Err(_) if !buffer.bytes.is_empty() => return buffer.finish(false),
             Err(error) => return Err(error.into()),
         };
@@ -93,8 +95,9 @@ pub(super) async fn readdir(session: &Session, request: &Request) -> Answer {
     }
 }
 
-/// True if a reference was counted. "." and ".." lead nowhere new, and the kernel wants no inode with them; an inode
-/// that can't be read comes with the number zero, and the kernel asks for it again by name.
+/// True if a reference was counted. "." and ".." lead nowhere new, and the kernel wants no inode
+/// with them. An inode that can't be read is sent with the number zero, and the kernel looks it up
+/// again by name.
 fn counts(entry: &DirectoryEntry, attributes: &Attributes) -> bool {
     attributes.ino != 0 && entry.name != b"." && entry.name != b".."
 }
@@ -124,7 +127,7 @@ pub(super) async fn readdirplus(session: &Session, request: &Request) -> Answer 
         after = last.cookie;
         for (index, (entry, attributes)) in entries.iter().enumerate() {
             if !buffer.push(dirent_plus(session, entry, attributes).as_bytes(), &entry.name) {
-                // The kernel never hears of these, so it will not forget them either.
+                // The kernel never sees these entries, so it will not send FORGET for them either.
                 for (unsent, _) in
                     entries[index..].iter().filter(|(entry, attributes)| counts(entry, attributes))
                 {

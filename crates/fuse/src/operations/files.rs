@@ -16,20 +16,21 @@ use crate::session::Session;
 use syncline_fs::FsError;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 
-/// Marks a handle whose reads and writes pass the page cache by. (Nothing else is kept per opening.)
+/// Marks a handle whose reads and writes bypass the page cache. (Nothing else is kept per open
+/// file.)
 const HANDLE_DIRECT: u64 = 1;
 
-/// The answer to an opening with these flags of open(2).
+/// The answer to an open with these flags of open(2).
 fn opened(session: &Session, flags: u32) -> OpenOut {
     if session.direct_io().applies_to(flags) {
         let bits = open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES | open_flags::NOFLUSH;
         return OpenOut { handle: HANDLE_DIRECT, open_flags: bits | open_flags::KEEP_CACHE, backing_id: 0 };
     }
-    // Cached data is right whoever opens the file: only the kernel's own requests change it.
+    // Cached data stays valid across opens: only the kernel's own requests change the file.
     OpenOut { handle: 0, open_flags: open_flags::KEEP_CACHE | open_flags::NOFLUSH, backing_id: 0 }
 }
 
-/// Makes an opened file empty, as O_TRUNC asks.
+/// Truncates an opened file, as O_TRUNC asks.
 async fn truncate(
     session: &Session,
     request: &Request,
@@ -42,20 +43,22 @@ async fn truncate(
     Ok(stale)
 }
 
-/// True when the kernel tells of every opening and of its end, so that they are counted. Where OPEN and CREATE may be refused
-/// for good they are, at their first time: then the kernel makes files with MKNOD and asks nobody to open or close them. What
-/// is open it refers to, until FORGET.
+/// True if the kernel reports every open and close, so that they are counted. Where OPEN and CREATE
+/// may be refused for good, we refuse them the first time they come: the kernel then creates files
+/// with MKNOD and opens and closes them without asking. It keeps a reference to open files until
+/// FORGET.
 fn counts_openings(session: &Session) -> bool {
     !session.negotiated().has(init::NO_OPEN_SUPPORT)
 }
 
-/// Keeps the kernel from asking again.
+/// An answer after which the kernel does not ask again.
 fn refuse_for_good() -> Answer {
     Err(Refusal::Errno(libc::ENOSYS))
 }
 
-/// Refuses what the kernel refuses for its own filesystems, of whose inodes it knows the flags: to open an immutable file for
-/// writing, and one that may only grow for writing elsewhere.
+/// Refuses opens that the kernel refuses for its own filesystems, whose inode flags it knows: of an
+/// immutable file for writing, and of an append-only one for writing without O_APPEND or with
+/// O_TRUNC.
 async fn require_permitted(session: &Session, ino: Ino, flags: i32) -> Result<(), Refusal> {
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     let truncates = flags & libc::O_TRUNC != 0;
@@ -93,7 +96,7 @@ pub(super) async fn open(session: &Session, request: &Request) -> Answer {
     Ok(reply)
 }
 
-/// Makes the file, or finds the one that another opening made in between.
+/// Creates the file, or finds the one that another open created in between.
 async fn make(
     session: &Session,
     request: &Request,
@@ -128,7 +131,8 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     let ino = attributes.ino;
     let opened_file = async {
         if attributes.file_type != FileType::Regular {
-            // The kernel takes nothing else in answer to CREATE; asked again, it looks the name up first.
+            // The kernel accepts only a regular file in answer to CREATE; on ESTALE it asks again,
+            // looking the name up first.
             return Err(Refusal::Errno(libc::ESTALE));
         }
         Ok(session.fs().open_file(ino).await?)
@@ -157,8 +161,8 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &found), open }))
 }
 
-/// O_TMPFILE: an open file without a name. (The kernel sends a name that means nothing.) O_EXCL says that it will never get
-/// one, which the kernel sees to as well.
+/// O_TMPFILE: an open file without a name. (The name that the kernel sends is meaningless.) O_EXCL
+/// says that it will never get one, which the kernel enforces too.
 pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     let input: CreateIn = request.arguments().take()?;
     if !matches!(input.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
@@ -168,7 +172,7 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     let linkable = input.flags & libc::O_EXCL as u32 == 0;
     let made = session.fs().tmpfile(request.caller(), request.ino(), permissions, linkable).await?;
     if !counts_openings(session) {
-        // The reference that the answer makes keeps it, and no RELEASE will come.
+        // The reference that the answer creates keeps the inode, and no RELEASE will come.
         session.fs().release_file(made.ino);
     }
     let open = opened(session, input.flags);
@@ -183,7 +187,7 @@ pub(super) fn release(session: &Session, request: &Request) -> Answer {
     Ok(Reply::empty())
 }
 
-/// Files end where a signed 64-bit offset does.
+/// Refuses ranges that end beyond the largest signed 64-bit offset.
 fn check_range(offset: u64, len: u64) -> Result<(), Refusal> {
     match offset.checked_add(len) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),
@@ -193,7 +197,7 @@ fn check_range(offset: u64, len: u64) -> Result<(), Refusal> {
 
 pub(super) async fn read(session: &Session, request: &Request) -> Answer {
     let input: ReadIn = request.arguments().take()?;
-    // The kernel reads whole pages, and the last one there can be reaches beyond the end of offsets.
+    // The kernel reads whole pages, and the last possible page reaches beyond the largest offset.
     let left =
         (i64::MAX as u64).checked_sub(input.offset).filter(|left| *left > 0).ok_or(Refusal::Malformed)?;
     if input.size > session.negotiated().transfer_bytes_max {
@@ -235,9 +239,10 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {
-                // Of a write through its cache, or beside it by a caller that waits, the kernel makes sure with an FSYNC, which finds
-                // everything done. Of one that came through AIO or io_uring, or on a handle of ours, it relies on us, and which it
-                // is it does not say.
+                // For a write through the page cache, or a direct one whose caller waits, the
+                // kernel sends an FSYNC afterwards, which then finds nothing to do. For a write
+                // that came through AIO or io_uring, or on a direct handle of ours, it relies on
+                // us. The request does not say which it is.
                 let data_only = input.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
                 sync(session, ino, data_only).await?;
             }
@@ -249,7 +254,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }
 
-/// True for a write that passes the page cache by.
+/// True for a write that bypasses the page cache.
 fn goes_beside(input: &WriteIn) -> bool {
     let opened = input.handle & HANDLE_DIRECT != 0 || input.flags & libc::O_DIRECT as u32 != 0;
     opened || input.write_flags & write_flags::LOCK_OWNER != 0
@@ -262,13 +267,13 @@ pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
     let offset = match input.whence as i32 {
         libc::SEEK_DATA => page_cache::seek_data(session, ino, offset, &maybe_data).await?,
         libc::SEEK_HOLE => page_cache::seek_hole(session, ino, offset, &maybe_data).await?,
-        // The kernel does the others itself.
+        // The kernel handles the other kinds itself.
         _ => return Err(Refusal::Malformed),
     };
     Ok(Reply::fixed(&LSeekOut { offset }))
 }
 
-/// Files and directories alike (promise P1).
+/// Serves FSYNC and FSYNCDIR: files and directories alike (promise P1).
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
     sync(session, request.ino(), input.flags & fsync_flags::DATA_ONLY != 0).await?;

@@ -1,5 +1,5 @@
-//! The flags that chattr(1) and lsattr(1) know: the ioctls that set and get them, and how statx tells of them. The kernel
-//! has asked already whether the caller may.
+//! The flags of chattr(1) and lsattr(1): the ioctls that set and get them, and how statx reports
+//! them. The kernel has already checked that the caller may change them.
 
 use super::{Answer, Refusal};
 use crate::abi::{FsXattr, IoctlIn, IoctlOut};
@@ -9,15 +9,16 @@ use crate::session::Session;
 use syncline_fs::types::{Algorithm, FileFlags};
 use zerocopy::IntoBytes;
 
-/// `FS_IOC_GETFLAGS` and its kin, as `_IOR` and `_IOW` number them.
+/// `FS_IOC_GETFLAGS` and its kin, as built by `_IOR` and `_IOW`.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XFLAGS: u32 = 0x801c_581f;
 const SET_XFLAGS: u32 = 0x401c_5820;
-/// `FS_IOC_GETVERSION`, for programs of 64 and of 32 bits. Both get 32 bits.
+/// `FS_IOC_GETVERSION`, for 64-bit and 32-bit programs. Both get 32 bits.
 const GET_VERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 
-/// One flag in the three numberings: of `FS_IOC_GETFLAGS`, of `FS_IOC_FSGETXATTR`, of statx (0: not told there).
+/// One flag in the three numberings: that of `FS_IOC_GETFLAGS`, of `FS_IOC_FSGETXATTR`, and of
+/// statx (0: not reported there).
 struct Numbers {
     flag: u32,
     xflag: u32,
@@ -28,12 +29,12 @@ const IMMUTABLE: Numbers = Numbers { flag: 0x10, xflag: 0x08, statx: 0x10 };
 const APPEND_ONLY: Numbers = Numbers { flag: 0x20, xflag: 0x10, statx: 0x20 };
 const NO_DUMP: Numbers = Numbers { flag: 0x40, xflag: 0x80, statx: 0x40 };
 const NO_ACCESS_TIME: Numbers = Numbers { flag: 0x80, xflag: 0x40, statx: 0 };
-/// Not among the xflags.
+/// There is no xflag for this.
 const COMPRESSED: Numbers = Numbers { flag: 0x04, xflag: 0, statx: 0x04 };
-/// What the flag alone stands for.
+/// The algorithm that the flag alone selects.
 const DEFAULT_ALGORITHM: Algorithm = Algorithm::Zstd;
 
-/// All attributes that statx tells of here.
+/// All attributes that statx reports here.
 pub(super) const STATX_ATTRIBUTES: u64 =
     IMMUTABLE.statx | APPEND_ONLY.statx | NO_DUMP.statx | COMPRESSED.statx;
 
@@ -49,7 +50,7 @@ fn numbered(flags: FileFlags, number: impl Fn(&Numbers) -> u64) -> u64 {
     each.iter().filter(|(set, _)| *set).fold(0, |all, (_, numbers)| all | number(numbers))
 }
 
-/// The inverse; a flag that can't be kept is refused rather than forgotten.
+/// The inverse of `numbered`; a flag that can't be stored is refused rather than dropped.
 fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Refusal> {
     let known = [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME, COMPRESSED];
     let known = known.iter().fold(0, |all, one| all | number(one));
@@ -66,17 +67,17 @@ fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Re
     })
 }
 
-/// As statx tells them.
+/// The flags as statx reports them.
 pub(super) fn statx_attributes(flags: FileFlags) -> u64 {
     numbered(flags, |numbers| numbers.statx)
 }
 
-/// True for a command that asks for flags.
+/// True for a command that only reads flags.
 pub(super) fn only_asks(command: u32) -> bool {
     matches!(command, GET_FLAGS | GET_XFLAGS)
 }
 
-/// An ioctl of these; `None` for any other.
+/// Serves the ioctls about flags; `None` for any other.
 pub(super) async fn ioctl(
     session: &Session,
     request: &Request,
@@ -105,7 +106,8 @@ async fn get(session: &Session, request: &Request, input: &IoctlIn) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(bytes))
 }
 
-/// What tells an inode from earlier ones of its number. Numbers are never used again, so the number itself does.
+/// The generation that tells an inode from earlier ones of its number. Numbers are never reused, so
+/// the number itself serves.
 async fn version(session: &Session, request: &Request) -> Answer {
     session.fs().getattr(request.ino()).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data((request.ino() as u32).to_ne_bytes().to_vec()))
@@ -122,11 +124,12 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         }
         flags_of(asked.xflags, |numbers| numbers.xflag)?
     };
-    // Who sets one flag sends all that were told: the other algorithm stays, and xflags say nothing of this.
+    // A program that sets one flag sends all flags it was told. So a file keeps its algorithm if it
+    // has one, and xflags do not affect compression.
     if flags.compression.is_some() || input.command == SET_XFLAGS {
         flags.compression = before.compression.or(flags.compression);
     }
     session.fs().set_file_flags(request.ino(), flags).await?;
-    // The time of the change moved, and the kernel does not expect that of an ioctl.
+    // The change time moved, which the kernel does not expect from an ioctl.
     Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino()))
 }

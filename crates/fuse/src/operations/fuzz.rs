@@ -1,7 +1,7 @@
 //! Requests that no honest kernel sends.
 //!
-//! Whatever comes: no panic; exactly one answer, and none to FORGET; no more data than was asked for; and the
-//! filesystem still works afterwards.
+//! Whatever comes: no panic; exactly one answer, and none to FORGET; no more data than was asked
+//! for; and the filesystem still works afterwards.
 
 use super::serve;
 use super::tests::{Bench, bytes_of};
@@ -12,14 +12,14 @@ use proptest::test_runner::{Config, TestRunner};
 use syncline_device::block_on;
 use zerocopy::IntoBytes;
 
-/// Sizes and offsets near the edges are likelier than chance.
+/// Sizes and offsets, with edge values more likely than by chance.
 fn number() -> impl Strategy<Value = u64> {
     let edges =
         vec![0, 1, 2, 4095, 4096, 65536, 1 << 20, (1 << 20) + 1, i64::MAX as u64, u64::MAX - 1, u64::MAX];
     prop_oneof![prop::sample::select(edges), 0..40u64, any::<u64>()]
 }
 
-/// What may follow a header: noise, or something that begins like the real thing.
+/// Possible contents after a header: noise, or something that begins like the real thing.
 fn arguments() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..200);
     let numbers = prop::collection::vec(number(), 0..12)
@@ -51,7 +51,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             opcode,
             unique: 6,
             node,
-            // Mostly none, as from an honest kernel.
+            // Mostly zero, as from an honest kernel.
             extensions_len: if extensions % 8 == 0 { extensions } else { 0 },
             ..InHeader::default()
         };
@@ -64,7 +64,8 @@ fn room(request: &Request, opcode: Opcode) -> usize {
     let size_of_read = || request.arguments().take::<ReadIn>().map_or(0, |input| input.size as usize);
     match opcode {
         Opcode::Read | Opcode::ReadDir | Opcode::ReadDirPlus => size_of_read(),
-        // A fixed structure, a symbolic link's target, an attribute, an answer of the control channel.
+        // A fixed structure, a symbolic link's target, an attribute, an answer of the control
+        // channel.
         _ => 1 << 17,
     }
 }

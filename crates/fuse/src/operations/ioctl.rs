@@ -1,4 +1,5 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label, FITRIM. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label,
+//! FITRIM. Every other command is "not for this file".
 
 use super::shutdown::{self, SHUT_DOWN};
 use super::{Answer, Refusal, flags, label, quotas, reflink, resize, trim};
@@ -25,7 +26,7 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         let argument = arguments.bytes(input.in_size as usize)?;
         let answer = reflink::ioctl(session, request, command, argument, input.out_size as usize).await?;
         let reply = Reply::fixed(&IoctlOut::default()).with_data(answer);
-        // It may have fewer blocks now, which the kernel can't know.
+        // The file may have fewer blocks now, which the kernel can't know.
         let stale = command == BlocksCommand::Compress;
         return Ok(if stale { reply.with_stale_attributes(request.ino()) } else { reply });
     }
@@ -54,7 +55,7 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
-/// True for a command that changes a file, or may: all but those that are known to ask or to sync.
+/// True for a command that changes a file, or may: all but those known only to ask or to sync.
 pub(super) fn changes_a_file(command: u32) -> bool {
     let asks = flags::only_asks(command) || command == TRIM || FilesCommand::from_number(command).is_some();
     !asks
@@ -83,12 +84,12 @@ async fn answer(
     match Question::from_number(question.question).ok_or(Refusal::Errno(libc::EOPNOTSUPP))? {
         Question::Text => session.control().page(&question, asker).map_err(Refusal::Errno),
         Question::Command => {
-            // It costs others time, so not everybody who can enter the mount may.
+            // Commands cost others time, so not everybody who can enter the mount may run them.
             require_owner(&asker)?;
             session.control().command(&question).map_err(Refusal::Errno)
         }
         Question::Paths => {
-            // Names may lie in directories that not everybody may read.
+            // Names may be in directories that not everybody may read.
             require_owner(&asker)?;
             paths(session, &question, asker.uid).await
         }
@@ -116,10 +117,10 @@ async fn answer(
             session.fs().remove_quota(asker.ino).await?;
             Ok(question.empty_answer())
         }
-        // df(1) shows it to everybody who can enter the directory.
+        // Anyone who can enter the directory can see this with df(1) anyway.
         Question::Quota => quotas::page(session, &question, asker.uid, Some(asker.ino)).await,
         Question::Quotas => {
-            // Their paths may be secret.
+            // The paths of other quotas may be secret.
             require_owner(&asker)?;
             quotas::page(session, &question, asker.uid, None).await
         }

@@ -9,7 +9,7 @@ use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
 
-/// An ioctl of these; `None` for any other.
+/// Serves the ioctls about the label; `None` for any other.
 pub(super) async fn ioctl(
     session: &Session,
     request: &Request,
@@ -36,7 +36,7 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
     if input.in_size as usize != LABEL_MAX {
         return Err(Refusal::Malformed);
     }
-    // The kernel leaves it to the filesystem to ask who this is.
+    // The kernel leaves the permission check to the filesystem.
     require_owner(&Asker::new(request.ino(), request.caller().uid))?;
     let room = arguments.bytes(LABEL_MAX)?;
     let text = room.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok());

@@ -1,5 +1,5 @@
-//! The one table of operations: a request is decoded, the filesystem called, the answer encoded. Nothing here knows
-//! how requests arrive and answers leave.
+//! The one table of operations: a request is decoded, the filesystem is called, the answer is
+//! encoded. Nothing here knows how requests arrive and answers leave.
 
 mod allocate;
 mod attributes;
@@ -32,11 +32,11 @@ use syncline_fs::FsError;
 /// Why a request is refused.
 #[derive(Debug)]
 enum Refusal {
-    /// The request makes no sense.
+    /// The request is invalid.
     Malformed,
-    /// The filesystem says no.
+    /// The filesystem refused it.
     Filesystem(FsError),
-    /// This layer says no.
+    /// This layer refused it.
     Errno(i32),
 }
 
@@ -64,8 +64,8 @@ impl From<FsError> for Refusal {
 
 type Answer = Result<Reply, Refusal>;
 
-/// Carries out `request` and gives its answer. Once begun it should be polled to its end: what the request asked for
-/// must not be half done.
+/// Carries out `request` and returns its answer. Once begun it should be polled to its end, so that
+/// the request is not left half done.
 pub async fn serve(session: &Session, request: &Request) -> Reply {
     session.counters().count(request.opcode_number());
     let Some(opcode) = request.opcode() else {
@@ -80,7 +80,7 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
     };
     match answer {
         Ok(reply) => reply,
-        // The kernel does not wait for these, whatever they said.
+        // The kernel waits for no answer to these, not even an error.
         Err(_) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => Reply::none(),
         Err(refusal) => {
             tracing::trace!(?opcode, ino = request.ino(), ?refusal, "refused");
@@ -130,17 +130,19 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
     }
 }
 
-/// How the kernel must be told that something is not done here, so that it does the right thing without us.
+/// The errno that tells the kernel that a request is not supported, chosen so that the kernel then
+/// does the right thing without us.
 ///
-/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is not sent again.
-/// FSYNC, FSYNCDIR and GETXATTR are never answered so: the kernel would report success, or no attributes, from then on.
+/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is
+/// not sent again. FSYNC, FSYNCDIR and GETXATTR must never get ENOSYS: the kernel would report
+/// success, or no attributes, from then on.
 ///
-/// INTERRUPT is refused because nothing here is to be cut short: an fsync that a signal ends with EINTR would look to
-/// a database like a failed one. (What a caller waits for goes on in any case; a killed caller is not kept waiting by
-/// anything but the device.)
+/// INTERRUPT is refused because nothing here should be cut short: to a database, an fsync that a
+/// signal ended with EINTR would look like a failed one. (The operation continues in any case, and
+/// only the device can keep a killed caller waiting.)
 fn unsupported(opcode: Opcode) -> i32 {
     match opcode {
-        // A second INIT, or an answer to a question never asked.
+        // A second INIT, or an answer to a question that we never asked.
         Opcode::Init | Opcode::NotifyReply => libc::EINVAL,
         // Not negotiated; the kernel keeps locks itself.
         Opcode::GetLock | Opcode::SetLock | Opcode::SetLockWait => libc::ENOSYS,

@@ -1,4 +1,5 @@
-//! What changes or follows names: LOOKUP to RENAME2, and FORGET, which lets inodes go that names led to.
+//! Requests that change or follow names: LOOKUP to RENAME2, and FORGET, which drops references to
+//! inodes that names led to.
 
 use super::attributes::{entry_out, no_entry};
 use super::{Answer, Refusal};
@@ -10,7 +11,8 @@ use syncline_fs::FsError;
 use syncline_fs::types::{Caller, FileType, Ino, NewMode, RenameFlags};
 
 pub(super) async fn lookup(session: &Session, request: &Request) -> Answer {
-    // Who has nothing but an inode's number (open_by_handle_at, NFS) looks up what is special for everybody else.
+    // A caller that has only an inode's number (open_by_handle_at, NFS) looks up "." or "..", which
+    // are no ordinary names.
     let special = request.arguments().string().is_ok_and(|name| name == b"." || name == b"..");
     let mut arguments = request.arguments();
     let name = if special { arguments.string()? } else { arguments.name()? };
@@ -31,7 +33,7 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: BatchForgetIn = arguments.take()?;
     for _ in 0..input.count {
-        // A count that promises more than there is ends here.
+        // If the count promises more entries than there are, this fails.
         let one: ForgetOne = arguments.take()?;
         forget_one(session, one.node, one.lookups);
     }
@@ -45,7 +47,7 @@ fn forget_one(session: &Session, ino: Ino, lookups: u64) {
     }
 }
 
-/// What a mode says is to be made; directories and symbolic links have requests of their own.
+/// The file type in a mode. Directories and symbolic links have requests of their own.
 fn made_by_mknod(mode: u32) -> Result<FileType, Refusal> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Ok(FileType::Regular),
@@ -57,7 +59,7 @@ fn made_by_mknod(mode: u32) -> Result<FileType, Refusal> {
     }
 }
 
-/// Permissions of what is to be made, and the umask that may apply to them.
+/// The permissions of a file to be created, and the umask that may apply to them.
 pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
     NewMode { permissions: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16 }
 }
@@ -120,7 +122,8 @@ pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
     Ok(Reply::empty())
 }
 
-/// The flags of renameat2(2). Whatever may come is refused, not ignored; so is an exchange together with anything.
+/// The flags of renameat2(2). Unknown flags are refused, not ignored, and so is an exchange
+/// combined with any other flag.
 fn rename_flags(flags: u32, caller: Caller) -> Result<RenameFlags, Refusal> {
     const KNOWN: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
     let has = |flag: u32| flags & flag != 0;

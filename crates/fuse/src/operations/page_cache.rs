@@ -1,4 +1,4 @@
-//! What requests have to do about pages that the kernel may have (see [`crate::page_cache`]).
+//! Work that requests must do about pages in the kernel's cache (see [`crate::page_cache`]).
 
 use crate::page_cache::next_maybe_data;
 use crate::session::Session;
@@ -9,7 +9,7 @@ use syncline_fs::types::{FileType, Ino};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Before a write that is not a write-back of pages.
+/// Called before a write that is not a write-back of pages.
 pub(super) async fn before_write(
     session: &Session,
     ino: Ino,
@@ -19,27 +19,30 @@ pub(super) async fn before_write(
     let pages = session.page_cache();
     pages.grown.touch(ino, range.clone());
     if !beside {
-        // It leaves pages there, and holds them until it has its answer.
+        // The write leaves pages in the cache, and the kernel holds them until it has its answer.
         pages.beside.note(ino, range.clone());
     }
-    // One that begins in another page than the file ends in leaves a gap. (Within a page there is no telling.)
+    // A write that begins beyond the page in which the file ends leaves a gap. (Within one page we
+    // can't tell.)
     if range.start >= PAGE { before_growth(session, ino, range.start).await } else { Ok(()) }
 }
 
-/// Before a file may come to have bytes at or behind `offset` and none between its end and there: its last page is written back as
-/// far as the file reached, so that what was stored behind it is lost. Not for SETATTR, during which nothing is written back.
+/// Called before a file may grow to or beyond `offset` without new bytes between its old end and
+/// there. Its last page is written back up to the old end, which discards bytes that were stored
+/// behind it. Not for SETATTR, during which nothing is written back.
 pub(super) async fn before_growth(session: &Session, ino: Ino, offset: u64) -> Result<(), FsError> {
     let size = session.fs().getattr(ino).await?.size;
     let page = size - size % PAGE;
     if !size.is_multiple_of(PAGE) && offset >= page + PAGE {
         let range = page..page + PAGE;
-        // Where too many wait it is done a moment later, perhaps too late for what nobody may rely on.
+        // If too many requests wait already, this is done a moment later, perhaps too late; but no
+        // program may rely on the bytes behind the end.
         session.page_cache().letting_go.let_go(ino, vec![range]).await;
     }
     Ok(())
 }
 
-/// Before ftruncate changes a file's size.
+/// Called before ftruncate changes a file's size.
 pub(super) async fn before_truncation(session: &Session, ino: Ino, size: u64) -> Result<(), FsError> {
     let attributes = session.fs().getattr(ino).await?;
     if attributes.file_type == FileType::Regular {
@@ -48,7 +51,7 @@ pub(super) async fn before_truncation(session: &Session, ino: Ino, size: u64) ->
     Ok(())
 }
 
-/// After a write beside the cache: nobody reads there any more what was before.
+/// Called after a write that bypassed the cache: from now on no reader sees the old contents there.
 pub(super) async fn after_write(session: &Session, ino: Ino, range: Range<u64>) -> Result<(), FsError> {
     let stale = session.page_cache().beside.written(ino, range);
     if !stale.is_empty() {
@@ -57,7 +60,8 @@ pub(super) async fn after_write(session: &Session, ino: Ino, range: Range<u64>) 
     Ok(())
 }
 
-/// Has the kernel write back what may be data by now of holes that it knows. Gives those of which that is still unknown.
+/// Has the kernel write back the pages of holes that it read, since they may be data by now.
+/// Returns the ranges that are still uncertain.
 pub(super) async fn write_back_holes(session: &Session, ino: Ino) -> Vec<Range<u64>> {
     let pages = session.page_cache();
     let holes = pages.holes.take(ino);
@@ -68,7 +72,7 @@ pub(super) async fn write_back_holes(session: &Session, ino: Ino) -> Vec<Range<u
     holes
 }
 
-/// The next data; what may be data counts.
+/// Finds the next data; a range that may be data counts as data.
 pub(super) async fn seek_data(
     session: &Session,
     ino: Ino,
@@ -84,7 +88,7 @@ pub(super) async fn seek_data(
     }
 }
 
-/// The next hole; what may be data does not count.
+/// Finds the next hole; a range that may be data does not count as a hole.
 pub(super) async fn seek_hole(
     session: &Session,
     ino: Ino,

@@ -1,7 +1,8 @@
-//! Setuid and setgid, which go when somebody changes a file who may not keep them.
+//! Setuid and setgid, which are cleared when somebody who may not keep them changes a file.
 //!
-//! The kernel says in the request that they go; in which modes setgid does, the daemon decides. One that lets execution as the
-//! group goes always, another only if the caller is not of the file's group.
+//! The kernel says in the request that they are to be cleared; the daemon decides for which modes
+//! setgid is. Where the group may execute the file, setgid is always cleared; elsewhere only if the
+//! caller is not in the file's group.
 
 use crate::request::Request;
 use crate::session::Session;
@@ -13,13 +14,14 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
-/// True for callers without CAP_FSETID, as far as a request tells: all but root.
+/// True for callers without CAP_FSETID, as far as a request shows: all but root.
 pub(super) fn goes_by(request: &Request) -> bool {
     request.caller().uid != 0
 }
 
-/// To be called before what changes a file, where they go with it: takes away what goes only because of who asks. True when
-/// the kernel's notion of the mode will be wrong. (It asks for it to be done, but does not notice that it was.)
+/// Called before a change to a file that clears these bits: clears setgid where that depends on the
+/// caller. Returns true if the kernel's cached mode will be wrong. (It asks for the bits to be
+/// cleared, but does not notice that they were.)
 pub(super) async fn prepare(
     session: &Session,
     request: &Request,
@@ -38,8 +40,9 @@ pub(super) async fn prepare(
     Ok(special)
 }
 
-/// True if who asks is in a group. A request tells one of the caller's groups, and its process the others while it waits; of a
-/// process that can't be seen from here nothing is believed.
+/// True if the caller is in a group. The request carries one of the caller's groups; the others are
+/// read from its process while it waits. A process that can't be seen from here counts as in no
+/// other group.
 fn is_in_group(request: &Request, gid: u32) -> bool {
     if request.caller().gid == gid {
         return true;

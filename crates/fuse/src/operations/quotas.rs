@@ -19,12 +19,12 @@ pub(super) async fn set(session: &Session, ino: u64, rest: &[u8]) -> Result<(), 
     let choose = |asked, before| if asked == LIMIT_STAYS { before } else { asked };
     let limits = QuotaLimits { bytes: choose(bytes, before.bytes), inodes: choose(inodes, before.inodes) };
     session.fs().set_quota(ino, limits).await?;
-    // A limit that was promised holds after a crash, too.
+    // A limit that was set must also hold after a crash.
     session.fs().fsync(ino, false).await?;
     Ok(())
 }
 
-/// A page of what is known about one quota, or about all.
+/// A page of text about one quota, or about all.
 pub(super) async fn page(
     session: &Session,
     question: &ControlIn,
@@ -50,7 +50,7 @@ pub(super) async fn page(
     Ok(session.control().first_page(question, uid, text.to_string().into_bytes().into()))
 }
 
-/// A quota in JSON; the path has its own bytes as text where it can.
+/// A quota as JSON; the path is text, with invalid bytes replaced.
 fn told(usage: &QuotaUsage, path: Option<&[u8]>) -> Value {
     json!({ "path": path.map(String::from_utf8_lossy), "usage": usage })
 }

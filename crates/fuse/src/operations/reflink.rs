@@ -33,7 +33,7 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
     Ok(if stale { reply.with_stale_attributes(input.to_node) } else { reply })
 }
 
-/// Answers with as many bytes as the kernel has been told to expect.
+/// Answers with as many bytes as the kernel was told to expect.
 pub(super) async fn ioctl(
     session: &Session,
     request: &Request,
@@ -71,7 +71,7 @@ pub(super) async fn ioctl(
         }
         BlocksCommand::Dedupe => {
             let mut message = DedupeMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
-            // The checksums and whether bytes are equal are as secret as the contents.
+            // Checksums, and whether bytes are equal, are as secret as the contents.
             require_owner(session, request, ino).await?;
             require_owner(session, request, message.from_inode).await?;
             let (from, to) = ((message.from_inode, message.from_offset), (ino, message.to_offset));
@@ -86,7 +86,7 @@ pub(super) async fn ioctl(
         }
         BlocksCommand::Defragment => {
             let mut message = DefragmentMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
-            // The contents stay, but the work is real, and so is the room that unsharing takes.
+            // The contents stay the same, but it costs real work, and unsharing takes space.
             require_owner(session, request, ino).await?;
             let done = session.fs().defragment(ino, message.first, message.unshare != 0).await?;
             message.next = done.next.unwrap_or(0);
@@ -122,7 +122,8 @@ async fn compress(
     Ok(message)
 }
 
-/// Inode numbers can be made up, so having a file open proves nothing.
+/// Refuses all but the file's owner and root. Inode numbers can be made up, so having a file open
+/// proves nothing.
 async fn require_owner(session: &Session, request: &Request, ino: Ino) -> Result<(), Refusal> {
     let uid = request.caller().uid;
     if uid == 0 || session.fs().getattr(ino).await?.uid == uid {

@@ -1,10 +1,10 @@
-//! Making the mounted filesystem larger, over the control channel.
+//! Growing the mounted filesystem, over the control channel.
 
 use super::Refusal;
 use crate::control::wire::{ControlIn, SIZE_MAX, answer};
 use crate::session::Session;
 
-/// Makes it so large, and tells how large it was and is.
+/// Grows the filesystem to the requested size, and returns its sizes before and after.
 pub(super) async fn resize(session: &Session, question: &ControlIn) -> Result<Vec<u8>, Refusal> {
     let wanted = Some(question.offset).filter(|size| *size != SIZE_MAX);
     let done = session.fs().enlarge(wanted).await.inspect_err(|error| {

@@ -1,5 +1,5 @@
-//! The ioctl that shuts a mounted filesystem down as a crash would, for tests of what survives one. From then on nothing is
-//! changed, and no data is read or written, until it is unmounted.
+//! The ioctl that shuts a mounted filesystem down as a crash would, for tests of crash recovery.
+//! From then on nothing is changed, and no data is read or written, until it is unmounted.
 
 use super::{Answer, Refusal};
 use crate::abi::{IoctlIn, IoctlOut, Opcode};
@@ -8,15 +8,16 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
 
-/// `FS_IOC_SHUTDOWN`, as ext4 and xfs have it: `_IOR('X', 125, __u32)`.
+/// `FS_IOC_SHUTDOWN`, as in ext4 and xfs: `_IOR('X', 125, __u32)`.
 pub(super) const SHUT_DOWN: u32 = 0x8004_587d;
 
-/// What is made durable before.
+/// What to make durable before shutting down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum First {
     /// Everything.
     Everything,
-    /// What has been committed: names and attributes, and the data that write-back or a sync has placed.
+    /// Everything committed: names and attributes, and the data that write-back or a sync has
+    /// placed.
     Log,
     /// Nothing that is not durable yet.
     Nothing,
@@ -33,7 +34,8 @@ impl First {
     }
 }
 
-/// True for what is still answered afterwards: what names, attributes and entries are, and what lets go of something.
+/// True for requests still answered after a shutdown: those that read names, attributes and
+/// entries, and those that release something.
 pub(super) fn is_answered_after(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -70,15 +72,16 @@ pub(super) async fn shut_down(session: &Session, request: &Request, input: &Ioct
     Ok(Reply::fixed(&IoctlOut::default()))
 }
 
-/// What the caller passed. The command's number says that it gets something, and so the kernel hands on where that would go, and
-/// not what lies there. The caller waits; its memory is read as a debugger does.
+/// Reads the caller's argument. The command's number says that the ioctl returns something, so the
+/// kernel passes the address for that, and not the contents there. The caller waits; its memory is
+/// read the way a debugger does.
 fn argument(pid: u32, address: u64) -> Option<u32> {
     let mut number = 0u32;
     let len = size_of::<u32>();
     let ours = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: len };
     let theirs = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut _, iov_len: len };
-    // SAFETY: the kernel writes at most the four bytes of `number`, which outlives the call; whatever the other address is, it is
-    // looked up in the other process and refused if it is none.
+    // SAFETY: the kernel writes at most the four bytes of `number`, which outlives the call; the
+    // other address is resolved in the other process, and an invalid one is refused.
     let read =
         unsafe { libc::process_vm_readv(pid as libc::pid_t, &raw const ours, 1, &raw const theirs, 1, 0) };
     (read == len as isize).then_some(number)

@@ -1,7 +1,7 @@
-//! Mounts on which changes are durable when they are answered (`-o sync`, `-o dirsync`).
+//! Mounts on which changes are durable before they are answered (`-o sync`, `-o dirsync`).
 //!
-//! The kernel knows these flags for its own filesystems only. Here an fsync follows the change: of one inode, which by
-//! promise P1 covers every change of names before it, whoever made it.
+//! The kernel supports these flags only for its own filesystems. Here an fsync of one inode follows
+//! the change; by promise P1 it covers every earlier change of names, by any caller.
 
 use super::{Refusal, ioctl};
 use crate::abi::{CopyFileRangeIn, IoctlIn, Opcode, OpenIn};
@@ -10,19 +10,19 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::types::Ino;
 
-/// True for what changes a directory.
+/// True for requests that change a directory.
 fn changes_names(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, MkNod | MkDir | Symlink | Link | Unlink | RmDir | Rename | Rename2 | Create)
 }
 
-/// True for what changes a file.
+/// True for requests that always change a file.
 fn changes_a_file(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Write | SetAttr | SetXattr | RemoveXattr | FAllocate | CopyFileRange | CopyFileRange64)
 }
 
-/// True for what changes a file by what it asks for.
+/// True for requests that change a file depending on their arguments.
 fn may_change_a_file(request: &Request, opcode: Opcode) -> Result<bool, Refusal> {
     let mut arguments = request.arguments();
     Ok(match opcode {
@@ -32,7 +32,7 @@ fn may_change_a_file(request: &Request, opcode: Opcode) -> Result<bool, Refusal>
     })
 }
 
-/// The inode to be synced after a request that has succeeded.
+/// The inode to sync after a request that has succeeded.
 fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Result<Option<Ino>, Refusal> {
     let wanted = match synchronous {
         Synchronous::Never => false,
@@ -50,7 +50,7 @@ fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Resul
     })
 }
 
-/// Makes durable what a request that has succeeded changed, if the mount is of that sort.
+/// Makes the changes of a successful request durable, if the mount is synchronous.
 pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
         session.fs().fsync(ino, false).await?;

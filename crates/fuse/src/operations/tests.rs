@@ -1,4 +1,4 @@
-//! The table against a real filesystem, request by request, without a kernel between.
+//! Tests the table against a real filesystem, request by request, without a kernel between.
 
 use super::serve;
 use crate::abi::*;
@@ -48,7 +48,7 @@ impl Bench {
         block_on(serve(&self.session, &Request::parse(&message).unwrap()))
     }
 
-    /// A request that must succeed with a `T`, and what follows it.
+    /// Sends a request that must succeed; returns the `T` in its answer and the bytes after it.
     fn ask<T: FromBytes>(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> (T, Vec<u8>) {
         let reply = self.send(opcode, node, arguments);
         assert_eq!(reply.errno(), 0, "{opcode:?}");
@@ -90,8 +90,8 @@ impl Drop for Bench {
     }
 }
 
-/// A request is served in memory of its own, allocated and filled each time. What hardly any request needs, such as a checkpoint or a read
-/// of a tree node, is boxed where it begins.
+/// Every request's future is allocated and filled anew, so it must be small. Steps that few
+/// requests need, such as a checkpoint or a read of a tree node, are boxed where they begin.
 #[test]
 fn serving_a_request_takes_little_memory() {
     let bench = Bench::new();
@@ -117,7 +117,7 @@ fn a_file_from_creation_to_removal() {
     assert_eq!(found.attr.size, 10_005);
     assert_eq!(bench.errno(Opcode::FSync, ino, &[FSyncIn::default().as_bytes()]), 0);
     assert_eq!(bench.errno(Opcode::Unlink, ROOT_NODE, &[b"file\0"]), 0);
-    // Open, and so still there.
+    // Still readable, since it is open.
     assert_eq!(bench.read(ino, 5, 1), data[..1]);
     assert_eq!(bench.errno(Opcode::Release, ino, &[ReleaseIn::default().as_bytes()]), 0);
     let forgotten = bench.send(Opcode::Forget, ino, &[ForgetIn { lookups: 1 }.as_bytes()]);
@@ -162,7 +162,7 @@ fn the_kernel_is_told_when_a_write_took_privileges() {
     assert_eq!(found.attr.mode, 0o100755);
 }
 
-/// Entries of a listing, each with the cookie to go on after it.
+/// The entries of a listing, each with the cookie at which to continue after it.
 fn entries(mut bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, EntryOut)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -223,13 +223,13 @@ fn listing_with_attributes_counts_what_it_sends_and_no_more() {
     let bench = Bench::new();
     let directory = bench.mkdir(ROOT_NODE, b"d");
     let ino = bench.create(directory, &[b'n'; 200], libc::O_RDWR).entry.node;
-    // Room for "." and "..", and not quite for the long name.
+    // Room for "." and "..", and almost enough for the long name.
     let input = ReadIn { size: 2 * 160 + 300, ..ReadIn::default() };
     let body = bench.send(Opcode::ReadDirPlus, directory, &[input.as_bytes()]).body();
     assert_eq!(entries(&body, true).len(), 2);
     assert_eq!(bench.errno(Opcode::Unlink, directory, &[&[b'n'; 200], b"\0"]), 0);
     bench.send(Opcode::Release, ino, &[ReleaseIn::default().as_bytes()]);
-    // The one reference is that of the creation: with it the inode goes.
+    // The only reference is that of the creation: dropping it removes the inode.
     bench.send(Opcode::Forget, ino, &[ForgetIn { lookups: 1 }.as_bytes()]);
     block_on(bench.session.fs().syncfs()).unwrap();
     let gone = (0..100).any(|_| {
@@ -250,7 +250,8 @@ fn xattrs_tell_their_length_first() {
     assert_eq!(set(libc::XATTR_REPLACE, b"value"), libc::ENODATA);
     assert_eq!(set(libc::XATTR_CREATE, b"value"), 0);
     assert_eq!(set(libc::XATTR_CREATE, b"value"), libc::EEXIST);
-    // Both at once: it must be there for the one, and must not for the other. The kernel's filesystems tell the latter.
+    // Both at once: the attribute must exist for one flag and must not for the other. The kernel's
+    // filesystems report the latter.
     assert_eq!(set(libc::XATTR_CREATE | libc::XATTR_REPLACE, b"value"), libc::EEXIST);
     assert_eq!(set(4, b"value"), libc::EINVAL);
     let get = |size: u32| {
@@ -262,7 +263,7 @@ fn xattrs_tell_their_length_first() {
     assert_eq!(get(4).errno(), libc::ERANGE);
     let list = GetXattrIn { size: 100, padding: 0 };
     assert_eq!(bench.send(Opcode::ListXattr, ino, &[list.as_bytes()]).body(), b"user.x\0");
-    // More value promised than sent.
+    // The header promises a longer value than was sent.
     let short = SetXattrIn { size: 6, flags: 0 };
     assert_eq!(bench.errno(Opcode::SetXattr, ino, &[short.as_bytes(), b"user.x\0value"]), libc::EINVAL);
 }
@@ -320,7 +321,7 @@ fn direct_openings_sync_by_themselves() {
     assert!(durable());
 }
 
-/// A server that answers ENOSYS here makes the kernel lie from then on.
+/// A server that answers ENOSYS to these makes the kernel report false success from then on.
 #[test]
 fn fsync_and_getxattr_are_never_unknown() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The ioctl that has free blocks discarded.
+//! The ioctl that discards free blocks.
 
 use super::ioctl::require_owner;
 use super::{Answer, Refusal};
@@ -21,7 +21,7 @@ pub(super) async fn trim(
     if input.out_size as usize != size_of::<TrimRange>() {
         return Err(Refusal::Malformed);
     }
-    // The kernel leaves it to the filesystem to ask who this is.
+    // The kernel leaves the permission check to the filesystem.
     require_owner(&Asker::new(request.ino(), request.caller().uid))?;
     let range: TrimRange = arguments.take()?;
     let store = session.fs().store();

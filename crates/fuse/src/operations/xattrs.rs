@@ -9,16 +9,17 @@ use crate::session::Session;
 use bytes::Bytes;
 use syncline_fs::types::XattrMode;
 
-/// Namespaces of attributes that are only kept. The others have a meaning, and one that is kept but not enforced is worse
-/// than none.
+/// Namespaces of attributes that are only stored. The others have a meaning, and storing one
+/// without enforcing it would be worse than refusing it.
 const KEPT: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
-/// The ones whose meaning is known: access control lists. The kernel enforces them if that was agreed on.
+/// Attributes whose meaning is known: access control lists. The kernel enforces them if that was
+/// negotiated.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-/// Both at once, which the kernel lets pass.
+/// Both flags at once, which the kernel lets through.
 const CREATE_AND_REPLACE: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
-/// What a program may do that is no setuid one.
+/// The capabilities that a file gives a program without setuid.
 const CAPABILITY: &[u8] = b"security.capability";
-/// What only root may see.
+/// The prefix of attributes that only root may see.
 const TRUSTED: &[u8] = b"trusted.";
 
 fn name<'a>(session: &Session, arguments: &mut Arguments<'a>) -> Result<&'a [u8], Refusal> {
@@ -31,13 +32,13 @@ fn name<'a>(session: &Session, arguments: &mut Arguments<'a>) -> Result<&'a [u8]
     }
     match KEPT.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
         None => Err(Refusal::Errno(libc::EOPNOTSUPP)),
-        // Nothing but the namespace.
+        // A namespace without a name.
         Some(b"") => Err(Refusal::Malformed),
         Some(_) => Ok(name),
     }
 }
 
-/// The value, or its length if there is no room at all for it.
+/// The value, or its length if the caller gave no room for it.
 fn sized(value: Bytes, room: u32) -> Answer {
     match room as usize {
         0 => Ok(Reply::fixed(&GetXattrOut { size: value.len() as u32, padding: 0 })),
@@ -62,7 +63,8 @@ pub(super) async fn list(session: &Session, request: &Request) -> Answer {
     sized(names.into(), input.size)
 }
 
-/// The names, each with its NUL, but for those that only root may see. (The kernel lists what it is told.)
+/// The names, each with its NUL, without those that only root may see. (The kernel lists whatever
+/// it is told.)
 fn without_trusted(names: &[u8]) -> Vec<u8> {
     names
         .split_inclusive(|&byte| byte == 0)
@@ -86,7 +88,7 @@ pub(super) async fn set(session: &Session, request: &Request) -> Answer {
         0 => XattrMode::Set,
         libc::XATTR_CREATE => XattrMode::Create,
         libc::XATTR_REPLACE => XattrMode::Replace,
-        // It must not be there, and must be.
+        // The attribute must both exist and not exist.
         CREATE_AND_REPLACE => {
             session.fs().getxattr(request.ino(), name).await?;
             return Err(Refusal::Errno(libc::EEXIST));

@@ -1,9 +1,10 @@
 //! Files that are read through the page cache and written past it.
 //!
-//! The kernel drops the pages of a direct write before it sends it, and again after one that its caller waits for. After one that
-//! was handed in through AIO or io_uring it does not: a page that somebody read meanwhile would show what was there before,
-//! for ever. So what is read or written through the cache is noted, of files that have been written past it, and such a
-//! write is answered after those pages are gone.
+//! The kernel drops the pages of a direct write before it sends it, and again afterwards if its
+//! caller waits. After a write submitted through AIO or io_uring it does not: a page read meanwhile
+//! would show the old contents for ever. So for files that have been written past the cache, we
+//! record what is read or written through it, and answer such a write only after those pages are
+//! gone.
 
 use super::{PAGE_BYTES, joined};
 use parking_lot::Mutex;
@@ -12,19 +13,19 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_fs::types::Ino;
 
-/// All of a file.
+/// The whole file.
 const EVERYTHING: Range<u64> = 0..u64::MAX;
 
-/// The files that have been written past the cache, and what the kernel may have of them there.
+/// The files that have been written past the cache, and the ranges that the kernel may have cached.
 #[derive(Default)]
 pub struct Beside {
     files: Mutex<HashMap<Ino, Vec<Range<u64>>>>,
-    /// How many files there are, for those who only look.
+    /// The number of files, readable without the lock.
     len: AtomicUsize,
 }
 
 impl Beside {
-    /// A request fills pages of the cache, or has filled them. Called before it is carried out.
+    /// Records that a request fills pages of the cache. Called before it is carried out.
     pub fn note(&self, ino: Ino, range: Range<u64>) {
         if self.len.load(Ordering::Acquire) == 0 {
             return;
@@ -35,11 +36,12 @@ impl Beside {
         }
     }
 
-    /// A write past the cache was carried out: what is to be let go of before it is answered.
+    /// Records that a write past the cache was carried out; returns the ranges to drop from the
+    /// cache before it is answered.
     pub fn written(&self, ino: Ino, range: Range<u64>) -> Vec<Range<u64>> {
         let mut files = self.files.lock();
         let Some(ranges) = files.get_mut(&ino) else {
-            // Nothing was noted so far.
+            // Nothing was recorded for this file so far.
             files.insert(ino, Vec::new());
             self.len.store(files.len(), Ordering::Release);
             return vec![EVERYTHING];
@@ -62,7 +64,7 @@ impl Beside {
         stale
     }
 
-    /// The kernel has forgotten the file.
+    /// Called when the kernel has forgotten the file.
     pub fn forget(&self, ino: Ino) {
         if self.len.load(Ordering::Acquire) == 0 {
             return;

@@ -1,9 +1,10 @@
 //! Files that ftruncate(2) made longer, from an end within a page.
 //!
-//! The kernel knows the new size when it has the answer, then writes the last page back, whole, if it is dirty, and drops it,
-//! all before ftruncate returns. (It can't be asked to do so before: during the truncation it lets nobody write back.) What
-//! of that page lies behind the old end was stored there while it was no part of the file. Whatever is stored there afterwards
-//! has to bring the page back first, by a read or a write that is seen here.
+//! The kernel learns the new size from the answer, then writes the last page back, whole, if it is
+//! dirty, and drops it, all before ftruncate returns. (It can't be asked to do so earlier: during
+//! the truncation it blocks write-back.) The part of that page behind the old end was stored there
+//! while it was not part of the file. A later store there must first bring the page back by a read
+//! or a write, which we see.
 
 use super::PAGE_BYTES;
 use bytes::Bytes;
@@ -14,19 +15,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::AlignedBuf;
 use syncline_fs::types::Ino;
 
-/// Most that are remembered: each matters for the length of one system call.
+/// The most files that are remembered: each matters for the length of one system call.
 const REMEMBERED_MAX: usize = 256;
 
-/// Bytes that are zeros whatever a page that is written back says, each of another file.
+/// For each file, a range of bytes that stay zeros whatever a written-back page contains.
 #[derive(Default)]
 pub struct Grown {
     remembered: Mutex<VecDeque<(Ino, Range<u64>)>>,
-    /// How many there are, for those who only look.
+    /// The number of entries, readable without the lock.
     len: AtomicUsize,
 }
 
 impl Grown {
-    /// Notes that a file is about to grow, or no longer did. Called before the kernel can know the new size.
+    /// Records that a file is about to grow, or drops its entry if nothing remains to zero. Called
+    /// before the kernel can know the new size.
     pub fn note(&self, ino: Ino, old_size: u64, size: u64) {
         let zeros = old_size..old_size.next_multiple_of(PAGE_BYTES).min(size);
         self.change(|remembered| {
@@ -40,7 +42,8 @@ impl Grown {
         });
     }
 
-    /// A request other than a write-back needs or gives contents of this range: the kernel has no page of it that is older.
+    /// Called for a request, other than a write-back, that reads or writes this range: the kernel
+    /// has no older page of it.
     pub fn touch(&self, ino: Ino, range: Range<u64>) {
         if self.len.load(Ordering::Acquire) == 0 {
             return;
@@ -54,7 +57,7 @@ impl Grown {
         });
     }
 
-    /// What is to be written of a page that the kernel writes back.
+    /// The data to write for a page that the kernel writes back.
     pub fn without_rest(&self, ino: Ino, offset: u64, data: Bytes) -> Bytes {
         if self.len.load(Ordering::Acquire) == 0 {
             return data;
@@ -95,7 +98,7 @@ mod tests {
         assert!(written[..904].iter().all(|&byte| byte == 1) && written[904..].iter().all(|&byte| byte == 0));
         assert_eq!(grown.without_rest(7, 0, page(1)), page(1));
         assert_eq!(grown.without_rest(8, 4096, page(1)), page(1));
-        // Up to the new size, which may lie in the same page.
+        // Only up to the new size, which may be in the same page.
         grown.note(7, 100, 200);
         let written = grown.without_rest(7, 0, page(1));
         assert_eq!(written.iter().filter(|&&byte| byte == 0).count(), 100);
@@ -112,7 +115,8 @@ mod tests {
         assert_ne!(grown.without_rest(7, 4096, page(1)), page(1));
         grown.touch(7, 4096..4097);
         assert_eq!(grown.without_rest(7, 4096, page(1)), page(1));
-        // An end of a page leaves no rest, and a shorter file none either.
+        // A file that ends at a page boundary leaves nothing to zero, and nor does one that
+        // shrinks.
         grown.note(7, 5000, 100_000);
         grown.note(7, 100_000, 10);
         grown.note(9, 8192, 100_000);

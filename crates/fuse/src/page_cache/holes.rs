@@ -1,4 +1,5 @@
-//! Holes that were read through the page cache: whoever has mapped them can make data of them without a word.
+//! Holes that were read through the page cache: a program that has mapped them can turn them into
+//! data without our knowledge.
 
 use super::{PAGE_BYTES, joined};
 use bytes::Bytes;
@@ -9,16 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_fs::is_hole;
 use syncline_fs::types::Ino;
 
-/// For each file the pages of holes that the kernel may have.
+/// For each file, the pages of holes that the kernel may have cached.
 #[derive(Default)]
 pub struct Holes {
     files: Mutex<HashMap<Ino, Vec<Range<u64>>>>,
-    /// How many files there are, for those who only look.
+    /// The number of files, readable without the lock.
     len: AtomicUsize,
 }
 
 impl Holes {
-    /// Notes what an answer to a READ has of holes. Called before it is sent.
+    /// Records the holes in an answer to a READ. Called before it is sent.
     pub fn note(&self, ino: Ino, offset: u64, pieces: &[Bytes]) {
         let mut at = offset;
         let mut found: Option<Range<u64>> = None;
@@ -39,7 +40,7 @@ impl Holes {
     }
 
     fn add(&self, ino: Ino, range: Option<Range<u64>>) {
-        // What is a hole only in part is told of as data.
+        // A page that is only partly a hole is reported as data.
         let Some(range) = range else { return };
         let range = range.start.next_multiple_of(PAGE_BYTES)..range.end;
         if !range.is_empty() {
@@ -47,7 +48,7 @@ impl Holes {
         }
     }
 
-    /// Adds to what is known of a file.
+    /// Adds ranges to those recorded for a file.
     pub fn put_back(&self, ino: Ino, more: Vec<Range<u64>>) {
         self.change(|files| {
             let ranges = files.entry(ino).or_default();
@@ -56,7 +57,7 @@ impl Holes {
         });
     }
 
-    /// What is known of a file; it is known no more. What is read from now on counts anew.
+    /// Removes and returns the ranges recorded for a file. Later reads record anew.
     pub fn take(&self, ino: Ino) -> Vec<Range<u64>> {
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -64,7 +65,7 @@ impl Holes {
         self.change(|files| files.remove(&ino)).unwrap_or_default()
     }
 
-    /// The kernel has forgotten the file, or all of its pages.
+    /// Called when the kernel has forgotten the file, or dropped all of its pages.
     pub fn forget(&self, ino: Ino) {
         self.take(ino);
     }
@@ -77,7 +78,7 @@ impl Holes {
     }
 }
 
-/// Answers to SEEK_DATA and SEEK_HOLE where some ranges that are holes may be data: they count as data.
+/// The next offset that may be data: a hole that may be data counts as data.
 pub fn next_maybe_data(ranges: &[Range<u64>], offset: u64) -> Option<u64> {
     let next = ranges.iter().find(|range| range.end > offset)?;
     Some(next.start.max(offset))

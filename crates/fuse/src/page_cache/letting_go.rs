@@ -1,12 +1,13 @@
-//! Has the kernel write back pages and drop them.
+//! Makes the kernel write pages back and drop them.
 //!
-//! The notification returns when all pages are gone. Until then it waits for whoever holds one: for a read that is on its way
-//! here, or for the write-back itself. So
+//! The notification returns when all pages are gone. Until then it waits for whatever holds one: a
+//! read that is on its way here, or the write-back itself. So
 //!
 //! - a thread of its own sends it, which serves no requests;
-//! - few requests may wait for it at a time, fewer than can be under way, or those it waits for would never come through;
-//! - that thread has no descriptor but its own: if the daemon is killed in the middle of it, those of the threads that serve are
-//!   closed, the kernel gives up what they had begun, and the wait ends.
+//! - few requests may wait for it at a time, fewer than can be in flight, or those that it waits
+//!   for would never come through;
+//! - that thread has no descriptor but its own: if the daemon is killed meanwhile, the descriptors
+//!   of the serving threads are closed, the kernel aborts their requests, and the wait ends.
 
 use super::joined;
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
@@ -22,20 +23,21 @@ use std::{io, thread};
 use syncline_fs::types::Ino;
 use zerocopy::IntoBytes;
 
-/// Requests that may wait at a time: half of the entries that every queue of io_uring has at least.
+/// The most requests that may wait at a time: half of the minimum number of entries in an io_uring
+/// queue.
 const WAITING_MAX: usize = 4;
 
-/// Pages of one file to be let go of.
+/// Pages of one file to drop.
 struct Job {
     ino: Ino,
     ranges: Vec<Range<u64>>,
-    /// Who waits for it.
+    /// The requests that wait for it.
     waiting: Vec<Arc<Done>>,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Whoever waits is told in any case.
+        // Those who wait are woken in any case.
         self.waiting.iter().for_each(|done| done.tell());
     }
 }
@@ -72,11 +74,11 @@ struct Queue {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// The thread takes jobs.
+    /// The thread is taking jobs.
     running: bool,
 }
 
-/// The thread that sends notifications, once it was started.
+/// The thread that sends notifications, once started.
 #[derive(Default)]
 pub struct LettingGo {
     queue: Arc<Queue>,
@@ -91,24 +93,25 @@ impl LettingGo {
         let (descriptor, queue) = (connection.as_raw_fd(), self.queue.clone());
         self.queue.jobs.lock().running = true;
         thread::Builder::new().name("syncline-pages".into()).spawn(move || {
-            // The starting thread waits for this very message.
+            // `start` waits for this message, so sending can't fail.
             let _ = ready.send(keep_only(descriptor));
             while let Some(job) = queue.next() {
                 job.ranges.iter().for_each(|range| let_go(descriptor, job.ino, range));
-                // Ends only after this thread.
+                // The receiver ends only after this thread.
                 let _ = finished.send(job);
             }
         })?;
-        // Waking who waits takes a descriptor that the other thread has not.
+        // Waking those who wait takes a descriptor that the other thread does not have.
         thread::Builder::new().name("syncline-told".into()).spawn(move || done.into_iter().for_each(drop))?;
         if started.recv() != Ok(true) {
-            // It shares this descriptor, which then has to stay open for as long as the process lives.
+            // The thread shares our descriptors, so this one has to stay open for as long as the
+            // process lives.
             std::mem::forget(connection);
         }
         Ok(())
     }
 
-    /// Ends the thread. What was asked for is over: the connection has ended.
+    /// Ends the thread and completes all jobs: the connection has ended.
     pub fn end(&self) {
         let mut state = self.queue.jobs.lock();
         state.running = false;
@@ -116,9 +119,9 @@ impl LettingGo {
         self.queue.more.notify_all();
     }
 
-    /// Has the pages of these ranges written back and dropped, and waits until they are; false if it did not wait, as too many
-    /// do already. Never to be called for a request during which the kernel holds one of the pages, or holds write-back up
-    /// (SETATTR of a size).
+    /// Has the pages of these ranges written back and dropped, and waits for that. Returns false if
+    /// it did not wait because too many do already. Never call it for a request during which the
+    /// kernel holds one of the pages, or blocks write-back (SETATTR of a size).
     pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
         let place = Place::take(&self.waiting);
         let done = place.is_some().then(Arc::<Done>::default);
@@ -170,12 +173,12 @@ impl Queue {
     }
 }
 
-/// One of the few that may wait.
+/// One of the few places for requests that wait.
 struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicUsize) -> Option<Self> {
-        // One too many gives its place back at once.
+        // Beyond the limit, the place is given back at once.
         let place = (waiting.fetch_add(1, Ordering::AcqRel), Self(waiting));
         (place.0 < WAITING_MAX).then_some(place.1)
     }
@@ -187,11 +190,12 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Gives this thread a table of descriptors of its own with nothing but this one; false if that can't be done.
+/// Gives this thread a descriptor table of its own that contains only this descriptor; false if
+/// that can't be done.
 fn keep_only(descriptor: RawFd) -> bool {
     let own = descriptor as libc::c_uint;
-    // SAFETY: after the first call the table is this thread's alone, so what is closed in it is closed for nobody else, and this
-    // thread uses no other descriptor.
+    // SAFETY: after the first call the table belongs to this thread alone, so closing descriptors
+    // in it affects no other thread, and this thread uses no other descriptor.
     unsafe {
         libc::unshare(libc::CLONE_FILES) == 0
             && (own == 0 || libc::syscall(libc::SYS_close_range, 0, own - 1, 0) == 0)
@@ -202,12 +206,12 @@ fn keep_only(descriptor: RawFd) -> bool {
 fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
     let mut message = [0u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
     let header = OutHeader { len: message.len() as u32, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-    // No length stands for everything.
+    // Offsets are signed here, so a range without an end stops at the largest one.
     let end = range.end.min(i64::MAX as u64);
     let body = InvalidateInodeOut { ino, offset: range.start as i64, len: (end - range.start) as i64 };
     message[..OUT_HEADER_BYTES].copy_from_slice(header.as_bytes());
     message[OUT_HEADER_BYTES..].copy_from_slice(body.as_bytes());
-    // SAFETY: the memory is that of `message`. (A file the kernel does not know has no pages, and a connection that has ended
-    // none either: there is nothing to do about an error.)
+    // SAFETY: the memory is that of `message`. (Errors need no handling: a file that the kernel
+    // does not know has no pages, and neither has a connection that has ended.)
     unsafe { libc::write(descriptor, message.as_ptr().cast(), message.len()) };
 }

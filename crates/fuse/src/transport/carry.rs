@@ -1,5 +1,5 @@
-//! Carrying out a request on the worker that received it: at once if it need not wait, as a task beside others if it
-//! must. The answer leaves from the same CPU either way.
+//! Carries out a request on the worker that received it: at once if it need not wait, otherwise as
+//! a task beside others. The answer leaves from the same CPU either way.
 
 use crate::reply::Reply;
 use crate::request::Request;
@@ -14,12 +14,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use syncline_device::Worker;
 
-/// Requests that one worker has under way at once, at most.
+/// The most requests that one worker has in flight.
 const REQUESTS_MAX: usize = 512;
-/// Memory that they hold, at most (but one of any size is let in).
+/// The most memory that these requests hold (though one request of any size is let in).
 const BYTES_MAX: usize = 64 << 20;
 
-/// What a worker has under way. Bounded: beyond it the worker reads no more requests, and the kernel keeps them.
+/// The requests that a worker has in flight. Bounded: beyond the limit the worker reads no more
+/// requests, and the kernel keeps them.
 #[derive(Default)]
 pub struct Load {
     requests: Cell<usize>,
@@ -38,12 +39,12 @@ impl Load {
         self.until(Self::has_room).await;
     }
 
-    /// Requests under way. One that is being answered counts.
+    /// Requests in flight, including one that is being answered.
     pub fn requests(&self) -> usize {
         self.requests.get()
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     pub async fn idle(&self) {
         self.until(|load| load.requests.get() == 0).await;
     }
@@ -59,7 +60,7 @@ impl Load {
         .await;
     }
 
-    /// Counts a request until the answer is dropped.
+    /// Counts a request until the returned value is dropped.
     fn enter(self: &Rc<Self>, bytes: usize) -> Entered {
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
@@ -82,7 +83,7 @@ impl Drop for Entered {
     }
 }
 
-/// Carries out `request` and calls `answer` with what is to be sent, now or later on this thread.
+/// Carries out `request` and calls `answer` with the reply, now or later on this thread.
 pub fn carry_out<F: Serve>(
     session: &Arc<Session<F>>,
     load: &Rc<Load>,
@@ -99,17 +100,20 @@ pub fn carry_out<F: Serve>(
             Reply::error(libc::EIO)
         });
         let unique = request.unique();
-        // With it goes memory that it brought for the answer, should nobody have taken that.
+        // This also returns the memory that the request brought for the answer, unless it was
+        // taken.
         drop(request);
         answer(unique, reply);
     });
-    // The first poll needs no waker: if it does not end there, the task polls again before anything could be missed.
+    // The first poll needs no waker: if it does not finish, the task polls again before anything
+    // can be missed.
     if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         Worker::current().spawn_local(carried).detach();
     }
 }
 
-/// A handler that panics costs its caller EIO, and nobody else anything. (No `async fn`: that would have room for the handler twice.)
+/// Contains a handler's panic: its caller gets EIO, and nobody else is affected. (Not an `async
+/// fn`: its future would have room for the handler twice.)
 fn guarded(handler: impl Future<Output = Reply>) -> impl Future<Output = std::thread::Result<Reply>> {
     AssertUnwindSafe(handler).catch_unwind()
 }

@@ -1,4 +1,4 @@
-//! The way over /dev/fuse: read a request, write its answer.
+//! The transport over /dev/fuse: read a request, write its answer.
 
 use super::carry::{Load, carry_out};
 use super::connection::Connection;
@@ -10,10 +10,11 @@ use crate::session::Session;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Requests received after one wait. More would keep tasks that could answer waiting.
+/// The most requests received after one wait. More would delay tasks that are ready to answer.
 const REQUESTS_PER_WAIT: usize = 8;
 
-/// Serves one end of the connection on the current worker until the connection ends and every request was answered.
+/// Serves one end of the connection on the current worker until the connection ends and every
+/// request has been answered.
 pub async fn serve<F: Serve>(
     connection: Connection,
     session: Arc<Session<F>>,
@@ -22,7 +23,7 @@ pub async fn serve<F: Serve>(
     let connection = Rc::new(connection);
     let load = Rc::<Load>::default();
     let outcome = receive_all(&connection, &session, &load, &watch).await;
-    // What was begun is brought to its end, also when nobody waits for the answer any more.
+    // Requests that have begun run to their end, even if nobody waits for the answer any more.
     load.idle().await;
     outcome
 }

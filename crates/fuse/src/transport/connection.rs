@@ -14,10 +14,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `_IOR(229, 0, u32)`: makes a freshly opened /dev/fuse another end of an existing connection.
 const CLONE_COMMAND: u32 = 0x8004_e500;
-/// The least the kernel accepts as a buffer for a request.
+/// The smallest buffer for a request that the kernel accepts.
 const READ_BUFFER_BYTES_MIN: usize = 8192;
 
-/// One end of the connection, without blocking.
+/// A non-blocking end of the connection.
 pub struct Connection(File);
 
 impl Connection {
@@ -28,8 +28,8 @@ impl Connection {
         Ok(Self(file))
     }
 
-    /// Another end of the same connection. One with queues of its own, so that threads don't meet there; or, if
-    /// /dev/fuse can't be opened (it was fusermount3 that could), a second name for this end.
+    /// Another end of the same connection: one with its own queues, so that threads don't contend;
+    /// or, if /dev/fuse can't be opened (only fusermount3 could), a duplicate of this descriptor.
     pub fn another(&self) -> io::Result<Self> {
         match self.clone_device() {
             Ok(connection) => Ok(connection),
@@ -51,7 +51,7 @@ impl Connection {
         Ok(Self(device))
     }
 
-    /// To wait with.
+    /// The descriptor to wait on.
     pub fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -61,10 +61,11 @@ impl Connection {
         (&self.0).read_vectored(buffers)
     }
 
-    /// Tells the kernel what it must know before it gets this answer, however that travels.
+    /// Sends the notification that must reach the kernel before this answer, whichever way the
+    /// answer travels.
     pub fn notify(&self, reply: &Reply) {
         if let Some(message) = reply.notification() {
-            // An inode that the kernel does not know (ENOENT) has no attributes to forget.
+            // An inode that the kernel does not know (ENOENT) has no cached attributes.
             let _ = (&self.0).write(&message);
         }
     }
@@ -78,7 +79,7 @@ impl Connection {
         let header = reply.header(unique);
         let Err(error) = (&self.0).write_vectored(&reply.slices(&header)) else { return };
         match error.raw_os_error() {
-            // The caller was killed before it was asked for, or the mount has gone.
+            // The caller was killed in the meantime, or the mount has gone.
             Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => {
                 tracing::debug!(unique, %error, "nobody waits for this answer");
             }
@@ -104,8 +105,9 @@ fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The first exchange on a fresh connection, which is still blocking. If io_uring is wished for, the kernel is told that queues
-/// will be registered, if it offers them, and holds all requests back until they are.
+/// The first exchange on a fresh connection, which is still blocking. If io_uring is wanted and
+/// offered, the kernel is told that queues will be registered, and holds back all requests until
+/// they are.
 pub fn handshake(descriptor: &OwnedFd, wishes: Wishes) -> Result<Negotiated, MountError> {
     let file = File::from(descriptor.try_clone().map_err(MountError::connection)?);
     loop {
@@ -139,7 +141,7 @@ fn receive_init(file: &File) -> Result<(InHeader, InitIn), MountError> {
     if rest.len() < INIT_IN_SHORT_BYTES {
         return Err(unexpected(format!("an offer of {} bytes", rest.len())));
     }
-    // What an older kernel does not send is zero.
+    // Fields that an older kernel does not send are zero.
     let mut offer = InitIn::default();
     let known = rest.len().min(size_of::<InitIn>());
     offer.as_mut_bytes()[..known].copy_from_slice(&rest[..known]);

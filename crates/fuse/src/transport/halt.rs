@@ -1,11 +1,11 @@
-//! The end of all threads of a mount when one of them cannot go on: with one queue unserved, whoever runs on its CPU
-//! would wait for ever, while the end of the connection gives everybody an error.
+//! Ends all threads of a mount when one of them cannot continue. With one queue unserved, callers
+//! on its CPU would wait for ever, whereas the end of the connection gives everybody an error.
 
 use event_listener::Event;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A word to all threads.
+/// A signal to all threads.
 #[derive(Clone, Default)]
 pub struct Halt(Arc<Inner>);
 
@@ -16,7 +16,7 @@ struct Inner {
 }
 
 impl Halt {
-    /// Ends when it was raised.
+    /// Waits until the signal is raised.
     pub async fn raised(&self) {
         loop {
             let listener = self.0.event.listen();
@@ -32,20 +32,20 @@ impl Halt {
         self.0.event.notify(usize::MAX);
     }
 
-    /// Raises it unless the thread comes to a good end: also when it panics.
+    /// Raises the signal unless the thread ends well: also when it panics.
     pub fn on_failure(&self) -> OnFailure {
         OnFailure { halt: self.clone(), failed: true }
     }
 }
 
-/// Raises a [`Halt`] when dropped, unless told otherwise.
+/// Raises a [`Halt`] when dropped, unless disarmed.
 pub struct OnFailure {
     halt: Halt,
     failed: bool,
 }
 
 impl OnFailure {
-    /// All is well.
+    /// The thread has ended well: dropping this raises nothing.
     pub fn disarm(mut self) {
         self.failed = false;
     }

@@ -1,5 +1,6 @@
-//! How requests come and answers go. What is common to every way: the handshake, the threads, and how a request is
-//! carried out. [`classic`] is the way over /dev/fuse, [`uring`] that over the workers' own rings.
+//! How requests come and answers go. This module has what all transports share: the handshake, the
+//! threads, and how a request is carried out. [`classic`] goes over /dev/fuse, [`uring`] over the
+//! workers' own rings.
 
 mod carry;
 mod classic;
@@ -29,12 +30,13 @@ pub use connection::handshake;
 /// The threads that serve a mount.
 pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);
 
-/// The same, ready and waiting. Dropped, they end when the connection does.
+/// Threads that are ready to serve and wait for `go`. If dropped, they end when the connection
+/// does.
 pub struct ReadyWorkers(Vec<Starting>);
 
 impl ReadyWorkers {
-    /// Starts the threads; they have all that they need to serve `session` until its connection ends. After an error they end
-    /// when it does.
+    /// Starts the threads, with everything they need to serve `session` until its connection ends.
+    /// After an error, those already started end when the connection does.
     pub fn prepare<F: Serve>(
         descriptor: OwnedFd,
         session: &Arc<Session<F>>,
@@ -67,14 +69,14 @@ impl ReadyWorkers {
         Ok(Self(threads))
     }
 
-    /// Has them serve.
+    /// Makes them start serving.
     pub fn go(self) -> Workers {
         Workers(self.0.into_iter().map(Starting::go).collect())
     }
 }
 
 impl Workers {
-    /// Waits for the end of the connection; the first failure counts.
+    /// Waits for the end of the connection; returns the first failure.
     pub fn join(self) -> Result<(), MountError> {
         let mut outcome = Ok(());
         for thread in self.0 {
@@ -89,7 +91,7 @@ impl Workers {
     }
 }
 
-/// How a thread gets its requests.
+/// Where a thread gets its requests.
 enum Way {
     /// From /dev/fuse.
     Classic { watch: Watch },
@@ -97,7 +99,7 @@ enum Way {
     Uring { shares: Vec<Share>, reads_device: bool },
 }
 
-/// What one thread is given.
+/// Everything that one thread is given.
 struct Seat<F> {
     connection: Connection,
     session: Arc<Session<F>>,
@@ -126,14 +128,14 @@ impl Starting {
     }
 
     fn go(self) -> JoinHandle<Result<(), MountError>> {
-        // A thread that has died meanwhile is found at the join.
+        // If the thread has died meanwhile, the join reports it.
         let _ = self.go.send(());
         self.thread
     }
 }
 
 impl<F: Serve> Seat<F> {
-    /// The thread's whole life. It tells whether it is `ready`, waits for `go`, and serves.
+    /// The thread's whole life: it reports whether it is `ready`, waits for `go`, and serves.
     fn serve(
         self,
         ready: &mpsc::Sender<Result<(), MountError>>,
@@ -141,7 +143,7 @@ impl<F: Serve> Seat<F> {
     ) -> Result<(), MountError> {
         let Self { connection, session, cpu, way, halt } = self;
         let failed = |error: MountError| {
-            // The starting thread waits for this very message.
+            // The starting thread waits for this message, so sending can't fail.
             let _ = ready.send(Err(error.clone()));
             Err(error)
         };
@@ -162,7 +164,8 @@ impl<F: Serve> Seat<F> {
         };
         let _ = ready.send(Ok(()));
         if go.recv().is_err() {
-            // Another thread failed: the mount is taken away, and with it the entries that the kernel has.
+            // Another thread failed: the mount is being removed, and the entries that the kernel
+            // holds end with it.
             return worker.run(queues.ended());
         }
         let guard = halt.on_failure();
@@ -180,7 +183,7 @@ fn prepare(cpu: Option<usize>) -> io::Result<(Worker, Option<usize>)> {
     let bound = cpu.filter(|&cpu| match pin_to_cpu(cpu) {
         Ok(()) => true,
         Err(error) => {
-            // A CPU that was taken from us since we asked costs speed, nothing else.
+            // If this CPU was taken from us since we asked, that costs only speed.
             tracing::warn!(cpu, %error, "a thread could not be bound to its CPU");
             false
         }

@@ -1,10 +1,11 @@
-//! Receiving requests so that the payload of a WRITE lands where it can stay.
+//! Receives requests so that the payload of a WRITE lands where it can stay.
 //!
-//! One read fills three pieces of memory: the 80 bytes that come before a WRITE's payload; a buffer of the payload's
-//! expected length, at an address that is a multiple of 4096, which the request then owns; and an overflow area for
-//! what was longer than expected. A writer's next WRITE is most often as long as its last, so that the expectation
-//! holds and nothing is copied; when it fails, the payload is copied into a buffer of its own length, so that a small
-//! write never holds on to a large buffer.
+//! One read fills three pieces of memory: the 80 bytes that come before a WRITE's payload; a buffer
+//! of the payload's expected length, at an address that is a multiple of 4096, which the request
+//! then owns; and an overflow area for anything longer than expected. A writer's next WRITE is
+//! usually as long as its last, so the guess is usually right and nothing is copied. When it is
+//! wrong, the payload is copied into a buffer of its own length, so that a small write never holds
+//! on to a large buffer.
 
 use super::connection::Connection;
 use crate::abi::{IN_HEADER_BYTES, InHeader, Opcode, WRITE_PAYLOAD_OFFSET};
@@ -21,7 +22,7 @@ pub struct Receiver {
     overflow: AlignedBuf,
 }
 
-/// What came of a look for a request.
+/// The result of looking for a request.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Received {
@@ -29,16 +30,16 @@ pub enum Received {
     Request(Request),
     /// There is none.
     Nothing,
-    /// Something that is no request at all.
+    /// Something that is not a valid request.
     Garbage,
     /// The connection has ended.
     Ended,
 }
 
 impl Receiver {
-    /// For requests of up to `transfer_bytes_max` bytes of payload.
+    /// A receiver for requests with up to `transfer_bytes_max` bytes of payload.
     pub fn new(transfer_bytes_max: u32) -> Self {
-        // The overflow alone holds the largest request: the kernel refuses to fill less.
+        // The overflow area alone holds the largest request: the kernel refuses a smaller buffer.
         let overflow = AlignedBuf::zeroed(transfer_bytes_max as usize + BLOCK_BYTES);
         Self { head: [0; WRITE_PAYLOAD_OFFSET], payload: AlignedBuf::zeroed(BLOCK_BYTES), overflow }
     }
@@ -53,7 +54,7 @@ impl Receiver {
         match connection.read(&mut pieces) {
             Ok(len) => Ok(self.take(len).map_or(Received::Garbage, Received::Request)),
             Err(error) => match error.raw_os_error() {
-                // ENOENT: the request was withdrawn while it was handed over.
+                // ENOENT: the request was withdrawn while it was being handed over.
                 Some(libc::EAGAIN | libc::EINTR | libc::ENOENT) => Ok(Received::Nothing),
                 Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Received::Ended),
                 _ => Err(error),
@@ -91,9 +92,10 @@ impl Receiver {
 
     fn take_payload(&mut self, len: usize) -> Bytes {
         let capacity = self.payload.len();
-        // It grows at once and shrinks by and by.
+        // The buffer grows at once and shrinks gradually.
         let next = AlignedBuf::for_read(buffer_len(len.max(capacity / 4)));
-        // More than half of the buffer is used: hand it over. (Less would waste memory while the data is dirty.)
+        // More than half of the buffer is used: hand it over. (Less would waste memory while the
+        // data is dirty.)
         let fits = len <= capacity && len > capacity / 2;
         if fits {
             return std::mem::replace(&mut self.payload, next).into_bytes().slice(..len);
@@ -107,8 +109,9 @@ impl Receiver {
     }
 }
 
-/// The length of the buffer in which a payload of `len` bytes is expected: a size of which the memory of dropped buffers is
-/// kept, a block or a double of it. (At least half of one is used where it is handed over.)
+/// The length of the buffer for an expected payload of `len` bytes: a power-of-two number of
+/// blocks, because dropped buffers of these sizes are kept for reuse. (A buffer that is handed over
+/// is at least half used.)
 fn buffer_len(len: usize) -> usize {
     len.next_power_of_two().max(BLOCK_BYTES)
 }
@@ -118,7 +121,7 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
-    /// Puts a message where a read would have.
+    /// Puts a message where a read would have put it.
     fn fill(receiver: &mut Receiver, opcode: Opcode, rest: &[u8]) -> Option<Request> {
         let len = IN_HEADER_BYTES + rest.len();
         let header = InHeader { len: len as u32, opcode: opcode as u32, ..InHeader::default() };
@@ -189,7 +192,7 @@ mod tests {
         fill(&mut receiver, Opcode::GetAttr, &[0; 16]).unwrap();
         assert!(receiver.take(39).is_none());
         assert!(receiver.take(57).is_none());
-        // A WRITE too short for its own arguments is a request, and the table refuses it.
+        // A WRITE too short for its own arguments is still a request; the table refuses it.
         assert!(fill(&mut receiver, Opcode::Write, &[0; 39]).unwrap().payload().is_empty());
     }
 }

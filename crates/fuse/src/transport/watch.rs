@@ -1,8 +1,10 @@
-//! Whom a request over /dev/fuse wakes: all workers would be a crowd that finds nothing, where there are many.
+//! Which workers a request over /dev/fuse wakes. Waking all of them, where there are many, would
+//! make most find nothing.
 //!
-//! The first few are woken by every request. That is what makes two CPUs fast: the worker of the CPU on which the caller has just gone
-//! to sleep runs first, and one whose CPU is busy with something else is in nobody's way. The others wait in turn, and each request
-//! wakes one of them. That one may have no room for all that it finds, so whoever is full tells the next to look.
+//! The first few are woken by every request. That is what makes two CPUs fast: the worker of the
+//! CPU on which the caller has just gone to sleep runs first, and one whose CPU is busy does not
+//! delay anyone. The others wait in turn, and each request wakes one of them. That one may not have
+//! room for all that it finds, so a worker that is full wakes the next.
 
 use event_listener::Event;
 use futures_lite::future::or;
@@ -21,18 +23,18 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// For the workers of a mount, in the order of their numbers.
+    /// One for each worker of a mount, in the order of their numbers.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         let next = Arc::<Event>::default();
         (0..).map(move |number| Self { in_turn: number >= ALWAYS_WOKEN, next: next.clone() })
     }
 
-    /// For the only one that reads.
+    /// The watch of a single worker that reads alone.
     pub fn alone() -> Self {
         Self { in_turn: false, next: Arc::default() }
     }
 
-    /// Waits until there may be a request. The descriptor stays open until then.
+    /// Waits until there may be a request. The descriptor must stay open until then.
     pub async fn readable(&self, connection: RawFd) -> io::Result<()> {
         let worker = Worker::current();
         if !self.in_turn {
@@ -45,13 +47,14 @@ impl Watch {
             Ok(true)
         };
         if or(async { (&mut readable).await.map(|_| false) }, is_told).await? {
-            // It would take a wake-up meant for another, should this worker be full before the wait has ended.
+            // If this worker became full before the wait ended, the wait would consume a wake-up
+            // meant for another.
             readable.give_up().await;
         }
         Ok(())
     }
 
-    /// Has another worker look in the place of this one, which has no room.
+    /// Wakes another worker in place of this one, which has no room.
     pub fn pass_on(&self) {
         self.next.notify_additional(1);
     }
@@ -68,7 +71,7 @@ mod tests {
     use std::time::Duration;
     use syncline_device::WorkerOptions;
 
-    /// Waits on a thread of its own; tells when it begins, and when it ends.
+    /// Waits on a thread of its own; reports when it begins and when it ends.
     fn wait(watch: Watch, fd: RawFd, ended: mpsc::Sender<()>) -> std::thread::JoinHandle<()> {
         let (begins, begun) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Direct writes through io_uring and AIO, which nobody stands and waits for: what they acknowledge as durable is durable, and who
-//! reads through the page cache sees it.
+//! Direct writes through io_uring and AIO, for which no thread waits: writes acknowledged as
+//! durable are durable, and readers through the page cache see them.
 
 use crate::support::{Setup, TestFilesystem, TestMount};
 use io_uring::{IoUring, opcode, types};
@@ -13,7 +13,7 @@ use syncline_device::{AlignedBuf, block_on};
 use syncline_fs::types::ROOT;
 
 const BLOCK: usize = 4096;
-/// Writes under way at once.
+/// Writes in flight at once.
 const DEPTH: u32 = 32;
 
 /// How writes are handed to the kernel.
@@ -53,7 +53,8 @@ struct Event {
 
 const AIO_WRITE: u16 = 1;
 
-/// Writes these blocks (at most [`DEPTH`]), all at once, with these flags of pwritev2(2), and returns when all are acknowledged.
+/// Writes these blocks (at most [`DEPTH`]) all at once, with these flags of pwritev2(2), and
+/// returns when all are acknowledged.
 fn write_all(way: Way, file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
     match way {
         Way::Uring => write_by_uring(file, blocks, flags),
@@ -67,7 +68,7 @@ fn write_by_uring(file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
         let descriptor = types::Fd(file.as_raw_fd());
         let write = opcode::Write::new(descriptor, contents.as_ptr(), contents.len() as u32);
         let write = write.offset(*offset).rw_flags(flags).build();
-        // SAFETY: the caller keeps file and buffers until all have completed.
+        // SAFETY: the caller keeps file and buffers until all writes have completed.
         unsafe { ring.submission().push(&write).unwrap() };
     }
     ring.submit_and_wait(blocks.len()).unwrap();
@@ -92,7 +93,8 @@ fn write_by_aio(file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
     let count = blocks.len() as libc::c_long;
     let nothing = std::ptr::null_mut::<libc::timespec>();
     let failure = || std::io::Error::last_os_error();
-    // SAFETY: all that the pointers name lives until the last event has come, and is of the kernel's layout.
+    // SAFETY: everything that the pointers refer to lives until the last event has come, and has
+    // the kernel's layout.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_io_setup, DEPTH, &raw mut context), 0, "{}", failure());
         let submitted = libc::syscall(libc::SYS_io_submit, context, count, pointers.as_ptr());
@@ -101,7 +103,7 @@ fn write_by_aio(file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
         while got < count {
             let (rest, room) = (count - got, events.as_mut_ptr().add(got as usize));
             let more = libc::syscall(libc::SYS_io_getevents, context, rest, rest, room, nothing);
-            // Whoever is stopped for a moment is told so.
+            // A thread that is stopped for a moment gets EINTR.
             assert!(more >= 0 || failure().raw_os_error() == Some(libc::EINTR), "{}", failure());
             got += more.max(0);
         }
@@ -110,7 +112,7 @@ fn write_by_aio(file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
     assert!(events.iter().all(|event| event.result == BLOCK as i64));
 }
 
-/// Blocks full of a byte, one behind the other.
+/// Consecutive blocks filled with one byte.
 fn blocks(count: u32, byte: u8) -> Vec<(u64, AlignedBuf)> {
     (0..u64::from(count)).map(|index| (index * BLOCK as u64, AlignedBuf::copy_from(&[byte; BLOCK]))).collect()
 }
@@ -119,7 +121,8 @@ fn open_direct(path: &Path, flags: i32) -> File {
     OpenOptions::new().write(true).custom_flags(libc::O_DIRECT | flags).open(path).unwrap()
 }
 
-/// A durable file of zeros, long enough for [`DEPTH`] blocks: writing beyond the end is never asynchronous.
+/// Creates a durable file of zeros, long enough for [`DEPTH`] blocks: writing beyond the end is
+/// never asynchronous.
 fn make(path: &Path) {
     fs::write(path, vec![0; DEPTH as usize * BLOCK]).unwrap();
     File::open(path).unwrap().sync_all().unwrap();
@@ -170,7 +173,7 @@ fn a_synced_direct_write_costs_one_flush() {
                 file.write_all_at(&blocks(1, index as u8)[0].1, index % 8 * BLOCK as u64).unwrap();
             }
             let used = mount.flushes() - before;
-            // A checkpoint may fall into it, with two of its own.
+            // A checkpoint may fall into this time, with two flushes of its own.
             assert!((WRITES..=WRITES + 2).contains(&used), "{used} flushes for {WRITES} writes");
         }
         mount.unmount();

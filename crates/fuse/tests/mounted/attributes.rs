@@ -20,7 +20,7 @@ fn attributes_are_kept() {
     let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_007, 123_456_789);
     file.set_times(fs::FileTimes::new().set_modified(time).set_accessed(time)).unwrap();
     let found = fs::metadata(&path).unwrap();
-    // A change of owner takes setuid away.
+    // A change of owner clears setuid.
     assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o751, 1234, 5678));
     assert_eq!((found.mtime(), found.mtime_nsec()), (1_000_000_007, 123_456_789));
     assert!(found.created().unwrap() <= std::time::SystemTime::now());
@@ -61,7 +61,7 @@ fn a_write_by_another_user_takes_setuid_away_at_once() {
 
 fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> std::io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
-    // SAFETY: the strings are NUL-terminated, the value has the length that is told.
+    // SAFETY: the strings are NUL-terminated, and the value has the length passed.
     match unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -71,7 +71,7 @@ fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> std::io::Resul
 fn getxattr(path: &Path, name: &str, room: usize) -> std::io::Result<Vec<u8>> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
     let mut value = vec![0u8; room];
-    // SAFETY: the strings are NUL-terminated, the buffer has the length that is told.
+    // SAFETY: the strings are NUL-terminated, and the buffer has the length passed.
     let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room) };
     if len < 0 {
         return Err(std::io::Error::last_os_error());
@@ -83,7 +83,7 @@ fn getxattr(path: &Path, name: &str, room: usize) -> std::io::Result<Vec<u8>> {
 fn listxattr(path: &Path) -> Vec<String> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut names = vec![0u8; 65536];
-    // SAFETY: the string is NUL-terminated, the buffer has the length that is told.
+    // SAFETY: the string is NUL-terminated, and the buffer has the length passed.
     let len = unsafe { libc::listxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
     assert!(len >= 0);
     let names = names[..len as usize].split(|&byte| byte == 0).filter(|name| !name.is_empty());
@@ -110,7 +110,7 @@ fn extended_attributes_are_kept() {
     assert_eq!(getxattr(&path, "trusted.t", 10).unwrap(), b"");
     assert_eq!(listxattr(&path), ["trusted.t", "user.a", "user.b/with slash"]);
     assert_eq!(errno(setxattr(&path, "system.other", b"", 0)), libc::EOPNOTSUPP);
-    // An access control list without entries is none.
+    // An access control list without entries counts as none.
     setxattr(&path, "system.posix_acl_access", &[2, 0, 0, 0], 0).unwrap();
     assert_eq!(errno(getxattr(&path, "system.posix_acl_access", 100)), libc::ENODATA);
     let (c_path, c_name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), c"user.a");

@@ -1,4 +1,4 @@
-//! What must be there after a kill, or after an unmount, of attributes.
+//! Attributes that must be there after a kill or an unmount.
 
 use crate::support::{Setup, TestFilesystem, TestMount};
 use std::fs::{self, File, OpenOptions};
@@ -39,14 +39,14 @@ fn with_sync_truncating_openings_and_flags_outlive_a_killed_daemon() {
     left.close();
 }
 
-/// What the device has at this moment.
+/// A copy of the image at this moment.
 fn copy_of(image: &Path) -> std::path::PathBuf {
     let copy = image.with_extension("copy");
     fs::copy(image, &copy).unwrap();
     copy
 }
 
-/// Reads a file, not from the page cache, some time after it was made.
+/// Reads a file some time after it was made, bypassing the page cache.
 fn read_later(path: &Path) {
     std::thread::sleep(Duration::from_millis(20));
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
@@ -58,7 +58,7 @@ fn access_times_outlive_an_unmount_and_with_an_fsync_a_kill() {
     for killed in [false, true] {
         let Some(mut mount) = TestMount::with(Setup { in_file: true, ..Setup::default() }) else { return };
         let path = mount.path().join("file");
-        // More than a sync logs whole, which is placed, with the inode, at the end.
+        // More than a sync puts into the log, so it is placed, with the inode, at the end.
         fs::write(&path, [1; 65536]).unwrap();
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();

@@ -1,4 +1,4 @@
-//! What files hold.
+//! The contents of files.
 
 use crate::pattern;
 use crate::support::{Setup, TestMount, errno};
@@ -14,7 +14,7 @@ fn files_hold_what_is_written() {
     for setup in [Setup::default(), Setup { direct_io: true, ..Setup::default() }] {
         let Some(mount) = TestMount::with(setup) else { return };
         let path = mount.path().join("file");
-        // Longer than one WRITE can be, and of no round length.
+        // Longer than one WRITE can be, and of an odd length.
         let data = pattern((3 << 20) + 12345, 1);
         fs::write(&path, &data).unwrap();
         assert!(fs::read(&path).unwrap() == data);
@@ -33,7 +33,7 @@ fn files_hold_what_is_written() {
         assert_eq!(file.metadata().unwrap().len(), 20_000);
         file.sync_all().unwrap();
         drop(file);
-        // O_TRUNC goes with OPEN.
+        // O_TRUNC is part of OPEN.
         File::create(&path).unwrap().write_all(b"short").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"short");
         assert!(mount.requests("Write") >= 5);
@@ -41,7 +41,8 @@ fn files_hold_what_is_written() {
     }
 }
 
-/// Long reads find what was written, however it lies: in one piece, in many, compressed, in holes, not yet written back.
+/// Long reads return what was written, wherever it is: in one piece, in many, compressed, in holes,
+/// not yet written back.
 #[test]
 fn long_reads_are_right_wherever_the_data_lies() {
     const BLOCK: usize = 4096;
@@ -133,7 +134,7 @@ fn an_open_file_outlives_its_name() {
     assert!(back[..100_000] == pattern(100_000, 3) && &back[100_000..] == b"more");
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"another");
-    // A working directory that was removed.
+    // Files in a working directory that was removed.
     let directory = mount.path().join("dir");
     fs::create_dir(&directory).unwrap();
     let open = File::open(&directory).unwrap();
@@ -143,7 +144,7 @@ fn an_open_file_outlives_its_name() {
     mount.unmount();
 }
 
-/// A file in memory, until it is dropped.
+/// A mapping of a file, until it is dropped.
 pub struct Mapping(*mut libc::c_void, usize);
 
 impl Mapping {
@@ -159,7 +160,7 @@ impl Mapping {
 
     pub fn get(&self, at: usize) -> u8 {
         assert!(at < self.1);
-        // SAFETY: within the mapping. Volatile, as the file may change it.
+        // SAFETY: within the mapping. Volatile, because the file may change it.
         unsafe { self.0.cast::<u8>().add(at).read_volatile() }
     }
 
@@ -181,7 +182,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the mapping any more.
+        // SAFETY: the mapping is not used any more.
         assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
     }
 }
@@ -220,7 +221,8 @@ fn mappings_of_a_file_show_what_is_written_at_once() {
     let shared = Mapping::new(&file, len, libc::MAP_SHARED);
     let private = Mapping::new(&file, len, libc::MAP_PRIVATE);
     assert!(private.contents() == pattern(len, 5));
-    // What is written shows in both, and what is stored in the shared one to readers, without any msync.
+    // Writes show in both mappings, and stores into the shared one show to readers, without any
+    // msync.
     file.write_all_at(&[200; 10_000], 50_000).unwrap();
     assert_eq!((shared.get(55_000), private.get(55_000)), (200, 200));
     shared.set(100_000, 201);
@@ -230,7 +232,8 @@ fn mappings_of_a_file_show_what_is_written_at_once() {
         byte[0]
     };
     assert_eq!((read(100_000), private.get(100_000)), (201, 201));
-    // A page of the private one that was stored to is its own from then on, and the file never hears of it.
+    // A page of the private mapping that was stored to is separate from then on, and the file does
+    // not see the store.
     private.set(200_000, 202);
     file.write_all_at(&[203], 200_001).unwrap();
     assert_eq!((private.get(200_000), private.get(200_001)), (202, pattern(len, 5)[200_001]));
@@ -254,12 +257,13 @@ fn synchronous_writes_are_synced() {
         let mut file = options.open(&path).unwrap();
         let before = mount.requests("FSync");
         file.write_all(b"data").unwrap();
-        // For cached files the kernel asks for it; for direct ones the daemon does it with the write.
+        // For cached files the kernel sends an FSYNC; for direct ones the daemon syncs as part of
+        // the write.
         assert_eq!(mount.requests("FSync") - before, u64::from(!direct_io));
         file.sync_all().unwrap();
         file.sync_data().unwrap();
         File::open(mount.path()).unwrap().sync_all().unwrap();
-        // Again and again: the kernel must not have concluded that there is nothing to do.
+        // Repeatedly: the kernel must not have concluded that there is nothing to do.
         file.sync_all().unwrap();
         assert_eq!(mount.requests("FSync") - before, u64::from(!direct_io) + 3);
         assert_eq!(mount.requests("FSyncDir"), 1);

@@ -1,5 +1,5 @@
-//! File handles (name_to_handle_at, open_by_handle_at), as NFS servers and backup programs use them: they name an inode when
-//! the kernel has long forgotten it.
+//! File handles (name_to_handle_at, open_by_handle_at), as NFS servers and backup programs use
+//! them: they still name an inode long after the kernel has forgotten it.
 
 use crate::shell::Caches;
 use crate::support::TestMount;
@@ -25,7 +25,8 @@ fn handle(path: &Path) -> Result<Handle> {
     let mut handle = Handle { bytes: 128, kind: 0, handle: [0; 128] };
     let mut mount = 0;
     let place = std::ptr::from_mut(&mut handle).cast();
-    // SAFETY: the path is NUL-terminated, the handle has the room that it tells, both outlive the call.
+    // SAFETY: the path is NUL-terminated, the handle has the length that it states, and both
+    // outlive the call.
     match unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), place, &raw mut mount, 0) } {
         0 => Ok(handle),
         _ => Err(Error::last_os_error()),
@@ -45,7 +46,7 @@ fn open(mount: &File, handle: &Handle) -> Result<File> {
     if fd < 0 {
         return Err(Error::last_os_error());
     }
-    // SAFETY: the call has given this descriptor to nobody else.
+    // SAFETY: the call returned this descriptor to nobody else.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -72,7 +73,7 @@ fn handles_outlive_the_kernels_memory() {
     caches.drop_all();
     assert_eq!(open(&root, &handles[1]).unwrap().metadata().unwrap().ino(), numbers[1]);
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");
-    // Whatever its name is by now.
+    // Whatever its name is by then.
     fs::rename(&file, mount.path().join("moved")).unwrap();
     caches.drop_all();
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");
@@ -80,7 +81,7 @@ fn handles_outlive_the_kernels_memory() {
     caches.drop_all();
     let stale = open(&root, &handles[2]).map(drop).unwrap_err();
     assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
-    // Numbers are never used again, so a handle never names another file.
+    // Numbers are never reused, so a handle never names another file.
     for index in 0..100 {
         fs::write(mount.path().join(format!("new {index}")), "another").unwrap();
     }

@@ -1,4 +1,4 @@
-//! Mounting, asking the daemon, and the ends a mount can come to.
+//! Mounting, asking the daemon, and the ways a mount can end.
 
 use crate::support::{ORDINARY_USER, Setup, TestMount};
 use crate::{as_ordinary_user, pattern, support};
@@ -21,7 +21,7 @@ fn the_daemon_answers_questions() {
     assert!(matches!(control::text(&mount.path(), "nothing"), Err(ControlError::Unknown { .. })));
     assert!(matches!(control::text(&mount.path(), "panics"), Err(ControlError::Failed { .. })));
     control::sync(&mount.path()).unwrap();
-    // Others get what they expect of a foreign command.
+    // Other programs get the usual error for an unknown command.
     let file = File::open(mount.path().join("file")).unwrap();
     let mut number = 0i32;
     // SAFETY: the command writes one int.
@@ -38,7 +38,7 @@ fn mounts_are_listed_refused_and_removed() {
         syncline_fuse::mounts().unwrap().into_iter().find(|entry| entry.mount_point == mount.path()).unwrap();
     assert_eq!(entry.filesystem_type, "fuse.syncline");
     assert_eq!(entry.source, "/images/test image,1.img");
-    // A second daemon for the same place.
+    // A second daemon at the same mount point.
     let (mut second, mut output) = support::start_daemon(&mount.path(), Setup::default());
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     assert!(refusal.contains("already mounted"), "{refusal}");
@@ -72,7 +72,7 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     let Some(mut mount) = TestMount::or_skip() else { return };
     let path = mount.path();
     fs::write(path.join("file"), "x").unwrap();
-    // Callers whose requests are under way.
+    // Callers whose requests are in flight.
     let writers: Vec<_> = (0..4)
         .map(|writer| {
             let mut file = File::create(path.join(format!("file{writer}"))).unwrap();
@@ -92,8 +92,8 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     second.wait().unwrap();
 }
 
-/// Making, writing and removing files asks for nothing but that, from the first one on; and what only who makes a file may do to
-/// it, he may.
+/// From the first one on, creating, writing and removing files sends no other requests; and a
+/// file's creator may do to it what only a creator may.
 #[test]
 fn files_are_made_and_opened_without_asking() {
     let Some(mount) = TestMount::or_skip() else { return };

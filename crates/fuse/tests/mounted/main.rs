@@ -1,4 +1,4 @@
-//! The whole way of a request: program, kernel, daemon, filesystem and back, on a real mount.
+//! The whole path of a request: program, kernel, daemon, filesystem and back, on a real mount.
 
 mod asynchronous;
 mod attributes;
@@ -17,7 +17,7 @@ mod wakes;
 use shell::{as_ordinary_user, pattern};
 use syncline_fuse::Transport;
 
-/// How the requests of these tests come.
+/// The transport that these tests use.
 const TRANSPORT: Transport = Transport::Classic;
 
 #[test]

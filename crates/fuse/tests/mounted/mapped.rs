@@ -1,4 +1,4 @@
-//! What is stored into mapped files, of which no request tells.
+//! Stores into mapped files, which no request reports.
 
 use crate::files::Mapping;
 use crate::support::{Setup, TestMount};
@@ -32,7 +32,7 @@ fn what_is_stored_into_mapped_holes_is_data() {
     mapping.set(40 * PAGE + 5, 1);
     assert_eq!(seek(&file, 0, libc::SEEK_DATA), 40 * PAGE);
     assert_eq!(seek(&file, 40 * PAGE, libc::SEEK_HOLE), 41 * PAGE, "what was only read stays a hole");
-    // After the question as before it, in pages that were read and in others.
+    // After the question as well as before it, in pages that were read and in others.
     mapping.set(41 * PAGE, 2);
     mapping.set(200 * PAGE + 99, 3);
     let copy = mount.path().join("copy");
@@ -42,7 +42,7 @@ fn what_is_stored_into_mapped_holes_is_data() {
     assert_eq!((contents[40 * PAGE + 5], contents[41 * PAGE], contents[200 * PAGE + 99]), (1, 2, 3));
     assert_eq!(contents.iter().filter(|&&byte| byte != 0).count(), 3);
     drop(mapping);
-    // What nobody stored to is a hole although all of it was read.
+    // A hole that was read but not stored to stays a hole.
     let untouched = make(&mount.path().join("untouched"));
     untouched.set_len(len as u64).unwrap();
     untouched.write_all_at(b"x", (len - 1) as u64).unwrap();
@@ -52,7 +52,8 @@ fn what_is_stored_into_mapped_holes_is_data() {
     mount.unmount();
 }
 
-/// Many ask at once, more than may wait for a write-back; none of them may be told of a hole that is none.
+/// Many ask at once, more than may wait for a write-back; none may be told of a hole where there is
+/// data.
 #[test]
 fn many_may_ask_for_data_at_once() {
     let Some(mount) = TestMount::or_skip() else { return };
@@ -111,7 +112,7 @@ fn what_was_stored_behind_the_end_is_gone_when_a_file_grows() {
             mapping.set(at, 1);
         }
         grow(&file, &path, growth);
-        // It is a part of the file now.
+        // This byte is part of the file now.
         mapping.set(300, 2);
         let mut expected = vec![b'x'; 100];
         expected[50] = 1;
@@ -152,7 +153,7 @@ fn stores_into_a_mapping_take_no_privileges_away() {
         mapping.set(5, 2);
         mapping.sync();
         assert_eq!(keeps(), (0o6755, true));
-        // write(2) by root takes the capabilities, and nothing else.
+        // write(2) by root drops the capabilities, and nothing else.
         file.write_all_at(b"x", 0).unwrap();
         assert_eq!(keeps(), (0o6755, false));
         drop((mapping, file));

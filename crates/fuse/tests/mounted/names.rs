@@ -23,7 +23,7 @@ fn names_come_go_and_move() {
     assert_eq!(errno(fs::create_dir(at("a"))), libc::EEXIST);
     assert_eq!(errno(fs::remove_dir(at("a"))), libc::ENOTEMPTY);
     assert_eq!(errno(fs::remove_file(at("none"))), libc::ENOENT);
-    // Known not to exist, then made.
+    // Known not to exist, then created.
     assert!(!at("a/three").exists());
     fs::rename(at("b/two"), at("a/three")).unwrap();
     assert_eq!(fs::read(at("a/three")).unwrap(), b"2");
@@ -76,7 +76,7 @@ fn large_directories_are_listed_whole() {
     fs::create_dir(&directory).unwrap();
     let mut expected = BTreeSet::new();
     for index in 0..10_000 {
-        // Of all lengths, and some not of this world's encodings.
+        // Names of all lengths, and some that are in no encoding.
         let mut name = format!("{index:05}").into_bytes();
         name.extend(std::iter::repeat_n(b'a' + (index % 26) as u8, index % 60));
         if index % 100 == 0 {
@@ -97,7 +97,7 @@ fn large_directories_are_listed_whole() {
         assert_eq!(listed.len(), expected.len());
         assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
     }
-    // `ls -l` gets attributes along with the names, when the kernel knows neither.
+    // `ls -l` gets attributes along with the names, when the kernel has cached neither.
     let caches = Caches::alone();
     caches.drop_all();
     let lookups = mount.requests("Lookup");

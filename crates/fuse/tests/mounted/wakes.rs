@@ -1,4 +1,4 @@
-//! Whom a request wakes.
+//! Which workers a request wakes.
 
 use crate::support::{Setup, TestMount};
 use std::fs::File;
@@ -9,7 +9,7 @@ const FILES: u64 = 1000;
 /// LOOKUP, MKNOD, GETATTR of the directory.
 const REQUESTS_EACH: u64 = 3;
 
-/// Of many workers each request wakes a few, not all: on a machine with 64 CPUs there are 64.
+/// A request wakes a few of many workers, not all: a machine with 64 CPUs has 64 workers.
 #[test]
 fn a_request_wakes_few_of_many_workers() {
     if !Worker::new(WorkerOptions::default()).unwrap().has_ring() {

@@ -1,4 +1,5 @@
-//! The tests of `mounted` once more, with requests that come over io_uring, and what only that can get wrong.
+//! The tests of `mounted` once more, with requests over io_uring, and tests of what only that
+//! transport can get wrong.
 
 #[path = "../mounted/asynchronous.rs"]
 mod asynchronous;
@@ -21,7 +22,7 @@ mod support;
 use shell::{as_ordinary_user, pattern};
 use syncline_fuse::Transport;
 
-/// How the requests of these tests come.
+/// The transport that these tests use.
 const TRANSPORT: Transport = Transport::Uring;
 
 #[test]

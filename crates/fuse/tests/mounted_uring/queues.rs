@@ -1,4 +1,5 @@
-//! What only the transport over io_uring can get wrong: queues of each CPU, their entries, what still comes over /dev/fuse.
+//! What only the transport over io_uring can get wrong: the queues of each CPU, their entries, and
+//! the requests that still come over /dev/fuse.
 
 use crate::pattern;
 use crate::support::{self, Setup, TestMount};
@@ -30,7 +31,7 @@ fn without_the_switch_the_error_names_it() {
     let left =
         syncline_fuse::mounts().unwrap().into_iter().any(|entry| entry.mount_point == directory.path());
     assert!(!left, "no mount is left behind");
-    // One that was made before goes on.
+    // A mount that was made before keeps working.
     fs::write(mount.path().join("file"), "x").unwrap();
     mount.unmount();
 }
@@ -58,7 +59,7 @@ fn callers_on_every_cpu_are_served() {
     mount.unmount();
 }
 
-/// How often the scheduler has moved this thread to another CPU.
+/// How many times the scheduler has moved this thread to another CPU.
 fn migrations() -> Option<u64> {
     let figures = fs::read_to_string("/proc/thread-self/sched").ok()?;
     figures
@@ -66,8 +67,8 @@ fn migrations() -> Option<u64> {
         .find_map(|line| line.strip_prefix("se.nr_migrations")?.rsplit(':').next()?.trim().parse().ok())
 }
 
-/// The worker stands aside for it. Without that each second answer moves the caller to the other, idle CPU, where a CPU
-/// is idle.
+/// The worker stands aside for its caller. Otherwise every second answer would move the caller to
+/// the other CPU, if that is idle.
 #[test]
 fn one_caller_stays_on_its_cpu() {
     let Some(mount) = TestMount::or_skip() else { return };
@@ -91,7 +92,7 @@ fn one_caller_stays_on_its_cpu() {
 #[test]
 fn more_requests_than_entries_wait_their_turn() {
     let Some(mount) = TestMount::or_skip() else { return };
-    // More than all the entries of two CPUs, each kept for the time of an fsync.
+    // More than all the entries of two CPUs, each kept for the duration of an fsync.
     let threads: Vec<_> = (0..300)
         .map(|thread| {
             let path = mount.path().join(format!("file{thread}"));
@@ -119,7 +120,7 @@ fn forgets_still_come() {
         fs::write(mount.path().join(format!("file{index}")), "x").unwrap();
         fs::remove_file(mount.path().join(format!("file{index}"))).unwrap();
     }
-    // Nobody waits for them, so they may come late.
+    // Nobody waits for FORGETs, so they may come late.
     let came = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         mount.requests("Forget") + mount.requests("BatchForget") > 0

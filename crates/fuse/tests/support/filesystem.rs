@@ -9,26 +9,26 @@ use syncline_fs::types::Timestamp;
 use syncline_fs::{Filesystem, Options};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
-/// A filesystem, and what keeps it alive.
+/// A filesystem and everything that keeps it alive.
 pub struct TestFilesystem {
-    /// The filesystem; its root belongs to whoever runs the test.
+    /// The filesystem; its root belongs to the user who runs the test.
     pub fs: Arc<Filesystem>,
 }
 
 #[allow(dead_code, reason = "who includes this needs one or the other")]
 impl TestFilesystem {
-    /// A fresh, empty one in memory.
+    /// A fresh, empty filesystem in memory.
     pub fn new(size_bytes: u64) -> Self {
         Self::on(MemoryDevice::new(size_bytes), true)
     }
 
-    /// A fresh, empty one in a new file.
+    /// A fresh, empty filesystem in a new file.
     pub fn create(path: &Path, size_bytes: u64) -> Self {
         let options = OpenOptions::default();
         Self::on(FileDevice::create(path, Some(size_bytes), false, options, &mut |_| {}).unwrap(), true)
     }
 
-    /// The one in a file, whatever state it was left in.
+    /// The filesystem in a file, in whatever state it was left.
     pub fn open(path: &Path) -> Self {
         Self::on(FileDevice::open(path, OpenOptions::default()).unwrap(), false)
     }

@@ -1,5 +1,5 @@
-//! Real mounts for tests: a daemon in a process of its own, so that a test can neither deadlock with it (a page fault
-//! on a mapped file needs the daemon) nor leave it behind.
+//! Real mounts for tests: a daemon in a process of its own, so that a test can neither deadlock
+//! with it (a page fault on a mapped file needs the daemon) nor leave it behind.
 
 mod filesystem;
 mod switch;
@@ -23,15 +23,16 @@ const WORKERS: &str = "SYNCLINE_TEST_WORKERS";
 const IMAGE: &str = "SYNCLINE_TEST_IMAGE";
 const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
-/// What an unprivileged test runs as: nobody.
+/// The user of unprivileged tests: nobody.
 pub const ORDINARY_USER: u32 = 65534;
 
 /// Size of the images; memory is taken only for what is written.
 const SIZE_BYTES: u64 = 4 << 30;
-/// The same of those that are files.
+/// Size of the images that are files.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The daemon's whole life, in a process that [`TestMount`] started. Called by the test named `daemon_process`.
+/// The daemon's whole life, in a process that [`TestMount`] started. Called by the test named
+/// `daemon_process`.
 pub fn run_daemon() {
     let Some(mount_point) = std::env::var_os(MOUNT_POINT) else { return };
     let filesystem = match std::env::var_os(IMAGE) {
@@ -70,7 +71,7 @@ pub fn run_daemon() {
     }
 }
 
-/// How often the threads of this process have gone to sleep.
+/// How many times the threads of this process have gone to sleep.
 fn sleeps() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
@@ -81,17 +82,17 @@ fn sleeps() -> u64 {
     statuses.map(count).sum()
 }
 
-/// A mounted filesystem of a daemon of its own.
+/// A mounted filesystem with a daemon of its own.
 pub struct TestMount {
     directory: TempDir,
     daemon: Child,
     output: DaemonOutput,
 }
 
-/// What a daemon prints.
+/// The output of a daemon.
 pub struct DaemonOutput {
     lines: BufReader<std::process::ChildStdout>,
-    /// Held until it has mounted.
+    /// Held until the daemon has mounted.
     switch: Option<Switch>,
 }
 
@@ -102,11 +103,12 @@ pub struct Setup {
     pub user: Option<u32>,
     /// Open every file for direct I/O.
     pub direct_io: bool,
-    /// Let the kernel offer FUSE over io_uring, to tests of that transport.
+    /// Let the kernel offer FUSE over io_uring, for tests of that transport.
     pub switched_on: bool,
-    /// Every change is durable when it is answered.
+    /// Make every change durable before it is answered.
     pub synchronous: bool,
-    /// Keep the filesystem in a file, which [`TestMount::image`] names, and not in the daemon's memory.
+    /// Keep the filesystem in a file, which [`TestMount::image`] names, and not in the daemon's
+    /// memory.
     pub in_file: bool,
     /// Threads that serve requests; as many as CPUs if 0.
     pub workers: usize,
@@ -131,7 +133,7 @@ impl TestMount {
         Self::with(Setup::default())
     }
 
-    /// The same with a choice.
+    /// Mounts with this setup, or prints why that is not possible here.
     pub fn with(setup: Setup) -> Option<Self> {
         if let Some(reason) = reason_to_skip() {
             eprintln!("skipped: {reason}");
@@ -152,17 +154,17 @@ impl TestMount {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    /// The file that it lies in, if it does.
+    /// The path of the image file, if there is one.
     pub fn image(&self) -> PathBuf {
         image_beside(&self.path())
     }
 
-    /// Flushes that the device was asked for.
+    /// Flushes issued to the device.
     pub fn flushes(&self) -> u64 {
         syncline_fuse::control::text(&self.path(), "flushes").unwrap().parse().unwrap()
     }
@@ -173,16 +175,17 @@ impl TestMount {
         libc::minor(std::fs::metadata(self.path()).unwrap().dev())
     }
 
-    /// Requests of a kind that the daemon has seen.
+    /// Requests of one kind that the daemon has seen.
     pub fn requests(&self, kind: &str) -> u64 {
         let text = syncline_fuse::control::text(&self.path(), "requests").unwrap();
         let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
         counts.get(kind).map_or(0, |count| count.as_u64().unwrap())
     }
 
-    /// Unmounts as an administrator would, and checks that the daemon closes its filesystem and ends well.
+    /// Unmounts as an administrator would, and checks that the daemon closes its filesystem and
+    /// exits cleanly.
     pub fn unmount(mut self) {
-        // The kernel may still be letting go of what a test closed just now.
+        // The kernel may still be releasing files that the test has just closed.
         let unmounted = (0..50).any(|_| {
             let done =
                 Command::new("umount").arg(self.path()).stderr(Stdio::null()).status().unwrap().success();
@@ -195,12 +198,12 @@ impl TestMount {
         self.end_of_daemon();
     }
 
-    /// Waits for the daemon after somebody unmounted.
+    /// Waits for the daemon to exit after an unmount.
     pub fn wait_for_the_end(&mut self) {
         self.end_of_daemon();
     }
 
-    /// Ends the daemon as a crash would. The dead mount stays until the value is dropped.
+    /// Kills the daemon, as a crash would. The dead mount stays until the value is dropped.
     pub fn kill_daemon(&mut self) {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
@@ -215,7 +218,7 @@ impl TestMount {
 
 impl Drop for TestMount {
     fn drop(&mut self) {
-        // Whatever happened: no mount and no process stays.
+        // Whatever happened, leave no mount and no process behind.
         let _ = Command::new("umount").arg("-l").arg(self.path()).stderr(Stdio::null()).status();
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
@@ -245,7 +248,7 @@ fn reason_to_skip() -> Option<String> {
 
 /// Unmounts as an administrator would.
 pub fn unmount(path: &Path) {
-    // The kernel may still be letting go of what a test closed just now.
+    // The kernel may still be releasing files that the test has just closed.
     let unmounted = (0..50).any(|_| {
         let done = Command::new("umount").arg(path).stderr(Stdio::null()).status().unwrap().success();
         if !done {
@@ -272,14 +275,14 @@ pub fn reason_not_to_mount_as_ordinary_user() -> Option<&'static str> {
     if !user_can("-w", Path::new("/dev/fuse")) {
         return Some("an ordinary user cannot open /dev/fuse");
     }
-    // The daemon is this program.
+    // The daemon is this same program.
     if !user_can("-x", &std::env::current_exe().unwrap()) {
         return Some("an ordinary user cannot run this test program");
     }
     None
 }
 
-/// Starts a daemon for `mount_point`: this very test program, asked to run one test.
+/// Starts a daemon for `mount_point`: this same test program, told to run one test.
 pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
@@ -313,7 +316,7 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     (daemon, DaemonOutput { lines, switch })
 }
 
-/// Waits until the daemon has mounted, or gives its error.
+/// Waits until the daemon has mounted, or returns its error.
 pub fn wait_until_ready(output: &mut DaemonOutput) -> Result<(), String> {
     let _switch = output.switch.take();
     for line in output.lines.by_ref().lines() {

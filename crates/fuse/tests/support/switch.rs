@@ -1,20 +1,21 @@
-//! The kernel's switch for FUSE over io_uring. It is the whole machine's, so a test holds it for the moment of a mount only,
-//! one test at a time, and puts it back: a mount that was made keeps its transport.
+//! The kernel's switch for FUSE over io_uring. It applies to the whole machine, so a test holds it
+//! only while mounting, one test at a time, and then restores it: an existing mount keeps its
+//! transport.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The switch in a chosen state, until this is dropped.
+/// The switch in a chosen state, restored when this is dropped.
 pub struct Switch {
     before: String,
-    /// Unlocked when it is closed, after the state was put back.
+    /// Unlocked when closed, after the state was restored.
     _lock: File,
 }
 
 impl Switch {
-    /// Sets it, or says why that is not possible.
+    /// Sets the switch, or returns why that is not possible.
     pub fn set(on: bool) -> Result<Self, String> {
         let path = std::env::temp_dir().join("syncline-test-enable-uring.lock");
         let failed = |error: std::io::Error| format!("{SWITCH} cannot be set: {error}");

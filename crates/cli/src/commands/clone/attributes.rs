@@ -1,5 +1,5 @@
-//! Owner, permissions, extended attributes with access control lists, times, flags: read before anything is changed by reading,
-//! and given in an order in which none takes another away.
+//! Owner, permissions, extended attributes with access control lists, times, flags: read before
+//! reading can change any of them, and set in an order in which none undoes another.
 
 use super::{At, AtPath, Report};
 use rustix::fs::{
@@ -15,10 +15,10 @@ use std::path::Path;
 
 /// Longest value of an extended attribute, and longest list of names.
 const XATTR_BYTES_MAX: usize = 65536;
-/// Lists are attributes that not every listing shows.
+/// Access control lists are attributes that not every listing shows.
 const LISTS: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
 
-/// All that a file has but its contents and names.
+/// Everything about a file except its contents and names.
 pub(super) struct Attributes {
     metadata: Metadata,
     xattrs: Vec<(CString, Vec<u8>)>,
@@ -41,17 +41,18 @@ impl Attributes {
         Ok(Self { metadata: metadata.clone(), xattrs: xattrs(path).at(path)?, flags })
     }
 
-    /// Gives all of it to what was made at `place`.
+    /// Sets all of it on the copy at `place`.
     pub(super) fn give(&self, place: &Path, report: &mut Report) -> Result<(), At> {
         self.give_all_but_flags(place, report)?;
         self.give_flags(place, report)
     }
 
-    /// Gives what does not stand in the way of a further name.
+    /// Sets everything that does not prevent a further hard link.
     pub(super) fn give_all_but_flags(&self, place: &Path, report: &mut Report) -> Result<(), At> {
         let owned = self.give_owner(place, report)?;
         if !self.metadata.is_symlink() {
-            // A changed owner took these bits away; under another owner they would be a gift.
+            // The change of owner cleared these bits; under another owner, setting them would grant
+            // rights.
             let kept = if owned { 0o7777 } else { 0o1777 };
             let mode = Permissions::from_mode(self.metadata.mode() & kept);
             std::fs::set_permissions(place, mode).at(place)?;
@@ -70,7 +71,7 @@ impl Attributes {
         utimensat(CWD, place, &times, AtFlags::SYMLINK_NOFOLLOW).at(place)
     }
 
-    /// Gives the flags, under some of which nothing else could be given.
+    /// Sets the flags; some of them prevent any further change.
     pub(super) fn give_flags(&self, place: &Path, report: &mut Report) -> Result<(), At> {
         if !self.flags.is_empty() {
             let file = open(place, OFlags::RDONLY).at(place)?;
@@ -120,7 +121,7 @@ fn xattrs(path: &Path) -> io::Result<Vec<(CString, Vec<u8>)>> {
     for name in names {
         match lgetxattr(path, name.as_c_str(), &mut room[..]) {
             Ok(len) => xattrs.push((name, room[..len].to_vec())),
-            // It went meanwhile, there is no such list, or links can't have one.
+            // It went away meanwhile, there is no such list, or links can't have one.
             Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }

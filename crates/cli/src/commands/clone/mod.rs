@@ -28,7 +28,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was cloned.
+/// The counts of what was cloned.
 #[derive(Default, Serialize)]
 struct Report {
     files: u64,
@@ -40,17 +40,17 @@ struct Report {
     specials: u64,
     /// Sizes of the files, together.
     bytes: u64,
-    /// Owners and attributes that only root may give, and that this user left out.
+    /// Owners and attributes that only root may set, and that were left out for this user.
     left_out: u64,
 }
 
-/// An error with the path that it is about.
+/// An error and the path that it is about.
 struct At {
     path: PathBuf,
     source: io::Error,
 }
 
-/// Gives an error its path.
+/// Attaches a path to an error.
 trait AtPath<T> {
     fn at(self, path: &Path) -> Result<T, At>;
 }
@@ -71,7 +71,8 @@ pub fn run(args: Args) -> Outcome {
     let cloned = tree::clone(&args.source, &args.destination, &mut report, &bar);
     bar.finish_and_clear();
     cloned.map_err(|error| unfinished(&args, &report, error))?;
-    // One checkpoint for all of it: names, attributes, shared blocks and what small files have in memory.
+    // One checkpoint for everything: names, attributes, shared blocks, and the contents of small
+    // files that are in memory.
     control::sync(parent(&args.destination)).map_err(|error| {
         let failure = Failure::from(error);
         let text = format!("the copy is whole, but may not survive a crash: {failure}");
@@ -85,12 +86,12 @@ fn about(path: &Path, error: io::Error) -> Failure {
     Failure::from(error).about(path)
 }
 
-/// The directory that a path lies in.
+/// The directory that contains a path.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses, before anything is made, what can't be cloned.
+/// Refuses a clone that is impossible, before anything is made.
 fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
     let (from, to) = (args.source.display(), args.destination.display());
     match args.destination.symlink_metadata() {
@@ -106,7 +107,7 @@ fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
     }
     let directory =
         parent(&args.destination).metadata().map_err(|error| about(parent(&args.destination), error))?;
-    // A symbolic link or a FIFO can't be asked itself.
+    // The control channel can't be used on a symbolic link or a FIFO itself.
     let asked = if source.is_dir() { &args.source } else { parent(&args.source) };
     control::text(asked, "daemon").map_err(|error| match error {
         ControlError::NotSyncline { .. } => ControlError::NotSyncline { path: args.source.clone() },
@@ -130,7 +131,7 @@ fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What went wrong, and what is there now.
+/// The failure, with what has been made so far.
 fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure {
     let shared = source.raw_os_error() == Some(rustix::io::Errno::XDEV.raw_os_error());
     let failure = Failure::from(source).about(&path);

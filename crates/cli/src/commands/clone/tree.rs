@@ -1,7 +1,8 @@
-//! Going through the tree and making the same again.
+//! Walks the tree and makes a copy of each entry.
 //!
-//! Everything is made without permissions for others and gets its attributes when nothing in it is made any more: of a
-//! directory when all below it is done, or its times and a missing permission to write would be in the way.
+//! Everything is created without permissions for others. A file gets its attributes when it is
+//! complete; a directory when everything below it is done, because otherwise its times would
+//! change, or a missing write permission would be in the way.
 
 use super::attributes::{self, Attributes};
 use super::{At, AtPath, Report};
@@ -14,13 +15,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
-/// Most bytes asked for in one call; the filesystem shares less at a time.
+/// The most bytes requested in one call; the filesystem shares fewer at a time.
 const CALL_BYTES_MAX: u64 = 1 << 30;
 
-/// Makes `to` what `from` is.
+/// Makes `to` a copy of `from`.
 pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressBar) -> Result<(), At> {
     let mut cloner = Cloner { names: HashMap::new(), late: Vec::new(), report };
-    // Directories that are not done: those that lead to where the walk is.
+    // Unfinished directories: those on the path to the current entry.
     let mut open: Vec<Directory> = Vec::new();
     let mut device = None;
     for entry in WalkDir::new(from).follow_links(false).follow_root_links(false) {
@@ -54,7 +55,7 @@ pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressB
     Ok(())
 }
 
-/// A directory of the copy that is not done.
+/// An unfinished directory of the copy.
 struct Directory {
     place: PathBuf,
     attributes: Attributes,
@@ -76,15 +77,16 @@ fn walk_failed(from: &Path, error: walkdir::Error) -> At {
 }
 
 struct Cloner<'a> {
-    /// Where inodes with several names were put.
+    /// Where inodes with several names were copied to.
     names: HashMap<u64, PathBuf>,
-    /// The first of their names, whose flags have to wait: an immutable file gets no further name.
+    /// The first copies of these inodes, whose flags have to wait: an immutable file gets no
+    /// further name.
     late: Vec<(PathBuf, Attributes)>,
     report: &'a mut Report,
 }
 
 impl Cloner<'_> {
-    /// Clones what is no directory.
+    /// Clones anything but a directory.
     fn one(&mut self, from: &Path, metadata: &Metadata, place: PathBuf) -> Result<(), At> {
         if metadata.nlink() > 1 {
             if let Some(first) = self.names.get(&metadata.ino()) {
@@ -119,7 +121,7 @@ impl Cloner<'_> {
     }
 }
 
-/// Makes a file that shares the blocks of another, holes included; its size.
+/// Makes a file that shares the blocks of another, including holes; returns its size.
 fn share(from: &Path, place: &Path) -> Result<u64, At> {
     let source = attributes::open(from, OFlags::RDONLY).at(from)?;
     let copy = File::options().write(true).create_new(true).mode_for_owner().open(place).at(place)?;
@@ -129,20 +131,20 @@ fn share(from: &Path, place: &Path) -> Result<u64, At> {
         let len = (size - from_at).min(CALL_BYTES_MAX) as usize;
         let copied = rustix::fs::copy_file_range(&source, Some(&mut from_at), &copy, Some(&mut to_at), len);
         match copied {
-            // It was cut meanwhile.
+            // The source was truncated meanwhile.
             Ok(0) => break,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).at(from),
         }
     }
-    // A hole at the end is no data to copy.
+    // A hole at the end is not copied as data, so set the size.
     if to_at < size && from_at >= size {
         copy.set_len(size).at(place)?;
     }
     Ok(to_at)
 }
 
-/// New files are nobody else's until they have their owner.
+/// Makes new files accessible only to their creator until they have their owner.
 trait ModeForOwner {
     fn mode_for_owner(&mut self) -> &mut Self;
 }

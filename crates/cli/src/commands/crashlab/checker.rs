@@ -1,5 +1,5 @@
-//! The user's checker: a shell command that is run in a directory where a state is mounted, or copied to where nothing can be
-//! mounted.
+//! The user's checker: a shell command that runs in a directory where a state is mounted, or copied
+//! to if nothing can be mounted.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use syncline_crashlab::{Case, CrashlabError, Judge, Verdict, export};
 use syncline_fuse::{MountError, MountOptions, Mounted, Session};
 
-/// Most of a checker's output that is kept: its end.
+/// The most of a checker's output that is kept: its end.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
-/// What a shell answers when it can't run a command.
+/// A shell's exit codes for a command that it can't run.
 const CANNOT_RUN: [i32; 2] = [126, 127];
 
 /// Runs a checker.
@@ -23,12 +23,12 @@ pub struct Checker {
     command: String,
     timeout: Duration,
     folder: PathBuf,
-    /// Nothing can be mounted here: states are copied.
+    /// Nothing can be mounted here, so states are copied.
     copies: bool,
     interrupted: Arc<AtomicBool>,
 }
 
-/// Where a state can be looked at; taken away when dropped.
+/// A directory with a state; removed when dropped.
 enum Place {
     Mounted(Option<Mounted>),
     Copied(PathBuf),
@@ -46,7 +46,7 @@ impl Checker {
         Self { command, timeout, folder: folder.to_owned(), copies, interrupted }
     }
 
-    /// Why nothing can be mounted here, if so.
+    /// Why nothing can be mounted here; `None` if it can.
     pub fn why_not_mounted(case_fs: &Arc<syncline_fs::Filesystem>, folder: &Path) -> Option<MountError> {
         let directory = folder.join("probe");
         if let Err(error) = fs::create_dir(&directory) {
@@ -94,12 +94,12 @@ impl Checker {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output.try_clone()?)
-            // Of its own, so that what it starts can be ended with it.
+            // A process group of its own, so that processes it starts can be ended with it.
             .process_group(0)
             .spawn()
     }
 
-    /// Waits for the checker; `None` when its time is up.
+    /// Waits for the checker; `None` if its time is up.
     fn wait(&self, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
         let started = Instant::now();
         let mut pause = Duration::from_micros(500);
@@ -114,7 +114,8 @@ impl Checker {
             pause = (pause * 2).min(Duration::from_millis(10));
         };
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // What it has left behind would hold the mount. Mostly there is nothing, and this fails.
+            // Processes that it left behind would keep the mount busy. Usually there are none, and
+            // this fails.
             let _ = kill_process_group(group, Signal::KILL);
         }
         if status.is_none() {
@@ -163,7 +164,7 @@ impl Judge for Checker {
 
 fn mount(fs: &Arc<syncline_fs::Filesystem>, directory: &Path) -> Result<Mounted, MountError> {
     let mut options = MountOptions::new("crashlab");
-    // Short-lived and several at once: no thread for each CPU.
+    // These mounts are short-lived and several at once, so no thread for each CPU.
     options.workers = 1;
     options.pin_workers = false;
     Session::mount(fs.clone(), directory, &options)
@@ -182,7 +183,7 @@ impl Drop for Place {
         match self {
             Self::Mounted(mounted) => {
                 let Some(mounted) = mounted.take() else { return };
-                // A killed process lets go of the mount a moment later.
+                // A killed process releases the mount a moment later.
                 for _ in 0..200 {
                     match mounted.unmount() {
                         Ok(()) => {

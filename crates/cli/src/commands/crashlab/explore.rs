@@ -1,4 +1,5 @@
-//! `syncline crashlab explore`: recover the states that a power cut could have left, and have each checked.
+//! `syncline crashlab explore`: recovers the states that a power cut could have left, and has each
+//! checked.
 
 use super::checker::Checker;
 use super::report::failing_text;
@@ -17,9 +18,9 @@ use syncline_crashlab::{
 
 /// Exit code when a state fails.
 const STATE_FAILS: u8 = 1;
-/// Exit code after an interrupt, as of a shell.
+/// Exit code after an interrupt, as in a shell.
 const INTERRUPTED: u8 = 130;
-/// Failing states that are listed beside the first.
+/// The most failing states listed besides the first.
 const LISTED_MAX: usize = 20;
 
 /// Arguments of `crashlab explore`.
@@ -97,7 +98,7 @@ pub fn run(args: Args) -> Outcome {
         say_text!("{:#}\n", as_json(&args, &recording, &explorer, plan.len(), &found)?);
         return Ok(ExitCode::from(if found.is_empty() { 0 } else { STATE_FAILS }));
     }
-    // Before the reduction, which looks at more.
+    // Before the reduction, which examines further states.
     let summary = summary(&recording, &explorer, plan.len(), started.elapsed());
     if let Some(first) = found.first() {
         tell(&args, &recording, &explorer, first, &found)?;
@@ -122,7 +123,7 @@ fn planned(args: &Args, recording: &Recording) -> Result<Vec<Planned>, Failure> 
     Ok(plan(recording, StateOptions { exhaustive, samples, torn, limit: args.limit, seed: args.seed }))
 }
 
-/// True where nothing can be mounted, which is said.
+/// True if nothing can be mounted here, which is reported.
 fn must_copy(recording: &Recording, folder: &Path) -> Result<bool, Failure> {
     let device = recording.base.snapshot();
     let fs = syncline::Filesystem::open_device(device, syncline::ImageOptions::default())?;
@@ -135,7 +136,7 @@ fn must_copy(recording: &Recording, folder: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Shows how far it is while `work` runs.
+/// Shows progress while `work` runs.
 fn with_progress<T>(explorer: &Explorer<'_>, total: usize, work: impl FnOnce() -> T) -> T {
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} states, {per_sec}, {msg}");
     let bar = image::progress_bar(total as u64, "").with_style(style.expect("the template is well-formed"));
@@ -162,7 +163,7 @@ fn load(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// Reduces the first failing state and tells all about it.
+/// Reduces the first failing state and reports everything about it.
 fn tell(
     args: &Args,
     recording: &Recording,
@@ -197,7 +198,7 @@ fn tell(
     Ok(())
 }
 
-/// The same for a program: what was looked at, each failing case, and the simplest state of the first.
+/// The result as JSON: what was examined, each failing case, and the simplest state of the first.
 fn as_json(
     args: &Args,
     recording: &Recording,
@@ -231,7 +232,7 @@ fn failing_json(failing: &Failing) -> Value {
     })
 }
 
-/// Tells whether the checker is content with what COMMAND has left, without any power cut.
+/// True if the checker rejects the final state that COMMAND left, without any power cut.
 fn fails_in_the_end(args: &Args, recording: &Recording, explorer: &Explorer<'_>) -> Result<bool, Failure> {
     if args.state.is_some() {
         return Ok(false);
@@ -257,7 +258,7 @@ fn summary(recording: &Recording, explorer: &Explorer<'_>, planned: usize, took:
     )
 }
 
-/// A path that a shell takes as it is.
+/// A path quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@".contains(c);

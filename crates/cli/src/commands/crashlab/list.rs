@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline_crashlab::{Cause, Names, Point, Recording, points};
 
-/// Open writes up to which the number of images is given exactly.
+/// Up to this many open writes, the number of images is given exactly.
 const EXACT_MAX: usize = 52;
 
 /// Arguments of `crashlab list`.

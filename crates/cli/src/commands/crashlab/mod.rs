@@ -1,4 +1,5 @@
-//! `syncline crashlab`: record what a program does on a mount, and see every state that a power cut could leave.
+//! `syncline crashlab`: records what a program does on a mount, and examines every state that a
+//! power cut could leave.
 
 mod checker;
 mod explore;
@@ -48,10 +49,10 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// Makes a mount of the laboratory answer `stats`, and `umount`, which shall not look whether an image has become clean: there is
-/// none.
+/// Makes a laboratory mount answer `stats`, and also `umount`, which must not check whether an
+/// image has become clean: there is none.
 fn register(mounted: &Mounted, fs: &Arc<Filesystem>) {
-    // No image: it serves memory.
+    // No image: the filesystem is in memory.
     let daemon = json!({
         "pid": std::process::id(),
         "pid_namespace": namespace_of_processes(),

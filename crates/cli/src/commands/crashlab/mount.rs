@@ -1,4 +1,5 @@
-//! `syncline crashlab mount`: one state of a recording at a directory. It lives in memory; changes are forgotten.
+//! `syncline crashlab mount`: mounts one state of a recording at a directory. It is in memory;
+//! changes are lost.
 
 use crate::commands::{image, mount, signals};
 use crate::failure::{Failure, Outcome};

@@ -1,6 +1,8 @@
-//! `syncline crashlab record`: run a command on a copy of an image, and record all that reaches the device.
+//! `syncline crashlab record`: runs a command on a copy of an image, and records everything that
+//! reaches the device.
 //!
-//! The copy is in memory, and so is the record until it is written at the end; the image stays as it is.
+//! The copy is in memory, and so is the recording until it is written at the end; the image stays
+//! as it is.
 
 use crate::commands::image;
 use crate::failure::{Cause, Failure, Outcome};
@@ -20,15 +22,15 @@ use syncline_fs::Filesystem;
 use syncline_fuse::{MountError, MountOptions, Mounted, Session, SyncObserver, Synced};
 use syncline_store::{Store, StoreOptions};
 
-/// Most bytes recorded, unless told otherwise: they are all in memory.
+/// Default limit on recorded bytes: they are all in memory.
 const RECORDED_DEFAULT: &str = "1GiB";
 /// Longest piece of a line, and most bytes of lines, that are kept.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const LINES_BYTES_MAX: usize = 64 << 20;
-/// How long others may go on using the mount, and to print, once COMMAND has ended.
+/// How long other processes may keep using the mount, and keep printing, once COMMAND has ended.
 const LEAVE: Duration = Duration::from_secs(5);
 const PRINT: Duration = Duration::from_secs(1);
-/// How long COMMAND may take to end when it is told to.
+/// How long COMMAND may take to end when told to.
 const END: Duration = Duration::from_secs(5);
 
 /// Arguments of `crashlab record`.
@@ -39,7 +41,8 @@ const END: Duration = Duration::from_secs(5);
                         The exit code is COMMAND's; 126 and 127 if it can't be run."
 )]
 pub struct Args {
-    /// Image to start from, unmounted cleanly; it is only read, and its blocks in use (at most 1 GiB) are copied into memory
+    /// Image to start from, unmounted cleanly; it is only read, and its blocks in use (at most 1
+    /// GiB) are copied into memory
     image: PathBuf,
     /// Empty directory to mount the copy at
     directory: PathBuf,
@@ -106,7 +109,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::from(exit_code))
 }
 
-/// The recording is written at the very end: a place where it can't be is told now.
+/// Checks now that the recording can be written, since that happens only at the very end.
 fn require_folder(output: &Path) -> Result<(), Failure> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let probe = tempfile::Builder::new().prefix(".crashlab-").tempfile_in(folder);
@@ -116,7 +119,7 @@ fn require_folder(output: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Opens the copy and mounts it, with the recorder below and an ear at the syncs.
+/// Opens the copy and mounts it, with the recorder below it and an observer of its syncs.
 fn serve(
     recorder: &Arc<Recorder>,
     image: &Path,
@@ -137,7 +140,7 @@ fn serve(
     let mounted = match Session::mount(fs.clone(), directory, &options) {
         Ok(mounted) => mounted,
         Err(error) => {
-            // It was a copy: the first error is the one to tell.
+            // It was a copy, so ignore this error: the first one is reported.
             let _ = image::close(&fs);
             return Err(error.into());
         }
@@ -146,7 +149,7 @@ fn serve(
     Ok((fs, mounted))
 }
 
-/// How it went with COMMAND.
+/// The outcome of COMMAND.
 enum Ran {
     Ended { code: u8, truncated: bool },
     NotRun { failure: Failure },
@@ -154,7 +157,8 @@ enum Ran {
 
 fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Result<Ran, Failure> {
     let (name, arguments) = args.command.split_first().expect("the argument is required");
-    // An interrupt from the terminal is COMMAND's; what would end us without it, it is told.
+    // An interrupt from the terminal reaches COMMAND itself; signals that would end only us are
+    // passed on to it.
     let told = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, Arc::default())?;
     for signal in [SIGTERM, SIGHUP] {
@@ -179,14 +183,14 @@ fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Resu
         let _ = sender.send(());
     })?;
     let (status, truncated) = wait(&mut child, recorder, args.max_recorded, &told)?;
-    // Whoever else has the pipe is not waited for.
+    // Other processes that hold the pipe are not waited for.
     let _ = printed.recv_timeout(PRINT);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(Ran::Ended { code: u8::try_from(code).unwrap_or(1), truncated })
 }
 
-/// Notes each line when it arrives, and passes it on. Whatever was printed had been printed before: a crash after the noted
-/// position comes after that for certain.
+/// Records each line when it arrives, and passes it on. A line that arrives was printed earlier, so
+/// a crash after the recorded position is certainly later than the printing.
 fn listen(output: ChildStdout, recorder: &Recorder) {
     let mut output = BufReader::new(output);
     let mut kept = 0;
@@ -203,12 +207,12 @@ fn listen(output: ChildStdout, recorder: &Recorder) {
         }
         kept += line.len();
         let mut stdout = io::stdout().lock();
-        // If nobody reads what we print, it is recorded none the less.
+        // If nobody reads our output, the line is recorded all the same.
         let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
     }
 }
 
-/// Waits for COMMAND; ends it when it writes too much. True if so.
+/// Waits for COMMAND; ends it if it writes too much, and returns whether it did.
 fn wait(
     child: &mut Child,
     recorder: &Recorder,
@@ -242,7 +246,7 @@ fn wait(
     }
 }
 
-/// Unmounts; what others still do there is cut off.
+/// Unmounts; others that still use the mount are cut off.
 fn leave(mounted: Mounted) -> Result<(), Failure> {
     let started = Instant::now();
     loop {
@@ -256,7 +260,7 @@ fn leave(mounted: Mounted) -> Result<(), Failure> {
                     "syncline: {} is still in use by a process that COMMAND left behind; the recording ends here",
                     path.display()
                 );
-                // Dropped, it goes out of sight; it ends with this process.
+                // Dropping the mount detaches it; it ends with this process.
                 return Ok(());
             }
             Err(error) => return Err(error.into()),

@@ -1,11 +1,11 @@
-//! Words for points, states and what they lost.
+//! Texts for points, states and what they lost.
 
 use crate::failure::Failure;
 use crate::size;
 use syncline_crashlab::{Cause, Failing, Names, Recording, describe, points};
 use syncline_sim::Fate;
 
-/// Open writes up to which the number of images is written out.
+/// Up to this many open writes, the number of images is written out.
 const WRITTEN_OUT_MAX: usize = 16;
 /// Lines of a checker's output that are shown.
 const OUTPUT_LINES_MAX: usize = 40;
@@ -14,7 +14,7 @@ const LINE_CHARS_MAX: usize = 60;
 /// Open writes shown one by one.
 const WRITES_MAX: usize = 40;
 
-/// What a cause is, in words.
+/// A cause in words.
 pub fn cause_text(cause: &Cause, names: &Names) -> String {
     match cause {
         Cause::Begin => "COMMAND begins".to_owned(),
@@ -28,7 +28,7 @@ pub fn cause_text(cause: &Cause, names: &Names) -> String {
     }
 }
 
-/// The start of a printed line, fit for a terminal.
+/// The start of a printed line, safe for a terminal.
 pub fn short(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let clean: String = text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -47,7 +47,7 @@ pub fn images_text(open_writes: usize) -> String {
     }
 }
 
-/// Everything there is to say about a state that fails.
+/// The full report of a failing state.
 pub fn failing_text(recording: &Recording, failing: &Failing) -> Result<String, Failure> {
     let state = &failing.state;
     let cut = recording.cut(state.position);

@@ -1,5 +1,5 @@
-//! `syncline demo`: the whole story in half a minute. Makes an image, mounts it, measures what an fsync costs, cuts the power
-//! under load, recovers, and compares every acknowledged byte.
+//! `syncline demo`: the whole story in half a minute. Makes an image, mounts it, measures the cost
+//! of an fsync, cuts the power under load, recovers, and compares every acknowledged byte.
 
 mod power;
 mod target;
@@ -21,10 +21,10 @@ use syncline_device::{OpenOptions, block_on};
 use target::Target;
 use workload::{Row, WORKLOADS};
 
-/// Image size where there is room for it, and the least that will do.
+/// Preferred image size, and the smallest that will do.
 const IMAGE_BYTES: u64 = 2 << 30;
 const IMAGE_BYTES_MIN: u64 = 256 << 20;
-/// How long the load lasts under which the power is cut.
+/// Duration of the load under which the power is cut.
 const POWER_LOAD: Duration = Duration::from_secs(3);
 
 /// Arguments of `demo`.
@@ -48,7 +48,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Tells people what happens.
+    /// Prints a text for people.
     fn say(&self, text: impl Display) {
         if !self.json {
             say_text!("{text}\n");
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All of it, and the figures.
+/// Runs everything and returns the figures.
 fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Failure> {
     let path = folder.join("image");
     let bytes = image_bytes(folder)?;
@@ -104,7 +104,7 @@ fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Fail
     }))
 }
 
-/// As much as the demo likes to have, or half of what is free.
+/// The preferred size, or half of the free space if that is less.
 fn image_bytes(folder: &Path) -> Result<u64, Failure> {
     let space = rustix::fs::statvfs(folder)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -175,7 +175,7 @@ fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<Value, Failure> {
     Ok(figures)
 }
 
-/// A bar that counts; silent when standard error is not a terminal.
+/// A bar that counts; silent if standard error is not a terminal.
 fn bar(total: u64, what: &str) -> ProgressBar {
     let bar = image::progress_bar(total, what);
     let style = indicatif::ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");

@@ -1,5 +1,6 @@
-//! Power cuts under load. The engine runs on a device that records each write and flush; from the record are made the images
-//! that a power cut may leave at any moment, which are opened and compared with what had been acknowledged by then.
+//! Power cuts under load. The engine runs on a device that records each write and flush. From the
+//! recording, images are made that a power cut may leave at any moment; they are opened and
+//! compared with what had been acknowledged by then.
 
 use super::verify::{Acknowledged, Compared, JobHistory, verify};
 use crate::commands::image;
@@ -20,30 +21,30 @@ use syncline_store::Canary;
 
 /// Size of the image, in memory.
 const IMAGE_BYTES: u64 = 256 << 20;
-/// Threads that write.
+/// Number of threads that write.
 const JOBS: u64 = 8;
 /// Places in each thread's file, of [`SLOT_BLOCKS`] each.
 pub const SLOTS: u64 = 48;
 /// Blocks of a write: 64 KiB.
 pub const SLOT_BLOCKS: u64 = 16;
-/// The load ends when so much was recorded: it is all kept in memory.
+/// The load ends when this much has been recorded: it is all kept in memory.
 const RECORDED_BYTES_MAX: u64 = 384 << 20;
-/// One operation in so many makes a new file instead of overwriting.
+/// One in this many operations creates a file instead of overwriting.
 const CREATE_ONE_IN: u32 = 8;
 
-/// What to do.
+/// The parameters of a run.
 pub struct Plan {
-    /// Decides about everything random but the order in which threads run.
+    /// Decides everything random except the order in which threads run.
     pub seed: u64,
-    /// Power cuts.
+    /// Number of power cuts.
     pub cuts: u64,
     /// How long the load lasts.
     pub load: Duration,
-    /// A rule to break on purpose, for the test of this.
+    /// A rule to break on purpose, to test this demo.
     pub canary: Option<Canary>,
 }
 
-/// What was seen.
+/// The results of a run.
 pub struct Outcome {
     load: Duration,
     fsyncs: u64,
@@ -61,7 +62,7 @@ impl Outcome {
         recoveries.get(recoveries.len() / 2).copied().unwrap_or_default()
     }
 
-    /// What was seen, for a program. There is one only if nothing was lost.
+    /// The results as JSON. There are some only if nothing was lost.
     pub fn json(&self) -> Value {
         json!({
             "threads": JOBS,
@@ -113,7 +114,7 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outc
     let base = MemoryDevice::new(IMAGE_BYTES);
     syncline::format_device(base.clone(), &FormatOptions::default())?;
     let recording = RecordingDevice::new(base.snapshot());
-    // Checkpoints often, so that cuts fall into them too.
+    // Frequent checkpoints, so that cuts fall into them too.
     let checkpoint_interval = Duration::from_millis(300);
     let options = ImageOptions::new()
         .checkpoint_interval(checkpoint_interval)
@@ -158,7 +159,7 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outc
     Ok(outcome)
 }
 
-/// One image: it must check clean, open, and have what was acknowledged.
+/// Examines one image: it must check clean, open, and contain what was acknowledged.
 fn examine(
     image: Arc<MemoryDevice>,
     position: usize,
@@ -178,7 +179,7 @@ fn examine(
     Ok(fs.close()?)
 }
 
-/// All jobs at once, until the time is up or enough was recorded.
+/// Runs all jobs at once, until the time is up or enough was recorded.
 fn load(
     fs: &Filesystem,
     recording: &Arc<RecordingDevice>,
@@ -210,7 +211,8 @@ fn load(
     Ok(histories)
 }
 
-/// One thread: overwrites places of its file, or makes new files, and notes when each fsync was answered.
+/// One thread: overwrites places of its file, or creates files, and records when each fsync was
+/// answered.
 fn work(
     fs: &Filesystem,
     recording: &RecordingDevice,
@@ -230,7 +232,7 @@ fn work(
             (0..SLOT_BLOCKS).flat_map(|block| block_of(tag, slot * SLOT_BLOCKS + block)).collect();
         let begun = recording.position();
         if create {
-            // Small and large ones: in the inode item, and in blocks.
+            // Small and large files: in the inode item, and in blocks.
             let len = rng.random_range(1..=data.len() / 4);
             let file = fs.create_file(JobHistory::created_name(job, tag))?;
             file.write_all_at(&data[..len], 0)?;
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(outcome.recoveries.len(), 20);
     }
 
-    /// The demonstration would notice: without its flushes the engine loses what it acknowledged.
+    /// The demo notices data loss: without its flushes the engine loses what it acknowledged.
     #[test]
     fn a_skipped_flush_is_noticed() {
         // On a busy machine half a second may be too short to acknowledge much.

@@ -1,4 +1,5 @@
-//! What the workloads run on: a real mount, or the engine inside this process where FUSE can't be used.
+//! Where the workloads run: on a real mount, or on the engine inside this process if FUSE can't be
+//! used.
 
 use crate::failure::{Cause, Failure};
 use std::ffi::OsString;
@@ -30,7 +31,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Mounts the image, or opens it here if that can't be done for a reason that is FUSE's.
+    /// Mounts the image, or opens it in this process if FUSE prevents that.
     pub fn start(image: &Path, folder: &Path, embedded: bool) -> Result<Self, Failure> {
         let why = if embedded {
             "as was asked for".to_owned()
@@ -38,7 +39,7 @@ impl Target {
             let directory = folder.join("mount");
             fs::create_dir(&directory)?;
             let image_bytes = fs::metadata(image)?.len();
-            // A demonstration leaves the machine's switch for FUSE over io_uring as it is.
+            // A demo leaves the machine's switch for FUSE over io_uring as it is.
             let options = ["-o", "uring_switch=leave"].map(OsString::from);
             match Mounted::syncline(&std::env::current_exe()?, image, &directory, &options) {
                 Ok(mount) => return Ok(Self::Mounted { mount, image_bytes }),
@@ -49,7 +50,7 @@ impl Target {
         Ok(Self::Embedded { fs: Filesystem::open(image, ImageOptions::default())?, why })
     }
 
-    /// What it is, for the reader.
+    /// A description for the reader.
     pub fn description(&self) -> String {
         match self {
             Self::Mounted { mount, .. } => {
@@ -71,7 +72,7 @@ impl Target {
         }
     }
 
-    /// Removes a file and with it its data.
+    /// Removes a file and its data.
     pub fn remove(&self, name: &str) -> Result<(), Failure> {
         match self {
             Self::Mounted { mount, .. } => Ok(fs::remove_file(mount.directory().join(name))?),
@@ -87,7 +88,7 @@ impl Target {
         }
     }
 
-    /// What was asked of the device, since the image was opened.
+    /// Device operations since the image was opened.
     pub fn counts(&self) -> Result<Counts, Failure> {
         match self {
             Self::Mounted { mount, .. } => Ok(Counts::from_daemon(mount.directory())?),

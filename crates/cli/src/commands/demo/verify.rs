@@ -1,4 +1,4 @@
-//! What was acknowledged, and whether it is there.
+//! What was acknowledged, and the check that it is there.
 
 use super::power::{SLOT_BLOCKS, SLOTS};
 use crate::failure::{Cause, Failure};
@@ -9,13 +9,13 @@ use syncline_sim::block_of;
 
 /// A write that was followed by an fsync.
 pub struct Acknowledged {
-    /// Place in the file.
+    /// Slot in the file.
     pub slot: u64,
-    /// What was written there.
+    /// Identifies the data written there.
     pub tag: u64,
-    /// Position of the record before the write.
+    /// Position in the recording before the write.
     pub begun: usize,
-    /// Position at which the fsync had been answered.
+    /// Position in the recording after the fsync was answered.
     pub answered: usize,
 }
 
@@ -26,14 +26,14 @@ struct Created {
     answered: usize,
 }
 
-/// What one thread did, in order.
+/// The actions of one thread, in order.
 #[derive(Default)]
 pub struct JobHistory {
     writes: Vec<Acknowledged>,
     created: Vec<Created>,
 }
 
-/// What was compared.
+/// The amounts that were compared.
 #[derive(Clone, Copy, Default)]
 pub struct Compared {
     /// fsyncs that had been answered before the cut.
@@ -58,22 +58,22 @@ impl JobHistory {
         format!("job {job}")
     }
 
-    /// A file that it makes.
+    /// A file that the job creates.
     pub fn created_name(job: u64, tag: u64) -> String {
         format!("job {job}, file {tag}")
     }
 
-    /// fsyncs answered.
+    /// Number of answered fsyncs.
     pub fn fsyncs(&self) -> u64 {
         (self.writes.len() + self.created.len()) as u64
     }
 
-    /// Notes an overwrite.
+    /// Records an overwrite.
     pub fn wrote(&mut self, write: Acknowledged) {
         self.writes.push(write);
     }
 
-    /// Notes a new file.
+    /// Records a new file.
     pub fn created(&mut self, tag: u64, len: usize, answered: usize) {
         self.created.push(Created { tag, len, answered });
     }
@@ -105,7 +105,8 @@ pub fn verify(fs: &Filesystem, job: u64, history: &JobHistory, position: usize) 
     Ok(compared)
 }
 
-/// Each place of the job's file has the newest acknowledged contents, or, block by block, something begun after that.
+/// Checks that each slot of the job's file has the newest acknowledged contents, or, block by
+/// block, data of a write that began later.
 fn overwritten(
     fs: &Filesystem,
     name: &str,

@@ -1,4 +1,5 @@
-//! The two workloads of the measurements: append and fsync, and random overwrite and fsync of files with an attribute.
+//! The two workloads that are measured: append and fsync, and random overwrite and fsync of files
+//! with an attribute.
 
 use super::target::Target;
 use crate::failure::Failure;
@@ -12,7 +13,7 @@ use syncline_bench::workload::{Pace, Sample};
 
 /// Bytes of each write.
 const WRITE_BYTES: u64 = 64 << 10;
-/// A job's file starts over at this length, or at this part of a small image.
+/// A job's file starts over at this length, or at this fraction of a small image.
 const FILE_BYTES_MAX: u64 = 48 << 20;
 const FILE_PART: u64 = 24;
 
@@ -23,14 +24,14 @@ pub struct Workload {
     pattern: Pattern,
 }
 
-/// All of them.
+/// All workloads.
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "64 KiB append + fsync", jobs: 1, pattern: Pattern::Append },
     Workload { name: "64 KiB append + fsync", jobs: 8, pattern: Pattern::Append },
     Workload { name: "64 KiB random overwrite + fsync, one xattr", jobs: 8, pattern: Pattern::Random },
 ];
 
-/// What came out.
+/// The result of one workload.
 pub struct Row {
     name: &'static str,
     jobs: usize,
@@ -39,15 +40,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// The line above the rows.
+    /// The heading above the rows.
     pub const HEADING: &'static str = "workload                                     jobs  fsyncs/s  flushes/fsync  writes/fsync  bytes written/byte";
 
-    /// fsyncs that were acknowledged.
+    /// Acknowledged fsyncs.
     pub fn fsyncs(&self) -> u64 {
         self.sample.operations
     }
 
-    /// The row for a program.
+    /// The row as JSON.
     pub fn json(&self) -> Value {
         let fsyncs = self.fsyncs().max(1) as f64;
         json!({

@@ -1,46 +1,46 @@
-//! Which files are synced most, from receipts.
+//! The most synced files, from receipts.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use syncline_fs::{Call, Receipt};
 use syncline_store::Cover;
 
-/// How many are told.
+/// How many files are reported.
 const TOLD_MAX: usize = 64;
 const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 
 /// The files that were synced most since a receipt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Busiest {
-    /// Number of the newest receipt that was looked at.
+    /// Number of the newest receipt examined.
     pub serial: u64,
-    /// Receipts that were looked at.
+    /// Receipts examined.
     pub receipts: u64,
-    /// Receipts that were pushed out before anybody looked.
+    /// Receipts that were pushed out before they could be examined.
     pub missed: u64,
-    /// The files, those with most syncs first.
+    /// The files, most syncs first.
     pub files: Vec<BusyFile>,
 }
 
-/// What the syncs of one file, or directory, came to.
+/// The totals of one file's or directory's syncs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BusyFile {
-    /// Its number.
+    /// Its inode number.
     pub inode: u64,
-    /// Calls that were about it.
+    /// Calls about it.
     pub syncs: u64,
-    /// Those of them that needed no flush.
+    /// Calls that needed no flush.
     pub elided: u64,
     /// Nanoseconds in all calls.
     pub total_ns: u64,
-    /// Nanoseconds of the longest one.
+    /// Nanoseconds of the longest call.
     pub max_ns: u64,
-    /// Bytes that the calls wrote themselves, those that went into the inode item included.
+    /// Bytes that the calls wrote themselves, including those in the inode item.
     pub bytes: u64,
 }
 
 impl Busiest {
-    /// Of these receipts, which are those after number `since`.
+    /// Computed from those of these receipts whose number is above `since`.
     pub fn of(since: u64, receipts: &[Receipt]) -> Self {
         let mut files: HashMap<u64, BusyFile> = HashMap::new();
         for receipt in receipts.iter().filter(|receipt| receipt.call != Call::Syncfs) {
@@ -63,7 +63,7 @@ impl BusyFile {
         self.elided += u64::from(matches!(receipt.cover, Cover::Elided));
         self.total_ns += receipt.times_ns.total;
         self.max_ns = self.max_ns.max(receipt.times_ns.total);
-        // What a call for many files wrote is not told of each.
+        // For a call on many files, the receipt does not say what each of them wrote.
         if receipt.files == 1 {
             let blocks = receipt.submitted.blocks + receipt.submitted.blocks_in_log;
             self.bytes += blocks * BLOCK_BYTES + receipt.submitted.inline_bytes;

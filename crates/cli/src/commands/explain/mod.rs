@@ -15,11 +15,12 @@ use std::sync::Arc;
 use syncline_fs::Filesystem;
 use syncline_fuse::control::{self, Control, ControlError};
 
-/// The text of the control channel; behind a colon of whom, behind another how many.
+/// The text on the control channel. Its argument is whose receipts, a colon, and how many.
 const TEXT: &str = "explain";
 const OF_FILE: &str = "file";
 const OF_ALL: &str = "all";
-/// The text of the control channel that tells which files were synced most since the receipt whose number follows the colon.
+/// The text on the control channel with the files synced most since a receipt, whose number follows
+/// the colon.
 pub const BUSIEST: &str = "busiest";
 
 /// Arguments of `explain`.
@@ -44,7 +45,7 @@ pub fn register(control: &Control, fs: &Arc<Filesystem>) {
         let (whose, count) = asker.argument.split_once(':').ok_or(EINVAL)?;
         let count = count.parse().map_err(|_| EINVAL)?;
         let ino = match whose {
-            // Who could open the file may know when it was synced.
+            // Anyone who could open the file may know when it was synced.
             OF_FILE => Some(asker.ino),
             OF_ALL if asker.is_owner => None,
             OF_ALL => return Err(EPERM),
@@ -80,7 +81,7 @@ pub fn run(args: Args) -> Outcome {
         output.write_all(text::explain(receipts, name.as_deref()).as_bytes())
     };
     match written {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         written => Ok(written.map(|()| ExitCode::SUCCESS)?),
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the stages are; printed once, below.
+/// Explains the stages; printed once, below.
 const STAGES: &str = "\
 submit: own data placed, checksummed and on its way, and what names it put into the log in memory
 wait: for the batch before   gather: for others to join   write: until data and batch were written, side by side
@@ -12,7 +12,7 @@ flush: of the device's cache   answer: until the caller went on
 A batch is one write to the log, as a transaction of a journal is; no flush comes between data and log.
 ";
 
-/// Each reason and its meaning, in the order in which they are told.
+/// Each reason and its meaning, in the order in which they are printed.
 const REASONS: [(&str, &str); 11] = [
     ("dirty_data", "it had data that was only in memory"),
     ("size", "its size had changed"),
@@ -27,7 +27,7 @@ const REASONS: [(&str, &str); 11] = [
     ("switched_off", "everything was durable, but eliding flushes is switched off"),
 ];
 
-/// All of them, with the name of the file if they are about one.
+/// Explains all receipts, with the file's name if they are about one.
 pub fn explain(receipts: &[Value], name: Option<&str>) -> String {
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
     let mut out = String::new();
@@ -38,7 +38,7 @@ pub fn explain(receipts: &[Value], name: Option<&str>) -> String {
     out + STAGES
 }
 
-/// A receipt, whatever version of the daemon made it: what it does not say is zero.
+/// A receipt from any version of the daemon: missing values are zero.
 struct Receipt<'a>(&'a Value);
 
 impl Receipt<'_> {
@@ -112,7 +112,7 @@ fn why(receipt: &Receipt<'_>) -> String {
     if names.is_empty() {
         return "nothing was left to do: all of it, and all that came before, was durable".into();
     }
-    // A write changes the time too; that alone would be a reason.
+    // A write changes the time too; mtime counts as a reason only by itself.
     let told = |name: &str| names.contains(&name) && !(name == "mtime" && names.contains(&"dirty_data"));
     let known = REASONS.iter().filter(|(name, _)| told(name)).map(|(_, meaning)| *meaning);
     let unknown = names.iter().copied().filter(|name| REASONS.iter().all(|(known, _)| known != name));
@@ -226,7 +226,7 @@ fn times(receipt: &Receipt<'_>) -> String {
     if each.is_empty() { String::new() } else { format!("{} µs", each.join(", ")) }
 }
 
-/// Microseconds, with a fraction where it matters.
+/// Microseconds, with a fraction for small values.
 fn micros(ns: u64) -> String {
     let micros = ns as f64 / 1000.0;
     if micros < 10.0 { format!("{micros:.1}") } else { format!("{micros:.0}") }
@@ -242,7 +242,7 @@ mod tests {
     use syncline_fs::{Call, Failed, Inodes, Receipt as Made, Why};
     use syncline_store::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage};
 
-    /// As the daemon says it, and as it is told.
+    /// Converts a receipt as the daemon sends it into the printed text.
     fn told(receipt: Made, name: Option<&str>) -> String {
         explain(&[serde_json::json!([receipt])[0].clone()], name)
     }

@@ -1,8 +1,8 @@
-//! What a command of the shell is given, and what it answers.
+//! The arguments and answers of the shell's commands.
 
 use serde_json::Value;
 
-/// What it shows, or why it could not be done, in a line.
+/// The output, or a one-line reason why the command failed.
 pub type Answer = Result<Value, String>;
 
 /// A number of the command line, decimal or with 0x.
@@ -14,7 +14,7 @@ pub fn number(text: &str) -> Result<u64, String> {
     parsed.map_err(|_| format!("'{text}' is no number"))
 }
 
-/// The number at a place, or what stands for none.
+/// The number at a position, or the default.
 pub fn number_or(arguments: &[&str], at: usize, default: u64) -> Result<u64, String> {
     arguments.get(at).map_or(Ok(default), |text| number(text))
 }

@@ -1,4 +1,4 @@
-//! Superblocks, the space map, and what lies at a block.
+//! Superblocks, the space map, and the contents of a block.
 
 use super::answer::{Answer, number};
 use super::decode;
@@ -11,7 +11,7 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Kind};
 use syncline_space::Space;
 
-/// References to a block that are shown.
+/// The most references to a block that are shown.
 const REFERENCES_MAX: usize = 1000;
 
 /// A superblock's fields.
@@ -34,7 +34,7 @@ fn told(superblock: &Superblock) -> Value {
     })
 }
 
-/// The newest superblock, and what could not be read.
+/// The newest superblock, and a list of what could not be read.
 pub fn info(image: &Image) -> Answer {
     let mut answer = told(image.superblock()?);
     answer["device_blocks"] = image.blocks().into();
@@ -75,14 +75,14 @@ pub fn superblocks(image: &Image) -> Answer {
     Ok(list.into())
 }
 
-/// The map as the newest superblock has it.
+/// The space map that the newest superblock refers to.
 fn map(image: &Image) -> Result<std::sync::Arc<Space>, String> {
     let superblock = image.superblock()?;
     let tracker = FlushTracker::new(image.device.clone());
     block_on(Space::load(&tracker, superblock.geometry, superblock.space)).map_err(|error| error.to_string())
 }
 
-/// What the space map says in all.
+/// The totals of the space map.
 pub fn space(image: &Image) -> Answer {
     let map = map(image)?;
     let counters = map.counters();
@@ -91,7 +91,7 @@ pub fn space(image: &Image) -> Answer {
         "as_of": "the last checkpoint, without the log", "own_pages": pages.join(" ") }))
 }
 
-/// What lies at a block.
+/// What is at a block.
 pub fn block(image: &Image, arguments: &[&str]) -> Answer {
     let block = number(arguments[0])?;
     if block >= image.blocks() {
@@ -164,7 +164,7 @@ fn extents_at(
         {
             let at = block - extent.addr;
             let checksum = extent.checksums.get(at as usize).map(|&checksum| decode::crc(checksum));
-            // A block of a compressed unit is of all the file blocks in it.
+            // A block of a compressed unit belongs to all file blocks in the unit.
             let file_block = extent.file_block + if extent.packed.is_some() { 0 } else { at };
             let mut told = json!({ "name": "file data", "inode": key.object, "file_block": file_block,
                 "extent": decode::run(extent.run()), "checksum": checksum, "shared": extent.shared });

@@ -1,4 +1,4 @@
-//! Items and records as JSON. Whatever can't be decoded is told as an error beside the bytes.
+//! Items and records as JSON. If something can't be decoded, the error is shown beside the bytes.
 
 use serde_json::{Value, json};
 use syncline_format::items::dirent::Dirent;
@@ -12,15 +12,15 @@ use syncline_format::items::unplaced::Piece;
 use syncline_format::items::xattr::{Xattr, XattrValue};
 use syncline_format::{BlockRun, FormatError, Key, Kind};
 
-/// Bytes of a value that are shown.
+/// The most bytes of a value that are shown.
 const SHOWN_MAX: usize = 64;
 
-/// Bytes as text, as far as they are.
+/// Bytes as text; bytes that are not text, and control characters, are replaced.
 pub fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Bytes as hexadecimal digits, not all of many.
+/// Bytes as hexadecimal digits, cut off if there are many.
 pub fn hex(bytes: &[u8]) -> String {
     let shown: String = bytes.iter().take(SHOWN_MAX).map(|byte| format!("{byte:02x}")).collect();
     if bytes.len() > SHOWN_MAX { format!("{shown}... ({} bytes)", bytes.len()) } else { shown }
@@ -42,7 +42,7 @@ pub fn key(key: Key) -> String {
     format!("{} {kind} {}", key.object, key.offset)
 }
 
-/// An item, decoded as its key says.
+/// An item, decoded according to its key.
 pub fn item(of: Key, value: &[u8]) -> Value {
     let decoded = match Kind::from_u8(of.kind) {
         Some(Kind::Inode) => InodeItem::decode(value).map(|inode| inode_item(&inode)),

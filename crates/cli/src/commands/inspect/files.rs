@@ -15,9 +15,9 @@ use syncline_format::{Key, Kind, block_checksums};
 
 /// The inode of the root directory.
 const ROOT: u64 = syncline_fs::types::ROOT;
-/// Directories that a path may go through; more is a loop.
+/// The most directories in a path; more means a loop.
 const DEPTH_MAX: usize = 4096;
-/// Extents and entries that are shown.
+/// The most extents and entries that are shown.
 const SHOWN_MAX: usize = 10_000;
 
 fn get(image: &Image, key: Key) -> Result<Option<Bytes>, String> {
@@ -49,7 +49,7 @@ pub fn inode(image: &Image, arguments: &[&str]) -> Answer {
     Ok(told)
 }
 
-/// Reads an extent's data, compares its checksums and decodes what is compressed.
+/// Reads an extent's data, compares its checksums and decodes compressed data.
 fn compared(image: &Image, extent: &Extent) -> Result<String, String> {
     let data = image.read(extent.addr, extent.run().blocks).map_err(|why| format!("UNREADABLE: {why}"))?;
     let found: Vec<_> = block_checksums(&data).collect();
@@ -65,7 +65,7 @@ fn compared(image: &Image, extent: &Extent) -> Result<String, String> {
     }
 }
 
-/// What a directory has.
+/// The entries of a directory.
 fn entries(
     image: &Image,
     directory: u64,
@@ -94,7 +94,7 @@ fn resolve(image: &Image, path: &str) -> Result<u64, String> {
     Ok(ino)
 }
 
-/// The inode that a path names.
+/// Shows the inode that a path names.
 pub fn path(image: &Image, arguments: &[&str]) -> Answer {
     let ino = resolve(image, arguments[0])?;
     inode(image, &[ino.to_string().as_str()])
@@ -117,7 +117,7 @@ pub fn paths(image: &Image, arguments: &[&str]) -> Answer {
     Ok(json!({ "inode": ino, "list": all_paths(image, ino)? }))
 }
 
-/// Names of an inode: in which directory, and what.
+/// The names of an inode, each with its directory.
 fn names(image: &Image, ino: u64) -> Result<Vec<(u64, String)>, String> {
     let value =
         get(image, Key::new(ino, Kind::Inode, 0))?.ok_or_else(|| format!("there is no inode {ino}"))?;
@@ -145,7 +145,8 @@ fn all_paths(image: &Image, ino: u64) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// The path of a directory, without a slash at the end. One that can't be followed to the root begins with what it hangs on.
+/// The path of a directory, without a trailing slash. If it can't be followed to the root, it
+/// begins with the place where it breaks off.
 fn above(image: &Image, directory: u64) -> Result<String, String> {
     let mut path = String::new();
     let mut at = directory;

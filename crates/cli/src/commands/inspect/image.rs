@@ -1,4 +1,4 @@
-//! An image that is looked into.
+//! An image under inspection.
 
 use crate::commands::image;
 use crate::failure::Failure;
@@ -9,17 +9,17 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, Geometry};
 use syncline_store::{Salvaged, Store, read_superblocks};
 
-/// The device, and what could be opened on it.
+/// The device, and the structures that could be opened on it.
 pub struct Image {
     pub device: Arc<dyn Device>,
-    /// The newest good superblock; or why there is none.
+    /// The newest good superblock, or why there is none.
     superblock: Result<Superblock, String>,
-    /// Tree and log together, as far as they can be read; or why not.
+    /// Tree and log together, as far as they can be read, or why they can't be.
     opened: Result<(Arc<Store>, Salvaged), String>,
 }
 
 impl Image {
-    /// Opens a device for reading. Whatever else is wrong is told by the commands that it concerns.
+    /// Opens a device for reading. Any other error is reported by the commands that it affects.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let device: Arc<dyn Device> = image::open_read_only(path)?;
         let slots = block_on(read_superblocks(&device));
@@ -35,22 +35,22 @@ impl Image {
         self.superblock.as_ref().map_err(Clone::clone)
     }
 
-    /// How the image is divided.
+    /// The layout of the image.
     pub fn geometry(&self) -> Result<Geometry, String> {
         Ok(self.superblock()?.geometry)
     }
 
-    /// The items, those of the log included.
+    /// The items, including those in the log.
     pub fn store(&self) -> Result<&Arc<Store>, String> {
         self.opened.as_ref().map(|(store, _)| store).map_err(Clone::clone)
     }
 
-    /// What could not be read when it was opened.
+    /// What could not be read on opening.
     pub fn salvaged(&self) -> Result<&Salvaged, String> {
         self.opened.as_ref().map(|(_, salvaged)| salvaged).map_err(Clone::clone)
     }
 
-    /// The blocks of the device.
+    /// The number of blocks on the device.
     pub fn blocks(&self) -> u64 {
         self.device.size_bytes() / BLOCK_BYTES as u64
     }

@@ -8,7 +8,7 @@ use syncline_device::block_on;
 use syncline_format::batch::{BatchHeader, Record, Records, unpack_checksums};
 use syncline_log::{Scan, Window, payload_of, scan};
 
-/// Records of a batch that are shown.
+/// The most records of a batch that are shown.
 const RECORDS_MAX: usize = 10_000;
 
 fn scanned(image: &Image) -> Result<Scan, String> {

@@ -1,4 +1,4 @@
-//! `syncline inspect`: a shell that looks into an image, block by block if need be, and never writes.
+//! `syncline inspect`: a shell that examines an image, block by block if need be, and never writes.
 
 mod answer;
 mod blocks;
@@ -42,7 +42,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What running a command came to.
+/// The outcome of running a command.
 enum Next {
     Done,
     Refused,
@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::from(u8::from(refused)))
 }
 
-/// Runs commands one by one; true if any could not be done.
+/// Runs commands one by one; true if any failed.
 fn lines(
     image: &Image,
     lines: impl Iterator<Item = std::io::Result<String>>,
@@ -108,7 +108,7 @@ fn one(image: &Image, line: &str, json: bool) -> Result<Next, Failure> {
     if name.is_empty() || name.starts_with('#') {
         return Ok(Next::Done);
     }
-    // The rest of the line is one path, whatever spaces are in it.
+    // The rest of the line is one path, including any spaces in it.
     let arguments: Vec<&str> = match name {
         "ls" | "path" => Some(rest.trim()).filter(|path| !path.is_empty()).into_iter().collect(),
         _ => rest.split_whitespace().collect(),
@@ -125,7 +125,7 @@ fn one(image: &Image, line: &str, json: bool) -> Result<Next, Failure> {
     };
     let text = if json { format!("{answer:#}\n") } else { text::of(&answer) };
     match printed::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Next::End),
         written => Ok(written.map(|()| Next::Done)?),
     }

@@ -1,4 +1,4 @@
-//! Answers for people: names and values in lines, lists in a line for each element.
+//! Answers for people: a line for each name and value, and one for each element of a list.
 
 use crate::printed::one_line;
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn list(out: &mut String, elements: Option<&Value>) {
     }
 }
 
-/// In one line: what an item is called first, then what is known of it.
+/// On one line: an item's name first, then its fields.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => one_line(text),

@@ -10,12 +10,12 @@ use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Geometry, Key, Kind, crc};
 use syncline_tree::{Tree, TreeError};
 
-/// Nodes and items shown unless told otherwise.
+/// The most nodes and items shown by default.
 const MOST: u64 = 100;
-/// What a walk keeps in memory.
+/// The size of a walk's cache.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Visits every node, also past damaged ones.
+/// Visits every node, continuing past damaged ones.
 pub fn walk(
     image: &Image,
     mut visit: impl FnMut(u8, Pointer, Result<&Node, &TreeError>) + Send,
@@ -46,7 +46,7 @@ pub fn tree(image: &Image, arguments: &[&str]) -> Answer {
     Ok(json!({ "nodes": count, "damaged": damaged, "shown": nodes.len(), "list": nodes }))
 }
 
-/// A node and what is in it.
+/// A node and its contents.
 pub fn node(image: &Image, arguments: &[&str]) -> Answer {
     let superblock = image.superblock()?;
     let addr = number_or(arguments, 0, superblock.tree.node.addr)?;
@@ -67,7 +67,7 @@ pub fn node(image: &Image, arguments: &[&str]) -> Answer {
         "used_bytes": node.used_bytes(), "list": entries }))
 }
 
-/// Decodes a node of whatever level it says it is of.
+/// Decodes a node, whatever level it states.
 pub fn decoded(bytes: &bytes::Bytes, geometry: Geometry, addr: u64) -> Result<Node, String> {
     let tries = (0..=MAX_LEVEL).map(|level| Node::decode(bytes.clone(), geometry, addr, level));
     let mut first = None;
@@ -80,7 +80,8 @@ pub fn decoded(bytes: &bytes::Bytes, geometry: Geometry, addr: u64) -> Result<No
     Err(format!("no node lies at block {addr}: {}", first.map(|error| error.to_string()).unwrap_or_default()))
 }
 
-/// Calls `take` for the items of a range, until it is false, and tells which nodes could not be read.
+/// Calls `take` for the items of a range until it returns false; returns the nodes that could not
+/// be read.
 pub fn each_item(
     image: &Image,
     from: Key,
@@ -112,7 +113,7 @@ pub fn of_kind(object: u64, kind: Kind) -> (Key, Key) {
     (Key::new(object, kind, 0), Key::new(object, kind, u64::MAX))
 }
 
-/// Items from an object on.
+/// The items from an object on.
 pub fn items(image: &Image, arguments: &[&str]) -> Answer {
     let from = Key { object: number_or(arguments, 0, 0)?, kind: 0, offset: 0 };
     let most = number_or(arguments, 1, MOST)?;

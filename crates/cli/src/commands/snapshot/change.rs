@@ -36,7 +36,7 @@ pub fn create(args: &Args) -> Outcome {
     change(args, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
 }
 
-/// Deletes one.
+/// Deletes a snapshot.
 pub fn delete(args: &Args) -> Outcome {
     change(args, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
 }
@@ -57,7 +57,7 @@ fn change(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon's errno in the words that the store has for it.
+/// The daemon's errno in the store's words.
 fn refused(error: ControlError, name: &str) -> Failure {
     const NOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
     const BUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
@@ -85,11 +85,11 @@ fn refused(error: ControlError, name: &str) -> Failure {
     syncline_store::StoreError::from(known).into()
 }
 
-/// Goes back to a snapshot.
+/// Rolls back to a snapshot.
 pub fn roll_back(args: &RollbackArgs) -> Outcome {
     refuse_mounted(&args.image, "unmount it with 'syncline umount', then roll back the image")?;
     let about = |error: Error| Failure::from(error).about(&args.image);
-    // What is refused must not cost a snapshot of the present.
+    // A rollback that will be refused must not first make a snapshot of the present state.
     Filesystem::require_rollback(&args.image, &args.name).map_err(about)?;
     if let Some(keep) = &args.keep {
         let fs = Filesystem::open(&args.image, ImageOptions::default()).map_err(about)?;

@@ -25,7 +25,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Compares.
+/// Compares the two states.
 pub fn run(args: &Args) -> Outcome {
     let image = image_of(&args.source)?;
     let about = |error: Error| match error {
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The filesystem as it is now.
+/// The present state of the filesystem.
 fn present(source: &Path, image: &Path) -> Result<Filesystem, Failure> {
     if source.is_dir() {
         return Err(Failure::usage("a mounted filesystem is changing: name two snapshots")
@@ -60,7 +60,7 @@ fn present(source: &Path, image: &Path) -> Result<Filesystem, Failure> {
     Filesystem::open(image, ImageOptions::read_only()).map_err(|error| Failure::from(error).about(image))
 }
 
-/// One line: what, and the path.
+/// One line: the kind of change, and the path.
 fn print(output: &mut impl Write, change: &Change) -> std::io::Result<()> {
     let letter = match &change.kind {
         ChangeKind::Added => "+",

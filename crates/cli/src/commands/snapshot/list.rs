@@ -19,7 +19,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Lists.
+/// Lists the snapshots.
 pub fn run(args: &Args) -> Outcome {
     let image = image_of(&args.source)?;
     let snapshots = Filesystem::snapshots_of(&image).map_err(|error| Failure::from(error).about(&image))?;
@@ -49,7 +49,7 @@ fn as_json(snapshot: &Snapshot) -> serde_json::Value {
     })
 }
 
-/// When it was made, as RFC 3339 has it.
+/// When it was made, in the format of RFC 3339.
 fn created(snapshot: &Snapshot) -> String {
     humantime::format_rfc3339_seconds(snapshot.created).to_string()
 }

@@ -1,4 +1,4 @@
-//! `syncline snapshot`: states of a whole filesystem, kept under names.
+//! `syncline snapshot`: named states of a whole filesystem.
 
 mod change;
 mod diff;
@@ -30,7 +30,8 @@ enum Command {
     /// Mount a snapshot, read-only, beside the filesystem itself
     #[command(after_help = examples::SNAPSHOT_MOUNT)]
     Mount(MountArgs),
-    /// Make the filesystem what it was when the snapshot was made, if it still has that size; what has changed since is given up
+    /// Make the filesystem what it was when the snapshot was made, if it still has that size; what
+    /// has changed since is given up
     #[command(after_help = examples::SNAPSHOT_ROLLBACK)]
     Rollback(change::RollbackArgs),
     /// Show what changed between two snapshots, or since one

@@ -1,4 +1,4 @@
-//! Where snapshots are: an image that nobody uses, or one that is mounted.
+//! The source of snapshots: an image that nobody uses, or a mounted one.
 
 use crate::commands::ask;
 use crate::failure::Failure;
@@ -6,13 +6,13 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use syncline_fuse::control;
 
-/// True for a directory, behind which a daemon is to be asked; refused if that does not answer.
+/// True for a directory, whose daemon can be asked; fails if that does not answer.
 pub fn is_mounted(source: &Path) -> Result<bool, Failure> {
     ask::require_answer(source, ask::PATIENCE)?;
     Ok(source.is_dir())
 }
 
-/// The image that is meant: itself, or the one behind a mount.
+/// The image: the source itself, or the one behind a mount.
 pub fn image_of(source: &Path) -> Result<PathBuf, Failure> {
     if !is_mounted(source)? {
         return Ok(source.to_owned());

@@ -1,4 +1,4 @@
-//! `syncline stats`: what a mounted filesystem has counted.
+//! `syncline stats`: the counters of a mounted filesystem.
 
 pub mod summary;
 mod watch;
@@ -42,7 +42,7 @@ pub struct Args {
     prometheus: bool,
 }
 
-/// Seconds; a directory behind --watch is taken for them.
+/// Seconds. A directory that follows --watch would be taken for them, so that is explained.
 fn interval(text: &str) -> Result<Duration, String> {
     super::top::seconds(text).map_err(|error| match text.contains('/') || Path::new(text).exists() {
         true => format!("the directory comes first: syncline stats {text} --watch"),

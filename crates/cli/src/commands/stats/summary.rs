@@ -1,4 +1,4 @@
-//! What a mount has done, in ten lines.
+//! A mount's activity in ten lines.
 
 use crate::live::Sample;
 use crate::printed::one_line;
@@ -7,9 +7,9 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Kinds of requests that are named.
+/// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
-/// Counters of what has gone wrong, and what each means.
+/// Counters of errors, and what each means.
 const ERRORS: [(&str, &str); 6] = [
     ("/store/checksum_errors", "damaged blocks read"),
     ("/store/device_writes_failed", "device writes failed"),
@@ -19,7 +19,7 @@ const ERRORS: [(&str, &str); 6] = [
     ("/scrub/damaged", "extents found damaged by scrub"),
 ];
 
-/// The lines.
+/// The lines of the summary.
 pub fn text(directory: &Path, sample: &Sample) -> String {
     let number = |pointer: &str| sample.number(pointer);
     let count = |pointer: &str| HumanCount(number(pointer));
@@ -85,7 +85,7 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
     out
 }
 
-/// How it is mounted, since when, and what came before.
+/// How the filesystem is mounted, since when, and what recovery found.
 pub fn state(sample: &Sample) -> String {
     let access = match (
         sample.stats.get("read_only").and_then(Value::as_str),
@@ -125,7 +125,7 @@ fn latency(sample: &Sample, name: &str) -> String {
     }
 }
 
-/// How many there were, and the most frequent kinds.
+/// The number of requests, and the most frequent kinds.
 fn requests(stats: &Value) -> String {
     let mut kinds: Vec<(&str, u64)> = stats
         .get("requests")
@@ -141,7 +141,7 @@ fn requests(stats: &Value) -> String {
     format!("{}: {}", HumanCount(total), named.collect::<Vec<_>>().join(", "))
 }
 
-/// What has gone wrong, if anything has.
+/// The errors that have occurred, if any.
 pub fn errors(sample: &Sample) -> Option<String> {
     let told = ERRORS.iter().filter_map(|(pointer, what)| match sample.number(pointer) {
         0 => None,

@@ -12,7 +12,8 @@ const HEADING_EVERY: usize = 20;
 const HEADING: &str = "\
 fsync/s fdata/s  p50 µs  p99 µs  max µs group issued joined elided  batch/s  log KiB/s  dev KiB/s amplif. ckpt dirty KiB";
 
-/// Prints a line, or a JSON object in a line, for each interval until the mount is gone or nobody reads.
+/// Prints a line, or a JSON object on a line, for each interval until the mount is gone or the
+/// reader closes the pipe.
 pub fn watch(directory: &Path, every: Duration, json: bool) -> Result<(), Failure> {
     let mut earlier = Sample::take(directory)?;
     for number in 0.. {
@@ -26,7 +27,7 @@ pub fn watch(directory: &Path, every: Duration, json: bool) -> Result<(), Failur
             }
             let mut output = printed::stdout();
             match writeln!(output, "{text}").and_then(|()| output.flush()) {
-                // Whoever reads has seen enough.
+                // The reader has closed the pipe.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
                 written => written?,
             }

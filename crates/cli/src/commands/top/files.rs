@@ -1,4 +1,4 @@
-//! The files that are synced most, with their paths.
+//! The most synced files, with their paths.
 
 use crate::commands::explain::{BUSIEST, Busiest, BusyFile};
 use crate::failure::Failure;
@@ -9,10 +9,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use syncline_fuse::control::{self, ControlError};
 
-/// Files whose paths are asked for: as many as fit on a large page.
+/// How many files get their path looked up: as many as fit on a large page.
 const NAMED_MAX: usize = 32;
 
-/// What files are sorted by.
+/// The sort order of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
@@ -27,7 +27,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// In the order in which a key goes through them.
+    /// In the order in which a key cycles through them.
     pub const ALL: [Self; 4] = [Self::Syncs, Self::Time, Self::Longest, Self::Bytes];
 
     /// The heading of its column.
@@ -44,15 +44,15 @@ impl Sort {
 /// The files of an interval.
 #[derive(Debug, Serialize)]
 pub struct Files {
-    /// Why there are none to tell of, if so.
+    /// Why there are none, if they were refused.
     pub refused: Option<&'static str>,
-    /// What they are sorted by.
+    /// Their sort order.
     pub sort: Sort,
-    /// Receipts that were pushed out before they were looked at.
+    /// Receipts that were pushed out before they could be examined.
     pub missed: u64,
     /// The files.
     pub list: Vec<NamedFile>,
-    /// Newest receipt that was seen.
+    /// The newest receipt that was seen.
     #[serde(skip)]
     serial: u64,
 }
@@ -62,13 +62,13 @@ pub struct Files {
 pub struct NamedFile {
     /// One of its paths, if it has any.
     pub path: Option<String>,
-    /// What its syncs came to.
+    /// The totals of its syncs.
     #[serde(flatten)]
     pub busy: BusyFile,
 }
 
 impl Files {
-    /// None yet: only what happens from now on counts.
+    /// Starts empty: only later syncs count.
     pub fn new(directory: &Path) -> Result<Self, Failure> {
         let mut files = Self { refused: None, sort: Sort::Syncs, missed: 0, list: Vec::new(), serial: 0 };
         if let Some(busiest) = files.ask(directory)? {
@@ -77,7 +77,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Those since the last time.
+    /// Replaces the list with the files synced since the last time.
     pub fn renew(&mut self, directory: &Path) -> Result<(), Failure> {
         if self.refused.is_some() {
             return Ok(());
@@ -120,7 +120,7 @@ impl Files {
                 self.refused = Some("the daemon is too old to tell");
                 Ok(None)
             }
-            // The next sample says what has happened.
+            // The next sample reports the reason.
             Err(_) => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! `syncline top`: what a mounted filesystem is doing, on a page that renews itself.
+//! `syncline top`: shows the activity of a mounted filesystem on a page that refreshes itself.
 
 mod files;
 mod page;
@@ -48,7 +48,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Seconds, with a fraction if need be.
+/// Seconds, perhaps with a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "give seconds, such as 1 or 0.5".to_owned())?;
     if (0.1..=3600.0).contains(&number) {

@@ -1,4 +1,4 @@
-//! The page: where everything is.
+//! The page and its layout.
 
 use super::panels;
 use super::state::State;
@@ -10,9 +10,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline};
 use std::time::Duration;
 
-/// Below this many columns only the most important panels are shown.
+/// Below this width only the most important panels are shown.
 const WIDE: u16 = 80;
-/// From this many lines on the curve is more than one high.
+/// From this height on, the curve has more than one line.
 const TALL: u16 = 32;
 const CURVE_LINES: u16 = 4;
 const BLOCK: u64 = syncline_format::BLOCK_BYTES as u64;
@@ -56,7 +56,7 @@ fn title(state: &State) -> Line<'static> {
     let strong = Style::new().add_modifier(Modifier::BOLD);
     let sample = &state.sample;
     let mut spans = vec![Span::styled("syncline top ", strong.fg(Color::Cyan))];
-    // What must not be missed comes before paths, which may be long.
+    // The important parts come before paths, which may be long.
     if state.paused {
         spans.push(Span::styled("PAUSED ", strong.fg(Color::Yellow)));
     }
@@ -76,7 +76,7 @@ fn title(state: &State) -> Line<'static> {
     );
     let (up, transport) = (duration(sample.uptime()), sample.text("/daemon/transport"));
     let mut facts = vec![format!("up {up}"), room, format!("{transport} transport")];
-    // The image comes last: it may be long, and is cut off where there is no room.
+    // The image comes last: it may be long, and is cut off if there is no room.
     facts.push(one_line(sample.text("/daemon/image")));
     for fact in facts {
         spans.push(Span::styled("  ·  ", Style::new().fg(Color::DarkGray)));
@@ -99,7 +99,7 @@ fn keys(state: &State) -> Line<'static> {
     Line::from(spans.collect::<Vec<_>>())
 }
 
-/// The last syncs a second, the newest at the right.
+/// The last syncs per second, the newest on the right.
 fn draw_curve(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let [label, curve] = Layout::horizontal([Constraint::Length(12), Constraint::Fill(1)]).areas(area);
     let newest = state.history.back().copied().unwrap_or(0);
@@ -121,11 +121,12 @@ fn draw_curve(frame: &mut Frame<'_>, state: &State, area: Rect) {
 
 fn draw_wide(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let Some(interval) = &state.interval else { return };
-    // On a low page the panels lose their last lines, so that files are seen; what matters most stands first.
+    // On a low page the panels lose their last lines, so that files are visible; the most important
+    // lines come first.
     let heights = if frame.area().height >= TALL { (9, 10) } else { (8, 6) };
     let rows = [Constraint::Length(heights.0), Constraint::Length(heights.1), Constraint::Fill(1)];
     let [upper, middle, lower] = Layout::vertical(rows).areas(area);
-    // One grid for all: a third, or two of them.
+    // One grid for all rows: one third and two thirds.
     let thirds = Layout::horizontal([Constraint::Fill(1); 3]);
     let split = |area: Rect| {
         let [first, second, third] = thirds.areas(area);
@@ -161,7 +162,7 @@ fn draw_help(frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" help ")), area);
 }
 
-/// A time span in two units at most.
+/// A time span in at most two units.
 fn duration(span: Duration) -> String {
     let seconds = span.as_secs();
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {

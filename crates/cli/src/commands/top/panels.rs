@@ -7,14 +7,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, BorderType, Padding, Row, Table};
 
-/// Columns from which on all figures of a file are shown.
+/// From this width on, all figures of a file are shown.
 const WIDE_ENOUGH: u16 = 72;
-/// The same for the percentiles of times.
+/// From this width on, all percentiles of times are shown.
 const LATENCY_COLUMNS: u16 = 64;
 
 const HEADING: Style = Style::new().fg(Color::Cyan);
 const VALUE: Style = Style::new().add_modifier(Modifier::BOLD);
-/// What has nothing to tell.
+/// The style of frames and of empty values.
 const FAINT: Style = Style::new().fg(Color::DarkGray);
 
 fn framed(title: &str) -> Block<'static> {
@@ -25,7 +25,7 @@ fn framed(title: &str) -> Block<'static> {
         .title(Line::styled(format!(" {title} "), VALUE.fg(Color::Reset)))
 }
 
-/// A value at the right of its column.
+/// A value, right-aligned in its column.
 fn value(text: String) -> Line<'static> {
     let style = if matches!(text.as_str(), "0" | "0 B" | "-") { FAINT } else { VALUE };
     Line::styled(text, style).right_aligned()
@@ -153,7 +153,7 @@ pub fn requests(interval: &Interval, width: u16) -> Table<'static> {
     Table::new(rows, widths).block(framed("requests/s"))
 }
 
-/// A part of so many columns, to an eighth of a column.
+/// A bar for this part of so many columns, to an eighth of a column.
 fn bar(part: f64, columns: u16) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if !part.is_finite() {
@@ -163,12 +163,13 @@ fn bar(part: f64, columns: u16) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-/// The files that are synced most, in so many columns.
+/// The most synced files, in this many columns.
 pub fn files(files: &Files, width: u16) -> Table<'static> {
     if let Some(why) = files.refused {
         return Table::new([Row::new([why])], [Constraint::Fill(1)]).block(framed("files"));
     }
-    // Of the figures of a file only the first and the one that they are sorted by leave room for its name on a narrow page.
+    // On a narrow page, only the first figure and the one that files are sorted by are shown, to
+    // leave room for the name.
     let names = ["syncs", "elided", "mean", "longest", "written"];
     let chosen = files.sort.column();
     let shown = |at: &usize| width >= WIDE_ENOUGH || *at == 0 || names[*at] == chosen;
@@ -199,12 +200,12 @@ fn file_row(file: &NamedFile, columns: &[usize]) -> Row<'static> {
     Row::new(cells.chain([Line::raw(name)]))
 }
 
-/// A rate, with a fraction where it matters.
+/// A rate, with a fraction for small values.
 fn rate(per_second: f64) -> String {
     number(per_second)
 }
 
-/// Three digits or more.
+/// A number with one decimal if it is small.
 fn number(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -213,7 +214,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A time in microseconds, in the unit that suits it.
+/// A time, given in microseconds, in a suitable unit.
 fn time(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{} µs", number(us)),

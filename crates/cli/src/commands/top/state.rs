@@ -1,4 +1,4 @@
-//! What a page shows.
+//! The state behind a page.
 
 use super::files::{Files, Sort};
 use crate::failure::Failure;
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Intervals that the curve reaches back.
+/// The number of intervals in the curve.
 const HISTORY_MAX: usize = 512;
-/// What + and - choose from.
+/// The intervals that + and - choose from.
 const INTERVALS: [Duration; 8] = [
     Duration::from_millis(200),
     Duration::from_millis(500),
@@ -22,23 +22,23 @@ const INTERVALS: [Duration; 8] = [
     Duration::from_secs(60),
 ];
 
-/// A mount that is watched.
+/// A mount that is being watched.
 pub struct State {
-    /// Where it is.
+    /// The mount point.
     pub directory: PathBuf,
     /// The newest sample.
     pub sample: Sample,
-    /// What happened up to it; `None` at first.
+    /// The interval that ended with it; `None` at first.
     pub interval: Option<Interval>,
-    /// Syncs a second in the last intervals, the newest last.
+    /// Syncs per second in the last intervals, the newest last.
     pub history: VecDeque<u64>,
     /// The files that were synced most in the interval.
     pub files: Files,
     /// Time between two samples.
     pub every: Duration,
-    /// No samples are taken.
+    /// No samples are being taken.
     pub paused: bool,
-    /// The keys are explained.
+    /// The help on keys is shown.
     pub helping: bool,
 }
 
@@ -66,7 +66,7 @@ impl State {
             self.history.push_back(rate.round() as u64);
             self.interval = Some(interval);
         } else {
-            // Mounted anew: there is nothing to compare with.
+            // Mounted again: there is nothing to compare with.
             self.files = Files::new(&self.directory)?;
             self.interval = None;
         }
@@ -89,7 +89,7 @@ impl State {
         self.every = INTERVALS.into_iter().rfind(|every| *every < self.every).unwrap_or(self.every);
     }
 
-    /// Sorts the files by something else.
+    /// Sorts the files by the next figure.
     pub fn sort_otherwise(&mut self) {
         let at = Sort::ALL.iter().position(|sort| *sort == self.files.sort).unwrap_or(0);
         self.files.sort_by(Sort::ALL[(at + 1) % Sort::ALL.len()]);

@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, listened to, and given back whatever happens.
+//! The terminal: acquired, drawn on, read from, and restored whatever happens.
 
 use super::page;
 use super::state::State;
@@ -13,29 +13,30 @@ use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(100);
-/// How long a signal waits for an end in good order.
+/// How long a signal waits for an orderly end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows pages until somebody has seen enough, a signal comes or the mount is gone. The terminal is given back at the end
-/// of this function, and by a hook when something panics.
+/// Shows pages until the user quits, a signal comes or the mount is gone. The terminal is restored
+/// at the end of this function, and by a hook when something panics.
 pub fn watch(state: &mut State) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     end_by_signal(stop.clone())?;
     let taken = ratatui::try_init();
     let outcome = taken.map_err(Failure::from).and_then(|terminal| renew_until(terminal, state, &stop));
-    // Where there is no terminal any more this fails, and nobody can be told.
+    // If the terminal is gone this fails, and there is no one to tell.
     let _ = ratatui::try_restore();
     outcome
 }
 
-/// Signals end it in good order. Where the terminal is gone, a read from it may never return: then the process ends without.
+/// Signals end the program in an orderly way. If the terminal is gone, a read from it may never
+/// return; then the process exits anyway.
 fn end_by_signal(stop: Arc<AtomicBool>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {
         if signals.forever().next().is_some() {
             stop.store(true, Ordering::Relaxed);
             std::thread::sleep(PATIENCE);
-            // Where there is no terminal any more this fails.
+            // If the terminal is gone this fails.
             let _ = ratatui::try_restore();
             std::process::exit(0);
         }
@@ -63,7 +64,7 @@ fn renew_until(mut terminal: DefaultTerminal, state: &mut State, stop: &AtomicBo
     Ok(())
 }
 
-/// Does what a key asks for; false if it asks for the end.
+/// Handles a key; returns false if it quits.
 fn goes_on(state: &mut State, event: &Event) -> bool {
     let Event::Key(key) = event else { return true };
     if key.kind == KeyEventKind::Release {

@@ -12,25 +12,27 @@ use std::os::fd::RawFd;
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The kernel wants room for that much payload at least, whatever was negotiated.
+/// The kernel wants room for at least this much payload, whatever was negotiated.
 const PAYLOAD_BYTES_MIN: usize = 8192;
-/// Data of a READ that is so long is read into the entry's own memory, where it is answered from. To copy less costs less than that.
+/// From this length on, a READ's data is read straight into the entry's own memory and answered
+/// from there. Below it, copying is cheaper.
 const ROOM_BYTES_MIN: usize = 64 << 10;
-/// Where the field `len` lies in a submission of 128 bytes (`struct io_uring_sqe`).
+/// Offset of the field `len` in a submission of 128 bytes (`struct io_uring_sqe`).
 const SUBMISSION_LEN_OFFSET: usize = 24;
 
-/// An entry. The kernel uses its memory from the submission of a command until that has completed, and at no other
-/// time: whoever has it in hand then owns it, and reads and writes it freely.
+/// An entry. The kernel uses its memory from the submission of a command until that command
+/// completes, and at no other time. In between, the holder of the entry owns the memory and reads
+/// and writes it freely.
 pub struct Entry {
     headers: AlignedBuf,
     payload: Payload,
-    /// Headers and payload, as the kernel wants them told.
+    /// Headers and payload, as iovecs for the kernel.
     pieces: [libc::iovec; 2],
     queue: u16,
 }
 
 impl Entry {
-    /// Payload memory of an entry, for the longest request and answer.
+    /// Payload memory of an entry, enough for the longest request and answer.
     pub fn payload_bytes(transfer_bytes_max: u32) -> usize {
         (transfer_bytes_max as usize).max(PAYLOAD_BYTES_MIN).next_multiple_of(BLOCK_BYTES)
     }
@@ -45,17 +47,18 @@ impl Entry {
         Box::new(Self { headers, payload, pieces, queue })
     }
 
-    /// The CPU on which those ask whose requests it carries.
+    /// The CPU whose callers' requests this entry carries.
     pub fn cpu(&self) -> usize {
         self.queue.into()
     }
 
-    /// The command that offers it to the kernel. It names memory of this entry, which must stay where it is.
+    /// The command that offers the entry to the kernel. It points to memory of this entry, which
+    /// must not move.
     pub fn register(&self, fuse: RawFd) -> squeue::Entry128 {
         let pieces_at = self.pieces.as_ptr().addr() as u64;
         let mut command = self.command(fuse, RING_REGISTER, 0, Some(pieces_at));
-        // SAFETY: the entry is 128 bytes, laid out as the kernel's `struct io_uring_sqe`; `len` is 4 of them, aligned.
-        // (The crate lets us set every field but this one.)
+        // SAFETY: the entry is 128 bytes, laid out as the kernel's `struct io_uring_sqe`; `len` is
+        // 4 of them, aligned. (The crate lets us set every field but this one.)
         unsafe {
             let len = (&raw mut command).byte_add(SUBMISSION_LEN_OFFSET).cast::<u32>();
             len.write(self.pieces.len() as u32);
@@ -74,17 +77,19 @@ impl Entry {
         RingHeaders::read_from_prefix(&self.headers).expect("a page holds the headers").0
     }
 
-    /// The header of the request that came.
+    /// The header of the received request.
     pub fn header(&self) -> InHeader {
         InHeader::read_from_prefix(&self.headers().message).expect("there is room for it").0
     }
 
-    /// The request that came, on its own memory: this entry's is about to carry the answer, and data that was written
-    /// must not change any more (rule R7). `None` if the lengths make no sense.
+    /// The received request, copied into memory of its own: this entry's memory will carry the
+    /// answer, and written data must not change any more (rule R7). `None` if the lengths are
+    /// inconsistent.
     pub fn request(&mut self) -> Option<Request> {
         let (headers, header) = (self.headers(), self.header());
         let payload = &*self.payload.bytes()?.get_mut(..headers.payload_len as usize)?;
-        // The kernel leaves out how long the first argument is: it is what remains of the whole.
+        // The kernel does not send the length of the first argument: it is what remains of the
+        // total.
         let argument_len = (header.len as usize).checked_sub(IN_HEADER_BYTES + payload.len())?;
         let argument = headers.argument.get(..argument_len)?;
         if header.opcode == Opcode::Write as u32 && argument_len == WRITE_PAYLOAD_OFFSET - IN_HEADER_BYTES {
@@ -106,14 +111,15 @@ impl Entry {
         Some(request)
     }
 
-    /// Puts an answer to the request that came in place; gives the command that sends it. `None` while the memory for it is lent.
+    /// Puts an answer to the received request into the entry and returns the command that sends it.
+    /// `None` while the memory for it is lent.
     pub fn answer(&mut self, unique: u64, reply: &mut Reply, fuse: RawFd) -> Option<squeue::Entry128> {
         let mut header = reply.header(unique);
         let len = match reply.lies_at(self.payload.as_ptr()) {
             true => reply.len_bytes() - OUT_HEADER_BYTES,
             false => {
                 if self.payload.bytes().is_none() {
-                    // It may be the answer itself that has it, in the wrong order.
+                    // The answer itself may hold that memory, in the wrong order.
                     reply.own_data();
                 }
                 reply.copy_body(self.payload.bytes()?).unwrap_or_else(|| {
@@ -165,7 +171,7 @@ mod tests {
         assert_eq!(arguments.take::<GetXattrIn>().unwrap().size, 100);
         assert_eq!(arguments.name(), Ok(&b"user.name"[..]));
         assert_eq!(request.unique(), 6);
-        // Without a first argument.
+        // A request without a first argument.
         fill(&mut entry, Opcode::Lookup, b"", b"name\0");
         assert_eq!(entry.request().unwrap().arguments().name(), Ok(&b"name"[..]));
     }
@@ -213,7 +219,7 @@ mod tests {
         assert_eq!((headers.payload_len, headers.commit_id), (8, 77));
         assert_eq!(headers.message[..16], message);
         assert_eq!(&entry.payload.bytes().unwrap()[..8], &[4, 0, 0, 0, 0, 0, 0, 0]);
-        // One that does not fit becomes an error, not half an answer.
+        // An answer that does not fit becomes an error, not half an answer.
         let mut long = Reply::data(vec![Bytes::from(vec![1; (128 << 10) + 1])]);
         assert!(entry.answer(6, &mut long, 0).is_some());
         assert_eq!(entry.headers().payload_len, 0);
@@ -262,7 +268,8 @@ mod tests {
         });
         drop(room);
         let [first, second] = pieces;
-        // Not while somebody else may still have it: what the device writes there must not be part of an answer.
+        // Not while somebody else may still hold the memory: what the device writes there must not
+        // become part of an answer.
         let mut reply = Reply::data(vec![second.clone(), first]);
         assert!(entry.answer(6, &mut reply, 0).is_none(), "it is lent");
         drop(second);
@@ -276,7 +283,7 @@ mod tests {
         let reading = read_request(&mut entry, 1 << 20).take_room().unwrap().into_buf();
         let mut reply = Reply::error(libc::EIO);
         assert!(entry.answer(6, &mut reply, 0).is_none(), "it is lent");
-        // Nor may the next request come.
+        // Nor may the next request be taken.
         assert!(entry.request().is_none());
         drop(reading);
         assert!(entry.answer(6, &mut reply, 0).is_some());

@@ -6,24 +6,24 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use syncline_device::{BLOCK_BYTES, Room};
 
-/// A huge page.
+/// The size of a huge page.
 const CHUNK_BYTES: usize = 2 << 20;
-/// From this length on direct I/O gains more by a huge page than the page takes.
+/// From this length on, direct I/O gains more from a huge page than the page costs.
 const HUGE_BYTES_MIN: usize = 512 << 10;
 
-/// Zeroed pages that take memory only once they are used: most entries never see a long payload.
+/// Zeroed pages that take memory only once used: most entries never see a long payload.
 pub struct Area {
     start: NonNull<u8>,
     len_bytes: usize,
 }
 
-// SAFETY: an area owns its mapping; who may use which part of it when is told by its payloads.
+// SAFETY: an area owns its mapping; the payloads decide who may use which part of it when.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Memory for so many bytes at least.
+    /// Allocates at least this many bytes.
     pub fn new(len_bytes: usize) -> io::Result<Arc<Self>> {
         let len_bytes = len_bytes.next_multiple_of(CHUNK_BYTES) + CHUNK_BYTES;
         let (protection, flags) =
@@ -33,23 +33,25 @@ impl Area {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping was just made. (A kernel without huge pages refuses, and that is what we want.)
+        // SAFETY: the mapping was just created. (A kernel without huge pages fails the call, which
+        // is fine.)
         unsafe { libc::madvise(start, len_bytes, libc::MADV_NOHUGEPAGE) };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero unasked");
         Ok(Arc::new(Self { start, len_bytes }))
     }
 
-    /// The part `index` of those of `len_bytes` each, which nobody else may have.
+    /// Part number `index` of the area, divided into parts of `len_bytes`. Each part may be handed
+    /// out only once.
     pub fn payload(self: &Arc<Self>, index: usize, len_bytes: usize) -> Payload {
         let before = self.start.as_ptr().align_offset(CHUNK_BYTES);
         let range = index * len_bytes..(index + 1) * len_bytes;
         assert!(before + range.end <= self.len_bytes && len_bytes.is_multiple_of(BLOCK_BYTES));
-        // SAFETY: within the mapping, as was just seen.
+        // SAFETY: within the mapping, as just checked.
         let start = unsafe { self.start.add(before + range.start) };
         Payload { start, len_bytes, lender: Arc::new(Lender(self.clone())), is_huge: false }
     }
 
-    /// Puts the chunks with these addresses on huge pages, if the kernel has some.
+    /// Puts the chunks that contain these addresses on huge pages, if the kernel has some.
     fn make_huge(&self, addresses: Range<usize>) {
         let from = addresses.start & !(CHUNK_BYTES - 1);
         let len_bytes = addresses.end.next_multiple_of(CHUNK_BYTES) - from;
@@ -69,10 +71,10 @@ impl Drop for Area {
     }
 }
 
-/// Held by whoever uses a payload's memory for a device read.
+/// Held while a payload's memory is used for a device read.
 struct Lender(Arc<Area>);
 
-/// The memory of one entry's payload. Whoever has the entry in hand has the memory, unless it is lent.
+/// The memory of one entry's payload. The holder of the entry owns the memory, unless it is lent.
 pub struct Payload {
     start: NonNull<u8>,
     len_bytes: usize,
@@ -91,14 +93,15 @@ impl Payload {
         self.len_bytes
     }
 
-    /// The memory, if it is not lent.
+    /// The memory, unless it is lent.
     pub fn bytes(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(&mut self.lender)?;
-        // SAFETY: mapped, initialised, this payload's own, and nobody has borrowed it.
+        // SAFETY: mapped, initialised, this payload's own, and not lent.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) })
     }
 
-    /// Lends its beginning: for `len_bytes`, a multiple of 4096. `None` if it has not so many or is lent already.
+    /// Lends its first `len_bytes` bytes, a multiple of 4096. `None` if it is shorter, or lent
+    /// already.
     pub fn lend(&mut self, len_bytes: usize) -> Option<Room> {
         if len_bytes > self.len_bytes || Arc::get_mut(&mut self.lender).is_none() {
             return None;
@@ -108,7 +111,8 @@ impl Payload {
             let addr = self.start.addr().get();
             self.lender.0.make_huge(addr..addr + self.len_bytes);
         }
-        // SAFETY: the lender keeps the mapping, and `bytes` gives the memory to nobody while it is held.
+        // SAFETY: the lender keeps the mapping, and `bytes` does not return the memory while it is
+        // held.
         Some(unsafe { Room::new(self.start, len_bytes, self.lender.clone()) })
     }
 }
@@ -135,7 +139,7 @@ mod tests {
         for (payload, fill) in payloads.iter_mut().zip(1..) {
             assert!(payload.bytes().unwrap().iter().all(|&byte| byte == fill));
         }
-        // What is lent outlives the entry.
+        // Lent memory outlives the entry.
         let mut buf = payloads[1].lend(8192).unwrap().into_buf();
         drop(payloads);
         buf.fill(4);

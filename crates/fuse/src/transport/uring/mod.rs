@@ -1,8 +1,10 @@
-//! The way over io_uring: a worker's ring, which carries its device I/O, carries the requests of its CPU as well.
+//! The transport over io_uring: the ring that carries a worker's device I/O also carries the
+//! requests of its CPU.
 //!
-//! Each entry goes round: the kernel fills it and completes its command, the request is carried out, and the next command
-//! sends the answer and asks for the next request, in the same system call that starts whatever I/O is due and waits.
-//! FORGET and INTERRUPT keep coming over /dev/fuse, where one worker goes on reading.
+//! Each entry cycles: the kernel fills it and completes its command, the request is carried out,
+//! and the next command sends the answer and asks for the next request, in the same system call
+//! that submits any pending I/O and waits. FORGET and INTERRUPT still come over /dev/fuse, which
+//! one worker keeps reading.
 
 mod entry;
 mod memory;
@@ -32,7 +34,7 @@ use syncline_device::Worker;
 
 pub use shares::{Share, of_this_machine};
 
-/// How often it is looked whether a device has ended a read that nobody waits for.
+/// How often to check whether the device has ended a read that nobody waits for.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The queues that one worker serves.
@@ -42,11 +44,11 @@ pub struct Queues<F> {
     load: Rc<Load>,
     /// The CPU that the worker is bound to.
     cpu: Option<usize>,
-    /// Entries that the kernel will still use.
+    /// Entries that the kernel still uses.
     live: Cell<usize>,
-    /// Why one was lost, if one was.
+    /// The error with which an entry was lost, if one was.
     lost: Cell<Option<i32>>,
-    /// Nothing more is taken on.
+    /// No more requests are accepted.
     closed: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
 }
@@ -83,7 +85,8 @@ impl<F: Serve> Queues<F> {
                 Live::new(&queues, entry).submit(command);
             }
         }
-        // The worker submits while we wait, and a refusal is there at once; success is silent until a request comes.
+        // The worker submits while we yield. A refusal arrives at once; success is silent until a
+        // request comes.
         future::yield_now().await;
         future::yield_now().await;
         match queues.lost.get() {
@@ -92,7 +95,8 @@ impl<F: Serve> Queues<F> {
         }
     }
 
-    /// Serves until the connection ends and every request was answered, or until another thread could not go on.
+    /// Serves until the connection ends and every request has been answered, or until another
+    /// thread fails.
     pub async fn serve(self: Rc<Self>, reads_device: bool, halt: &Halt) -> Result<(), MountError> {
         let device = async {
             match reads_device {
@@ -110,13 +114,14 @@ impl<F: Serve> Queues<F> {
         };
         let outcome = future::or(whole, halted).await;
         self.closed.set(true);
-        // What was begun is brought to its end, also when nobody waits for the answer any more.
+        // Requests that have begun run to their end, even if nobody waits for the answer any more.
         self.load.idle().await;
         outcome
     }
 
-    /// Waits until the kernel has given back every entry, which it does when the connection ends. An error if one was
-    /// lost: the kernel waits for its answer, and so would the caller, for ever.
+    /// Waits until the kernel has returned every entry, which it does when the connection ends.
+    /// Fails if an entry was lost: the kernel would wait for its answer for ever, and so would the
+    /// caller.
     pub async fn ended(&self) -> Result<(), MountError> {
         poll_fn(|context| {
             if let Some(errno) = self.lost.get() {
@@ -132,11 +137,11 @@ impl<F: Serve> Queues<F> {
     }
 }
 
-/// An entry that the kernel will still use, or whose request is being carried out.
+/// An entry that the kernel still uses, or whose request is being carried out.
 struct Live<F> {
     entry: Box<Entry>,
     queues: Rc<Queues<F>>,
-    /// The kernel has given it back; dropped before, it is lost.
+    /// The kernel has returned the entry. If this is dropped before that, the entry is lost.
     ended: bool,
 }
 
@@ -147,15 +152,15 @@ impl<F: Serve> Live<F> {
     }
 
     fn submit(self, command: squeue::Entry128) {
-        // SAFETY: the completion owns the entry, with all memory that the command names, and through the queues the
-        // descriptor; a command of FUSE completes once.
+        // SAFETY: the completion owns the entry, with all memory that the command names, and,
+        // through the queues, the descriptor; a FUSE command completes once.
         let submitted = unsafe {
             Worker::current().submit_entry(command, Box::new(move |result| self.completed(result)))
         };
         assert!(submitted.is_ok(), "the worker was seen to have a ring");
     }
 
-    /// A command has completed: a request has come, or none will come any more.
+    /// Called when a command has completed: a request has come, or no more will.
     fn completed(mut self, result: i32) {
         if result < 0 {
             return self.refused(-result);
@@ -172,7 +177,7 @@ impl<F: Serve> Live<F> {
         carry_out(&session, &load, request, move |unique, reply| self.answer(unique, reply));
     }
 
-    /// Sends an answer, and asks for the next request.
+    /// Sends an answer and asks for the next request.
     fn answer(mut self, unique: u64, mut reply: Reply) {
         self.queues.connection.notify(&reply);
         match self.command(unique, &mut reply) {
@@ -181,7 +186,8 @@ impl<F: Serve> Live<F> {
         }
     }
 
-    /// Waits until the device has let go of the entry's memory. Nobody waits for what it reads any more: the request has failed.
+    /// Waits until the device releases the entry's memory. The data being read is not needed any
+    /// more: the request has failed.
     async fn answer_later(mut self, unique: u64, mut reply: Reply) {
         loop {
             Worker::current().sleep(PAUSE).await;
@@ -203,7 +209,7 @@ impl<F: Serve> Live<F> {
     }
 
     fn refused(mut self, errno: i32) {
-        // These are the kernel's words for the end of a connection.
+        // The errnos with which the kernel reports the end of a connection.
         self.ended = matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED);
         if !self.ended {
             self.queues.lost.set(Some(errno));

@@ -1,25 +1,25 @@
-//! Which worker serves which queue. The kernel has a queue for every CPU that there can ever be, uses none before each
-//! has an entry, and puts a request into that of the CPU where its caller runs.
+//! Which worker serves which queue. The kernel has a queue for every possible CPU, uses none until
+//! each has an entry, and puts a request into the queue of the CPU on which its caller runs.
 
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// Entries of a queue, at most. Each is a request that can be under way; those beyond wait in the kernel, also behind
-/// an fsync that takes its time.
+/// The most entries of a queue. Each is a request that can be in flight; further ones wait in the
+/// kernel, even behind a slow fsync.
 const ENTRIES_MAX: usize = 64;
-/// And at least, where there are many CPUs.
+/// The fewest entries of a queue, where there are many CPUs.
 const ENTRIES_MIN: usize = 8;
-/// Payload memory of all queues together, unless that leaves them with fewer entries than the least. It is address
-/// space: memory is taken for the pages that were used.
+/// Limit on the payload memory of all queues together, unless it would leave them with fewer than
+/// the minimum of entries. It is address space: only pages that are used take memory.
 const PAYLOAD_BYTES_MAX: usize = 128 << 20;
 
 /// A queue to serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Number of its CPU.
+    /// The number of its CPU, and of the queue.
     pub queue: u16,
-    /// Requests of it that can be under way at once.
+    /// How many of its requests can be in flight.
     pub entries: usize,
 }
 
@@ -42,7 +42,7 @@ fn divide(
     let mut shares = vec![Vec::new(); worker_cpus.len()];
     for queue in 0..queues {
         let own = worker_cpus.iter().position(|&cpu| cpu == queue);
-        // One must do for a CPU that is not there.
+        // One is enough for a CPU that is not online.
         let entries = if online.contains(&queue) { entries } else { 1 };
         let share = Share { queue: queue as u16, entries };
         shares[own.unwrap_or(queue % worker_cpus.len())].push(share);
@@ -87,7 +87,7 @@ mod tests {
     fn each_queue_has_one_worker_and_that_is_its_cpus() {
         let shares = divide(2, &[0, 1], &[0, 1], MIB);
         assert_eq!(shares, [[Share { queue: 0, entries: 64 }], [Share { queue: 1, entries: 64 }]]);
-        // Workers on some CPUs only, and CPUs that are not there.
+        // Workers on some CPUs only, and CPUs that are offline.
         let shares = divide(8, &[0, 1, 2, 3], &[2, 3], MIB);
         assert!(shares[0].contains(&Share { queue: 2, entries: 32 }));
         assert!(shares[1].contains(&Share { queue: 3, entries: 32 }));
