@@ -171,7 +171,7 @@ const REFUSED_HELPERS: &str = "
     1  | mkfs.syncline used                        | used holds a Syncline filesystem; --force
 ";
 
-/// Commands as nobody, on files that belong to root.
+/// Commands run by the user nobody, on files that belong to root.
 const REFUSED_TO_NOBODY: &str = "
     9  | info image                                | image; Permission denied; root
     8  | check image                               | image; Permission denied; root

@@ -50,7 +50,7 @@ fn let_loose(time: Duration) {
     let mount = Mount::new(&place.image(), &place.directory("mount"), &["-o", &options]);
     let (daemon, stated) = (mount.pid(), stated_bytes());
     let limited = Limited::new(daemon, stated);
-    // Nobody can't read this program where it is.
+    // The user nobody can't read this program where it is.
     let program = place.path().join("user");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();

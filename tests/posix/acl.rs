@@ -28,7 +28,8 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     value
 }
 
-/// A list that gives rights to a user and a group, with these permissions of owner, mask and others.
+/// A list that gives rights to a user and a group, with these permissions for owner, mask and
+/// others.
 fn extended([owner, mask, others]: [u16; 3]) -> Vec<u8> {
     list(&[
         (USER_OBJ, owner, NONE),

@@ -91,7 +91,7 @@ fn others_are_not_told() {
     fs::create_dir(ground.path("secret")).unwrap();
     fs::write(ground.path("secret/name"), "contents").unwrap();
     let file = fs::metadata(ground.path("secret/name")).unwrap().ino();
-    // Nobody must be able to get here and run the program at all.
+    // The user nobody must be able to get here and run the program.
     for path in [ground.place.path(), &ground.path("")] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

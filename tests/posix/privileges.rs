@@ -20,7 +20,7 @@ fn has_capability(path: &Path) -> bool {
     getxattr(path, CAPABILITY, &mut [0; 64][..]).is_ok()
 }
 
-/// Makes a program of nobody's with all these privileges.
+/// Makes a program that belongs to the user nobody and has all these privileges.
 fn privileged(path: &Path, mode: u32) {
     fs::write(path, "a program, some bytes long").unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -151,7 +151,7 @@ pub struct Plan {
 pub struct Load {
     /// Tasks that run at the same time.
     pub tasks: u32,
-    /// Actions of each task: at least, and fewer than.
+    /// Actions of each task: at least the first number, fewer than the second.
     pub actions: (u32, u32),
     /// Small caches and limits, an image that is often full, and device operations that often take
     /// very long.

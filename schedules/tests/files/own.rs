@@ -23,7 +23,7 @@ pub struct Own {
     pub through: bool,
     /// How long the device takes; `None`: operations complete at once.
     pub pace: Option<Pace>,
-    /// One of the first so many writes fails. Nothing above may fail because of that.
+    /// One write among the first this many fails. Nothing above may fail because of that.
     pub one_fails_in: Option<u64>,
 }
 

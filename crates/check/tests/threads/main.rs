@@ -13,15 +13,15 @@
 //!    and by which write. Of a write that covers whole units of a file, each unit is seen whole or
 //!    not at all.
 //! 3. A file or directory that only one thread changes reads, at any moment and in any thread, as
-//!    after one of the changes between the last that had returned and the last that had begun. After
-//!    a power cut, each block of the file, and all names in the directory, are as after one of the
-//!    changes since the last that was acknowledged as durable, by any thread's sync.
-//! 4. Recovery after a power cut finds nothing older than the transactions that a sync of everything
-//!    saw committed when it began, and no submission of a file's data ends with a logged size that
-//!    is behind.
-//! 5. `check` finds nothing wrong with any image that a power cut may leave, nor with the final one.
-//!    All names, link counts, sizes and quotas match the contents. Once everything is removed, as
-//!    much is free as at the start.
+//!    after one of the changes between the last that had returned and the last that had begun.
+//!    After a power cut, each block of the file, and all names in the directory, are as after one
+//!    of the changes since the last that was acknowledged as durable, by any thread's sync.
+//! 4. Recovery after a power cut finds nothing older than the transactions that a sync of
+//!    everything saw committed when it began, and no submission of a file's data ends with a logged
+//!    size that is behind.
+//! 5. `check` finds nothing wrong with any image that a power cut may leave, nor with the final
+//!    one. All names, link counts, sizes and quotas match the contents. Once everything is removed,
+//!    as much is free as at the start.
 
 mod life;
 mod meetings;

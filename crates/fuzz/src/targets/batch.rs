@@ -23,7 +23,8 @@ struct Input<'a> {
 /// - Neither panics, whatever the bytes.
 /// - A decoded header encodes to a header that decodes to the same, with the same checksum if its
 ///   unused bytes were zero.
-/// - The batch, its segment and the place of the next batch lie inside the image, the batch in its segment.
+/// - The batch, its segment and the place of the next batch lie inside the image, the batch in its
+///   segment.
 /// - Records are canonical: encoded again they are the bytes that were read (of a replaced record
 ///   only the length is known).
 /// - Values respect the limit, runs are inside the image, and an error ends the reading.
